@@ -1,0 +1,36 @@
+# Each target makes .venv where there is none, and installs into it what the target needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STEPS ?= 20000
+STORE ?= runs/pong
+GAME ?= pong
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/demo
+	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
+
+test: $(VENV)/test
+	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
+
+check: $(VENV)/test $(VENV)/check $(VENV)/bench
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q --doctest-modules --no-header diskbuffer tests/test_docs.py
+
+bench: $(VENV)/bench
+	$(BIN)/python -m bench.sampling --json bench/sampling.json
+	$(BIN)/python -m bench.writing --json bench/writing.json
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/%: $(VENV)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@

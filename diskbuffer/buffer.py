@@ -1,0 +1,485 @@
+"""ReplayBuffer: what users hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import torch
+
+from diskbuffer import codec
+from diskbuffer.creation import plan_layout, refuse_another
+from diskbuffer.episodes import Episodes, list_episodes
+from diskbuffer.errors import ClosedError, InputError, NotAStoreError, ReadOnlyError
+from diskbuffer.gather.batch import Batch
+from diskbuffer.loader import Loader
+from diskbuffer.reader import Reader
+from diskbuffer.recording.recorder import Recorder
+from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.schema import Column
+from diskbuffer.store import directory
+from diskbuffer.store.store import Store
+
+if TYPE_CHECKING:
+    import zarr
+
+Autoreset = Literal["next_step", "same_step", "disabled"]
+
+
+class ReplayBuffer:
+    """Experience on disk, in a Zarr store, sampled as fast as from RAM.
+
+    Opens the store at `path` if there is one, and creates it otherwise, which takes the columns from `env`, from the two
+    spaces, or from `columns`. Nothing is ever wiped. To reopen, the path is enough; whatever else is given must be what the
+    store has.
+
+    Parameters
+    ----------
+    path : path-like
+        A directory: a Zarr v3 group, which any Zarr tool can read at every moment.
+    capacity : int, optional
+        Steps to keep, of all environments together. The newest `capacity` are always there, and at most the segments being
+        written on top. None keeps everything.
+    env : gymnasium.Env or gymnasium.vector.VectorEnv, optional
+        Where spaces, number of environments and autoreset mode are taken from.
+    observation_space, action_space : gymnasium.Space, optional
+        Of one environment. Where the observation is stacked (its first axis is `frame_stack` long), single frames are stored.
+    columns : mapping of str to Column, optional
+        Instead of spaces: ``{"obs": Column((84, 84), "uint8"), "action": Column((), "int64")}``; nested ones as "obs/pixels".
+        reward (float32, scalar), terminated and truncated are added where they are missing.
+    extra : mapping of str to Column, optional
+        Columns beside those, given with every step: ``{"log_prob": Column((), "float32")}``.
+    n_envs : int, optional
+        Environments that write side by side; 1, or that of `env`.
+    frame_stack : int, optional
+        Frames in an observation, along a new leading axis, as `gymnasium.wrappers.FrameStackObservation` makes them. Stored
+        are single frames, so a store may be opened with another number later. 1, or that of the store.
+    padding : {"first", "zeros"}, optional
+        What an episode's first stack is filled up with: copies of its first frame, or zeros.
+    autoreset : {"next_step", "same_step", "disabled"}, optional
+        What a vector environment does at an episode's end, `gymnasium.vector.AutoresetMode`; from `env`, else "next_step" for
+        more than one environment, and "disabled" for one. In next-step mode a step that starts from the last observation of
+        an ended episode, without reward or flags, is the reset, and is not recorded. In same-step mode `add` needs `info`.
+    mode : {"a", "r", "r+", "w-"}
+        As in zarr: open or create; read only, beside a living writer; must exist; must not exist.
+    seed : int, optional
+        For the draws.
+    threads : int, optional
+        Threads that decode a batch; the machine's cores, eight at most.
+    segment_rows : int, optional
+        Rows of a segment, a power of two: the unit of eviction. Chosen from the capacity.
+
+    Raises
+    ------
+    SchemaError
+        The store has other columns, another capacity or number of environments than asked for.
+    LockedError
+        Another process writes to it.
+    NotAStoreError, FormatError, CorruptionError
+        What is at `path` is something else, or newer, or damaged.
+
+    Examples
+    --------
+    >>> import diskbuffer as db, numpy as np, tempfile
+    >>> columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
+    >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", capacity=10_000, columns=columns, frame_stack=4) as buffer:
+    ...     frame = np.zeros((84, 84), np.uint8)
+    ...     for step in range(10):
+    ...         _ = buffer.add(frame, 0, 1.0, frame, False, step == 9)
+    ...     batch = buffer.sample(32)
+    >>> batch["obs"].shape, batch["reward"].dtype
+    (torch.Size([32, 4, 84, 84]), torch.float32)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        *,
+        env: Any = None,
+        observation_space: Any = None,
+        action_space: Any = None,
+        columns: Mapping[str, Column] | None = None,
+        extra: Mapping[str, Column] | None = None,
+        n_envs: int | None = None,
+        frame_stack: int | None = None,
+        padding: Literal["first", "zeros"] | None = None,
+        autoreset: Autoreset | None = None,
+        mode: Literal["a", "r", "r+", "w-"] = "a",
+        seed: int | None = None,
+        threads: int | None = None,
+        segment_rows: int | None = None,
+    ) -> None:
+        self._closed = True  # until it is open
+        if mode not in ("a", "r", "r+", "w-"):
+            raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
+        if threads is not None and threads < 1:
+            raise InputError(f"threads must be at least 1, found {threads}")
+        self.path = Path(path).absolute()
+        wanted = plan_layout(
+            capacity, env, observation_space, action_space, columns, extra, n_envs, frame_stack, padding, autoreset, segment_rows
+        )
+        there = directory.is_there(self.path)
+        if there and mode == "w-":
+            raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
+        if not there:
+            if mode in ("r", "r+"):
+                raise NotAStoreError(f"there is no store at {self.path}; mode 'a' would create one")
+            directory.create(self.path, wanted.layout())
+        self._store = Store(self.path, writable=mode != "r")
+        try:
+            refuse_another(self.path, self._store.layout, wanted)
+            layout = dataclasses.replace(self._store.layout, **wanted.views())
+            zeros = layout.padding == "zeros"
+            self.frame_stack = layout.frame_stack
+            self._reader = Reader(self._store, self.frame_stack, zeros, threads)
+            self._recorder: Recorder | None = None
+            if mode != "r":
+                self._recorder = Recorder(
+                    self._store, self._reader.index, self.frame_stack, zeros, layout.autoreset or "disabled", self._reader.newest
+                )
+        except BaseException:
+            self._store.unlock()
+            raise
+        seeds = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
+        self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
+        self._closed = False
+
+    # Writing
+
+    def add(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminated: Any,
+        truncated: Any,
+        *,
+        info: Any = None,
+        **extra: Any,
+    ) -> int:
+        """Add one step of every environment; when this returns, a kill of the process does not lose it.
+
+        The episode goes on if `obs` is the ``next_obs`` of the step before. If it is another, it starts an episode, and one
+        that had not ended is cut off. With several environments everything has a leading axis of `n_envs`; with one, that
+        axis may be left out.
+
+        Parameters
+        ----------
+        obs, next_obs : array-like, or nested dict of them
+            Single frames (preferred), or the rolling stacks of `frame_stack` frames that a wrapper makes. At an episode's
+            end, `next_obs` is its last observation, not the first of the next.
+        action, reward, terminated, truncated : array-like
+        info : dict, optional
+            What ``step`` returned; needed in same-step autoreset mode, for ``final_obs``.
+        **extra : array-like
+            A value for each other column.
+
+        Returns
+        -------
+        int
+            Steps added: the number of environments, less those that were just reset.
+
+        Raises
+        ------
+        InputError
+            A shape, dtype, value or name does not fit. Nothing was added.
+        StackError
+            Stacked observations do not continue the last ones. Nothing was added.
+        OSError
+            The disk is full or fails. Nothing was added, what was added before is kept; try again when there is room.
+
+        Notes
+        -----
+        About 8 us for an 84x84 frame; every 24 rows or so, a few chunks are compressed in between.
+        """
+        store = self._store
+        with store.lock:
+            recorder = self._writing()
+            values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
+            return recorder.add(obs, next_obs, values, info)
+
+    def extend(
+        self,
+        obs: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        next_obs: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        *,
+        env: int = 0,
+        **extra: Any,
+    ) -> int:
+        """Add arrays of steps of one environment, as `add` would one by one, at the speed of arrays.
+
+        Parameters
+        ----------
+        obs : (n, ...) or (n + 1, ...)
+            Observations before the steps. Without `next_obs`, a trajectory: one more than there are steps.
+        next_obs : (n, ...), optional
+            Observations after the steps. With it, the arrays may hold many episodes.
+        action, reward : (n, ...)
+        terminated, truncated : (n,), optional
+            False where they are missing; an episode that neither ends nor goes on in the next call is cut off.
+        env : int
+            Which environment's stream gets the steps.
+        **extra : (n, ...)
+
+        Returns
+        -------
+        int
+            Steps added.
+
+        Raises
+        ------
+        InputError, StackError
+            As in `add`. Nothing was added, but that a stack which does not roll may be found in a later block of steps.
+        OSError
+            The disk is full or fails. ``len(buffer)`` tells what was added before that.
+        """
+        with self._store.lock:
+            recorder = self._writing()
+            if not 0 <= env < self.n_envs:
+                raise InputError(f"env must be from 0 to {self.n_envs - 1}, found {env}")
+            values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
+            return recorder.extend(values, obs, next_obs, env)
+
+    def cut_off(self, envs: Any = slice(None)) -> None:
+        """Tell that environments were reset without an end of their episodes, though the next observation may look the same.
+
+        Parameters
+        ----------
+        envs : int, list of int or slice
+            Which; all of them by default.
+        """
+        with self._store.lock:
+            self._writing().cut_off(envs)
+
+    def flush(self) -> None:
+        """Bring every step to the disk, so that it survives a power loss, too. Blocks for as long as that takes."""
+        with self._store.lock:
+            self._writing().log.sync()
+
+    def seal(self) -> None:
+        """Wait until every complete segment is recompressed, which else happens in the background, in its own time."""
+        with self._store.lock:
+            log = self._writing().log
+            log.make_room()
+        log.sealer.wait()
+
+    def _writing(self) -> Recorder:
+        self._check_open()
+        if self._recorder is None:
+            raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
+        return self._recorder
+
+    # Reading
+
+    def sample(self, batch_size: int, sampler: Sampler | None = None) -> Batch:
+        """Draw steps and return them.
+
+        Parameters
+        ----------
+        batch_size : int
+        sampler : Sampler, optional
+            Which steps; a `Uniform` of the buffer's own.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            ``obs`` and ``next_obs``, (batch_size, frame_stack, ...) or (batch_size, ...) where frame_stack is 1, nested for
+            dict observations; ``action``, ``reward``, ``terminated``, ``truncated`` and extra columns; ``steps``, int64, which
+            name the steps for good. ``obs`` and ``next_obs`` are views of the same frames: clone before writing into one.
+
+        Raises
+        ------
+        EmptyBufferError
+            There is no complete step.
+        CorruptionError
+            A chunk is damaged on the disk; it is named.
+        """
+        self._check_open()
+        return self._reader.sample(sampler or self._samplers["sample"], _at_least_one("batch_size", batch_size))
+
+    def at(self, steps: Any, length: int | None = None) -> Batch:
+        """Return given steps, as `sample` does.
+
+        Parameters
+        ----------
+        steps : (n,) integers
+            As in a batch's ``steps``.
+        length : int, optional
+            Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time behind
+            the first.
+        """
+        self._check_open()
+        return self._reader.at(steps, None if length is None else _at_least_one("length", length))
+
+    def loader(
+        self,
+        batch_size: int,
+        sampler: Sampler | None = None,
+        *,
+        device: torch.device | str | None = None,
+        prefetch: int = 3,
+        threads: int | None = None,
+    ) -> Loader:
+        """Return an endless iterable of batches that threads fill ahead.
+
+        Parameters
+        ----------
+        batch_size : int
+        sampler : Sampler, optional
+            As in `sample`; where it is missing, another `Uniform` of the buffer's own.
+        device : torch.device or str, optional
+            Where tensors go, from pinned memory and on a stream of its own if that is a GPU.
+        prefetch : int
+            How many batches may be ahead.
+        threads : int, optional
+            How many threads fill batches, each one of its own; the machine's cores, `prefetch` at most.
+        """
+        self._check_open()
+        sampler = sampler or self._samplers["loader"]
+        size, ahead = _at_least_one("batch_size", batch_size), _at_least_one("prefetch", prefetch)
+        threads = self._reader.gatherer.threads if threads is None else _at_least_one("threads", threads)
+        window, reader = self._reader.window(sampler.length), self._reader
+
+        def fill(number: int, arrays: Any) -> None:
+            self._check_open()
+            reader.fill(lambda index: sampler.draw(index, size, sampler.generator(number)), arrays, threads=1)
+
+        target = None if device is None else torch.device(device)
+        if target is not None and target.type == "cpu":
+            target = None
+        return Loader(
+            fill, lambda pinned: reader.arrays(window, size, pinned=pinned), sampler, target, ahead, min(threads, ahead)
+        )
+
+    def refresh(self) -> None:
+        """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
+        self._check_open()
+        if self._recorder is None:
+            self._reader.refresh()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the buffer's own draws, to be saved with the model: it counts batches that were delivered."""
+        return {name: sampler.state_dict() for name, sampler in self._samplers.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the draws of a state that `state_dict` returned."""
+        if set(state) != set(self._samplers):
+            raise InputError(f"a buffer's state must have {sorted(self._samplers)}, found {sorted(state)}")
+        for name, sampler in self._samplers.items():
+            sampler.load_state_dict(state[name])
+
+    # Looking
+
+    def __len__(self) -> int:
+        """Return how many steps can be sampled."""
+        self._check_open()
+        return int(self._reader.index.steps().sum())
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that write side by side."""
+        return self._store.layout.streams
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps that are kept at least, once as many were added; None if all are."""
+        return self._store.layout.capacity
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns, by path."""
+        return dict(self._store.layout.schema.columns)
+
+    @property
+    def episodes(self) -> Episodes:
+        """The episodes, as columns. Reads two flags of each: milliseconds for thousands."""
+        self._check_open()
+        with self._store.lock:
+            return list_episodes(self._store, self._reader.index)
+
+    @property
+    def zarr(self) -> zarr.Group:
+        """The store as a read-only zarr group. The newest rows may be in ``_tail`` only, until `close`."""
+        import zarr
+
+        return zarr.open_group(str(self.path), mode="r")
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures on the buffer; walks the store's files for ``disk_bytes``.
+
+        ``steps`` (to sample), ``added`` (ever), ``capacity``, ``episodes``, ``n_envs``, ``segments``, ``unsealed`` (complete
+        segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated), ``raw_bytes`` (of the rows,
+        uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``.
+        """
+        self._check_open()
+        with self._store.lock:
+            index, layout = self._reader.index, self._store.layout
+            log = None if self._recorder is None else self._recorder.log
+            rows = int((index.heads + 1 - index.table[:, 2]).sum())
+            return {
+                "steps": len(self),
+                "added": index.added(),
+                "capacity": layout.capacity,
+                "episodes": sum(len(index.starts(stream)) for stream in range(layout.streams)),
+                "n_envs": layout.streams,
+                "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
+                "unsealed": 0 if log is None else log.sealer.waiting,
+                "seal_error": None if log is None or log.sealer.error is None else str(log.sealer.error),
+                "disk_bytes": self._store.disk_bytes(),
+                "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
+                "index_bytes": index.nbytes,
+                "decoder": codec.decoder() if self._reader.gatherer.compiled else "numcodecs (slow)",
+                "threads": self._reader.gatherer.threads,
+            }
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"<ReplayBuffer {self.path}, closed>"
+        index = self._reader.index
+        episodes = sum(len(index.starts(stream)) for stream in range(self.n_envs))
+        kept = "all" if self.capacity is None else f"{self.capacity:,}"
+        return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {episodes:,} episodes, {self.n_envs} env>"
+
+    # Closing
+
+    def close(self) -> None:
+        """Write the newest rows to their columns, sync everything, and let another writer in. Twice is fine."""
+        if self._closed:
+            return
+        with self._store.lock:
+            self._closed = True
+        try:
+            if self._recorder is not None:
+                self._recorder.log.close()
+        finally:
+            self._reader.close()
+            self._store.unlock()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path} was closed; open it again with ReplayBuffer({str(self.path)!r})")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} must be an integer of at least 1, found {value!r}")
+    return int(value)

@@ -1,0 +1,207 @@
+"""Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C behind it.
+
+A chunk is one Blosc block of LZ4, whoever wrote it: LZ4 while its segment is live, for that costs `add` 2 us a frame, and
+LZ4HC, which is smaller and faster to read, once the segment is sealed in the background. Both are the same format, "lz4" in
+Blosc's header. One block means that the first rows of a chunk can be decoded without the rest.
+
+    byte 0        16                 20             24
+    | Blosc header | offset of block | size of LZ4 | LZ4 ... | CRC32C of all before, 4 bytes |
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import google_crc32c
+import numcodecs.blosc
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.native import (
+    HAVE_BLOSC,
+    HAVE_LZ4,
+    blosc_compress,
+    blosc_decompress,
+    compiled,
+    crc32c,
+    load_u8,
+    load_u32,
+    lz4_decompress_partial,
+    memcpy,
+    store_u32,
+)
+
+Int64 = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+LIVE = ("lz4", 5)
+SEALED = ("lz4hc", 4)
+HEADER = 16
+CHECKSUM = 4
+
+# What is wrong with a chunk. Zero is nothing.
+BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM = 1, 2, 3, 4
+REASONS = {
+    BAD_ENTRY: "its entry in the shard's index points outside of the file",
+    BAD_CHECKSUM: "its checksum does not match",
+    BAD_HEADER: "its Blosc header is not that of a chunk of this column",
+    BAD_STREAM: "it cannot be decompressed",
+}
+_MEMCPYED, _SHUFFLED, _LZ4 = 0x2, 0x5, 1
+
+_cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc")}
+_MORE_THAN_BLOSC_ADDS = HEADER + CHECKSUM
+
+
+def bound(chunk_bytes: int) -> int:
+    """Return the most bytes that a chunk can take on disk."""
+    return chunk_bytes + _MORE_THAN_BLOSC_ADDS
+
+
+def decoder() -> str:
+    """Name the decoder that runs here, for `ReplayBuffer.stats`."""
+    if not HAVE_BLOSC:
+        return "numcodecs (slow: numcodecs exports no c-blosc here)"
+    return "compiled, LZ4" if HAVE_LZ4 else "compiled, c-blosc"
+
+
+@compiled
+def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int:
+    """Decode the first `wanted` bytes of a chunk of `size` bytes to the address `target`; return 0 or what is wrong.
+
+    `scratch` has room for `chunk_bytes`; `target` need only have room for what is wanted.
+    """
+    body = size - CHECKSUM
+    if body < HEADER:
+        return BAD_HEADER
+    if crc32c(chunk, body) != load_u32(chunk + body):
+        return BAD_CHECKSUM
+    flags = load_u8(chunk + 2)
+    if load_u32(chunk + 4) != chunk_bytes or load_u32(chunk + 12) != body or load_u32(chunk + 8) == 0:
+        return BAD_HEADER
+    if flags & _MEMCPYED:
+        if body != HEADER + chunk_bytes:
+            return BAD_HEADER
+        memcpy(target, chunk + HEADER, wanted)
+        return 0
+    if HAVE_LZ4 and (flags >> 5) == _LZ4 and load_u8(chunk + 3) == 1 and load_u32(chunk + 8) == chunk_bytes and not flags & _SHUFFLED:
+        at = np.int64(load_u32(chunk + HEADER))
+        if at < HEADER + 4 or at + 4 > body:
+            return BAD_HEADER
+        n = np.int64(load_u32(chunk + at))
+        if at + 4 + n > body:
+            return BAD_HEADER
+        if n == chunk_bytes:  # did not become smaller, and so was stored as it is
+            memcpy(target, chunk + at + 4, wanted)
+            return 0
+        if lz4_decompress_partial(chunk + at + 4, target, n, wanted, wanted) != wanted:
+            return BAD_STREAM
+        return 0
+    if blosc_decompress(chunk, scratch, chunk_bytes, 1) != chunk_bytes:
+        return BAD_STREAM
+    memcpy(target, scratch, wanted)
+    return 0
+
+
+@compiled
+def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int) -> int:
+    """Compress a chunk, checksum and all, to `target`, which has room for `bound`; return its size, or 0 or less."""
+    n = blosc_compress(clevel, 0, 1, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
+    if n > 0:
+        store_u32(target + n, crc32c(target, n))
+        n += CHECKSUM
+    return n
+
+
+@compiled
+def _encode_run(sources: Int64, chunk_bytes: int, target: int, cname: int, clevel: int, entries: Int64) -> int:
+    at = 0
+    for i in range(sources.shape[0]):
+        n = encode(sources[i], chunk_bytes, target + at, cname, clevel)
+        if n <= 0:
+            return -1
+        entries[i, 0], entries[i, 1] = at, n
+        at += n
+    return at
+
+
+@compiled
+def _recode_run(
+    shard: int, entries: Int64, chunk_bytes: int, scratch: int, target: int, cname: int, clevel: int, out: Int64
+) -> int:
+    at = 0
+    for i in range(entries.shape[0]):
+        wrong = decode(shard + entries[i, 0], entries[i, 1], chunk_bytes, chunk_bytes, scratch, scratch + chunk_bytes)
+        if wrong:
+            return -1 - i
+        n = encode(scratch, chunk_bytes, target + at, cname, clevel)
+        if n <= 0:
+            return -1 - i
+        out[i, 0], out[i, 1] = at, n
+        at += n
+    return at
+
+
+def encode_chunks(sources: Int64, chunk_bytes: int, out: Bytes, entries: Int64) -> int:
+    """Compress the chunks at the addresses `sources`, for a live shard, one behind the other into `out`.
+
+    `entries[i]` becomes (offset in `out`, size). Returns the bytes written. Holds no GIL where c-blosc can be called.
+    """
+    cname, clevel = LIVE
+    if HAVE_BLOSC:
+        size = int(_encode_run(sources, chunk_bytes, out.ctypes.data, ctypes.addressof(_cnames[cname]), clevel, entries))
+        if size < 0:
+            raise RuntimeError("c-blosc failed to compress a chunk")
+        return size
+    at = 0
+    for i, source in enumerate(sources):
+        raw = ctypes.string_at(int(source), chunk_bytes)
+        at += _put(numcodecs.blosc.compress(raw, cname.encode(), clevel, 0, chunk_bytes), out, at, entries, i)
+    return at
+
+
+def recode_chunks(shard: int, entries: Int64, chunk_bytes: int, scratch: Bytes, out: Bytes, moved: Int64) -> int:
+    """Compress chunks of a live shard, mapped at `shard`, again, for a sealed one, into `out`.
+
+    `scratch` holds two chunks. `moved[i]` becomes (offset in `out`, size). Returns the bytes written, or -1 - i where
+    chunk i cannot be decoded.
+    """
+    cname, clevel = SEALED
+    if HAVE_BLOSC:
+        at, name = scratch.ctypes.data, ctypes.addressof(_cnames[cname])
+        return int(_recode_run(shard, entries, chunk_bytes, at, out.ctypes.data, name, clevel, moved))
+    at = 0
+    for i in range(len(entries)):
+        wrong, raw = decode_slowly(ctypes.string_at(shard + int(entries[i, 0]), int(entries[i, 1])), chunk_bytes)
+        if wrong:
+            return -1 - i
+        at += _put(numcodecs.blosc.compress(raw, cname.encode(), clevel, 0, chunk_bytes), out, at, moved, i)
+    return at
+
+
+def decode_slowly(chunk: bytes, chunk_bytes: int) -> tuple[int, bytes]:
+    """Decode a chunk with numcodecs, in Python; return what is wrong, or 0, and the bytes."""
+    body = chunk[:-CHECKSUM]
+    if len(body) < HEADER:
+        return BAD_HEADER, b""
+    if google_crc32c.value(body) != int.from_bytes(chunk[-CHECKSUM:], "little"):
+        return BAD_CHECKSUM, b""
+    if int.from_bytes(body[4:8], "little") != chunk_bytes or int.from_bytes(body[12:16], "little") != len(body):
+        return BAD_HEADER, b""
+    try:
+        return 0, bytes(numcodecs.blosc.decompress(body))
+    except RuntimeError:
+        return BAD_STREAM, b""
+
+
+def checksum(data: Any) -> int:
+    """Return the CRC32C of a contiguous array's bytes."""
+    return int(google_crc32c.value(data.tobytes()))
+
+
+def _put(body: bytes, out: Bytes, at: int, entries: Int64, i: int) -> int:
+    chunk = body + google_crc32c.value(body).to_bytes(CHECKSUM, "little")
+    out[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
+    entries[i] = at, len(chunk)
+    return len(chunk)

@@ -1,0 +1,147 @@
+"""What a caller asks a store to be: from an environment, spaces or columns to a layout, or to a comparison with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
+from diskbuffer.schema import Column, Schema, is_obs
+from diskbuffer.store.layout import Layout, segment_rows_of
+
+_MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for; None where nothing was."""
+
+    schema: Schema | None
+    capacity: int | None
+    n_envs: int | None
+    frame_stack: int | None
+    padding: str | None
+    autoreset: str | None
+    segment_rows: int | None
+
+    def layout(self) -> Layout:
+        """Return the layout of a new store."""
+        if self.schema is None:
+            raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
+        streams = self.n_envs or 1
+        rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema)
+        return Layout(
+            self.schema,
+            self.capacity,
+            streams,
+            rows,
+            self.frame_stack or 1,
+            self.padding or "first",
+            self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),
+        )
+
+    def views(self) -> dict[str, Any]:
+        """Return what may differ from the store's own, as it only tells how steps are read and given."""
+        found = {"frame_stack": self.frame_stack, "padding": self.padding, "autoreset": self.autoreset}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def plan_layout(
+    capacity: int | None,
+    env: Any,
+    observation_space: Any,
+    action_space: Any,
+    columns: Mapping[str, Column] | None,
+    extra: Mapping[str, Column] | None,
+    n_envs: int | None,
+    frame_stack: int | None,
+    padding: str | None,
+    autoreset: str | None,
+    segment_rows: int | None,
+) -> Wanted:
+    """Check the arguments of `ReplayBuffer`, and put them together."""
+    for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
+        if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
+            raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
+    if capacity is not None and capacity < (frame_stack or 1):
+        raise InputError(f"capacity must hold a stack of {frame_stack} frames at least, found {capacity}")
+    if padding not in (None, "first", "zeros"):
+        raise InputError(f"padding must be 'first' or 'zeros', found {padding!r}")
+    if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
+        raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {autoreset!r}")
+    if segment_rows is not None and (segment_rows < 8 or segment_rows & (segment_rows - 1)):
+        raise InputError(f"segment_rows must be a power of two of at least 8, found {segment_rows}")
+    if sum(given is not None for given in (env, observation_space, columns)) > 1:
+        raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
+    if (observation_space is None) != (action_space is None):
+        raise InputError("give both observation_space= and action_space=")
+    if env is not None:
+        observation_space, action_space, envs, mode = _spaces_of(env)
+        if n_envs not in (None, envs):
+            raise InputError(f"env has {envs} environments, but n_envs is {n_envs}")
+        n_envs, autoreset = envs, autoreset or mode
+    schema = None
+    if columns is not None:
+        schema = Schema.of(columns, extra)
+    elif observation_space is not None:
+        schema = _unstacked(Schema.from_spaces(observation_space, action_space, extra), frame_stack or 1)
+    elif extra:
+        raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
+    return Wanted(
+        schema,
+        None if capacity is None else int(capacity),
+        None if n_envs is None else int(n_envs),
+        None if frame_stack is None else int(frame_stack),
+        padding,
+        autoreset,
+        segment_rows,
+    )
+
+
+def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
+    """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
+    lines = []
+    if wanted.schema is not None:
+        lines += [stored.schema.difference(wanted.schema)]
+    for name, has, asked in (
+        ("capacity", stored.capacity, wanted.capacity),
+        ("n_envs", stored.streams, wanted.n_envs),
+        ("segment_rows", stored.segment_rows, wanted.segment_rows),
+    ):
+        if asked is not None and asked != has:
+            lines.append(f"  {name}: stored {has}, asked for {asked}")
+    lines = [line for line in lines if line]
+    if lines:
+        raise SchemaError(
+            f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + "\nOpen it with its path alone, or "
+            "give another path for a new store"
+        )
+
+
+def _spaces_of(env: Any) -> tuple[Any, Any, int, str | None]:
+    """Return the spaces of one environment, how many there are, and how they reset."""
+    if hasattr(env, "single_observation_space"):
+        mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        return env.single_observation_space, env.single_action_space, int(env.num_envs), _MODES.get(getattr(mode, "value", mode))
+    if hasattr(env, "observation_space") and hasattr(env, "action_space"):
+        return env.observation_space, env.action_space, 1, None
+    raise InputError(f"env must be a gymnasium.Env or gymnasium.vector.VectorEnv, found {type(env).__name__}")
+
+
+def _unstacked(schema: Schema, frame_stack: int) -> Schema:
+    """Take the stack's axis off observations whose space has one."""
+    if frame_stack == 1:
+        return schema
+    return Schema(
+        {
+            path: Column(column.shape[1:], column.dtype, column.allow_nan)
+            if is_obs(path) and len(column.shape) > 1 and column.shape[0] == frame_stack
+            else column
+            for path, column in schema.columns.items()
+        }
+    )

@@ -1,0 +1,72 @@
+"""Every exception that diskbuffer raises on purpose.
+
+DiskBufferError
+├── InputError (ValueError)         what was given to a call does not fit; nothing was changed
+│   ├── SchemaError                 the store holds other columns, or the columns cannot be stored
+│   └── StackError                  observations that are not the rolling stack they seem to be
+├── EmptyBufferError (LookupError)  there is nothing to sample yet
+├── ClosedError (ValueError)        the buffer was closed
+├── ReadOnlyError (OSError)         writing to a buffer opened with mode="r"
+├── LockedError (OSError)           another process writes to this store
+├── NotAStoreError (OSError)        the path holds something else, or nothing where a store must be
+├── FormatError (OSError)           the store is of a newer format than this version reads
+└── CorruptionError (OSError)       bytes on disk that cannot be what was written
+"""
+
+__all__ = [
+    "ClosedError",
+    "CorruptionError",
+    "DiskBufferError",
+    "EmptyBufferError",
+    "FormatError",
+    "InputError",
+    "LockedError",
+    "NotAStoreError",
+    "ReadOnlyError",
+    "SchemaError",
+    "StackError",
+]
+
+
+class DiskBufferError(Exception):
+    """Base of all errors that diskbuffer raises on purpose."""
+
+
+class InputError(DiskBufferError, ValueError):
+    """An argument does not fit; the buffer is as it was."""
+
+
+class SchemaError(InputError):
+    """Columns that cannot be stored, or that differ from those of the store."""
+
+
+class StackError(InputError):
+    """Stacked observations that are not a rolling stack of the frames before."""
+
+
+class EmptyBufferError(DiskBufferError, LookupError):
+    """There is no complete step to sample."""
+
+
+class ClosedError(DiskBufferError, ValueError):
+    """The buffer was used after `close`."""
+
+
+class ReadOnlyError(DiskBufferError, OSError):
+    """A buffer opened with ``mode="r"`` was asked to write."""
+
+
+class LockedError(DiskBufferError, OSError):
+    """Another writer, living, holds the store."""
+
+
+class NotAStoreError(DiskBufferError, OSError):
+    """The path is no diskbuffer store, or there is none where one must be."""
+
+
+class FormatError(DiskBufferError, OSError):
+    """The store was written in a newer format."""
+
+
+class CorruptionError(DiskBufferError, OSError):
+    """What was read from the store cannot be what was written to it."""

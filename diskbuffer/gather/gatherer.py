@@ -1,0 +1,123 @@
+"""Bring a planned batch into its arrays: split over threads, with the kernel that runs here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer import codec
+from diskbuffer.errors import CorruptionError
+from diskbuffer.gather import kernel, slow
+from diskbuffer.gather.batch import Arrays
+from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
+from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
+
+Int64 = npt.NDArray[np.int64]
+WORTH_A_THREAD = 64 * 1024  # bytes of a batch below which another thread costs more than it saves
+_PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
+
+if sys.platform == "win32":
+
+    def _major_faults() -> int:
+        return 0
+else:
+    import resource
+
+    def _major_faults() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def default_threads() -> int:
+    """Choose how many threads decode a batch: the machine's cores, eight at most."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, usable)
+
+
+class Gatherer:
+    """Run plans, in `threads` threads; any number of callers at once.
+
+    Parameters
+    ----------
+    tail_rows : int
+    largest_chunk : int
+        Bytes; each thread has a scratch of twice as much.
+    threads : int
+    compiled : bool
+        Whether c-blosc can be called; if not, numcodecs is, in Python.
+    """
+
+    def __init__(self, tail_rows: int, largest_chunk: int, threads: int, compiled: bool = HAVE_BLOSC) -> None:
+        self._tail_rows = tail_rows
+        self._largest = largest_chunk
+        self.threads = threads
+        self.compiled = compiled
+        self._pool: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+        self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
+        self._batches = 0
+
+    def run(self, plan: Plan, arrays: Arrays, threads: int | None = None) -> None:
+        """Fill a batch's arrays as planned. Blocks, without the GIL."""
+        if not self.compiled:
+            wrong = np.zeros(3, np.int64)
+            self._check(slow.gather(arrays.targets, plan.runs, plan.sources, self._tail_rows, wrong), plan, arrays, wrong)
+            return
+        self._batches += 1
+        advised = HAVE_MADVISE and self._cold and self._batches % _PROBE != 0
+        faults = _major_faults()
+        n = len(plan.runs)
+        parts = max(1, min(self.threads if threads is None else threads, n, arrays.nbytes // WORTH_A_THREAD))
+        cuts = [n * part // parts for part in range(parts + 1)]
+        others = []
+        if parts > 1:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "diskbuffer-gather")
+            others = [self._pool.submit(self._part, plan, arrays, cuts[i], cuts[i + 1], advised) for i in range(1, parts)]
+        try:
+            self._part(plan, arrays, cuts[0], cuts[1], advised)
+        finally:
+            for other in others:
+                other.exception()  # nobody may write into the arrays any more when this returns
+        for other in others:
+            other.result()
+        if not advised:
+            self._cold = _major_faults() > faults
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _part(self, plan: Plan, arrays: Arrays, begin: int, end: int, advised: bool) -> None:
+        if advised:
+            kernel.advise(arrays.targets, plan.runs, plan.sources, begin, end)
+        wrong = np.zeros(3, np.int64)
+        reason = kernel.gather(
+            arrays.targets, plan.runs, plan.sources, begin, end, self._tail_rows, self._scratch(), self._largest, wrong
+        )
+        self._check(reason, plan, arrays, wrong)
+
+    def _scratch(self) -> int:
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = np.empty(2 * self._largest + 1, np.uint8)
+            self._local.address = address_of(self._local.scratch)
+        return int(self._local.address)
+
+    @staticmethod
+    def _check(reason: int, plan: Plan, arrays: Arrays, wrong: Int64) -> None:
+        if not reason:
+            return
+        target, run, chunk = wrong.tolist()
+        path, chunk_rows = arrays.paths[target], int(arrays.targets[target, kernel.CHUNK_ROWS])
+        first = int(plan.runs[run, POSITION] - plan.runs[run, OFFSET]) + chunk * chunk_rows
+        raise CorruptionError(
+            f"column {path!r}, rows {first} to {first + chunk_rows - 1} of stream {plan.runs[run, STREAM]} "
+            f"(chunk {chunk} of slot {plan.runs[run, SLOT]}) cannot be read: {codec.REASONS[reason]}. "
+            "The file was damaged after it was written; restore it from a copy, or sample other steps"
+        )

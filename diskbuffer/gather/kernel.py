@@ -1,0 +1,120 @@
+"""The compiled gather: from mapped segments into a batch, in one call that holds no GIL.
+
+A chunk is decoded straight into the batch where its first rows are wanted, and only as far as they are; otherwise into a
+scratch that stays in the CPU's cache, from which other samples of the same chunk are served, too, as runs come sorted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.codec import BAD_ENTRY, decode
+from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
+from diskbuffer.native import compiled, load_i64, madvise, memcpy, memset
+
+# Fields of a target: one column of the batch.
+COLUMN = 0  # its place in the plan's sources
+ROW_BYTES = 1
+SKIP = 2  # the first row of the window that belongs to it
+ROWS = 3  # how many do
+OUT = 4  # address of (samples, ROWS, row)
+CHUNK_ROWS = 5  # 0 for a flat column
+CHUNKS = 6  # of a shard
+TAIL = 7  # address of (streams, tail_rows, row)
+ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row again
+TARGET_FIELDS = 9
+
+_ENTRY_BYTES, _PAGE, _WILLNEED, _EMPTY = 16, 4096, 3, -1
+
+
+@compiled
+def gather(targets: Any, runs: Any, sources: Any, begin: int, end: int, tail_rows: int, scratch: int, most: int, wrong: Any) -> int:
+    """Copy runs `begin` to `end` into all targets; return 0, or the reason why a chunk cannot be read.
+
+    `scratch` has room for two chunks of `most` bytes. `wrong` becomes (target, run, chunk).
+    """
+    for t in range(targets.shape[0]):
+        held, held_rows = np.int64(0), np.int64(0)
+        row_bytes, chunk_rows, skip = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS], targets[t, SKIP]
+        for r in range(begin, end):
+            cut = max(0, skip - runs[r, AT])
+            offset, count = runs[r, OFFSET] + cut, min(runs[r, COUNT], skip + targets[t, ROWS] - runs[r, AT]) - cut
+            if count <= 0:
+                continue
+            sample = targets[t, OUT] + runs[r, SAMPLE] * targets[t, ROWS] * row_bytes
+            target = sample + (runs[r, AT] + cut - skip) * row_bytes
+            source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
+            if chunk_rows == 0:
+                memcpy(target, source + offset * row_bytes, count * row_bytes)
+            else:
+                limit = size - targets[t, CHUNKS] * _ENTRY_BYTES
+                for chunk in range(offset // chunk_rows, (offset + count - 1) // chunk_rows + 1):
+                    first, until = max(offset, chunk * chunk_rows), min(offset + count, (chunk + 1) * chunk_rows)
+                    place = target + (first - offset) * row_bytes
+                    n, skipped = (until - first) * row_bytes, first - chunk * chunk_rows
+                    entry = source + limit + chunk * _ENTRY_BYTES
+                    if entry == held and until - chunk * chunk_rows <= held_rows:
+                        memcpy(place, scratch + skipped * row_bytes, n)
+                        continue
+                    at, length = load_i64(entry), load_i64(entry + 8)
+                    if at == _EMPTY or length == _EMPTY:
+                        ring = targets[t, TAIL] + runs[r, STREAM] * tail_rows * row_bytes
+                        position = runs[r, POSITION] + cut + first - offset
+                        for k in range(until - first):
+                            memcpy(place + k * row_bytes, ring + (position + k) % tail_rows * row_bytes, row_bytes)
+                        # A chunk is in its shard before its place in the tail is used again: if it still is not, then
+                        # what was copied is what was meant.
+                        at, length = load_i64(entry), load_i64(entry + 8)
+                        if at == _EMPTY or length == _EMPTY:
+                            continue
+                    if at < 0 or length < 0 or at > limit or length > limit - at:
+                        wrong[0], wrong[1], wrong[2] = t, r, chunk
+                        return BAD_ENTRY
+                    if skipped == 0:
+                        reason = decode(source + at, length, chunk_rows * row_bytes, n, place, scratch + most)
+                    else:
+                        held, held_rows = entry, until - chunk * chunk_rows
+                        reason = decode(source + at, length, chunk_rows * row_bytes, held_rows * row_bytes, scratch, scratch + most)
+                        memcpy(place, scratch + skipped * row_bytes, n)
+                    if reason:
+                        wrong[0], wrong[1], wrong[2] = t, r, chunk
+                        return reason
+            for k in range(runs[r, PAD] - skip):
+                if targets[t, ZEROS]:
+                    memset(sample + k * row_bytes, 0, row_bytes)
+                else:
+                    memcpy(sample + k * row_bytes, target, row_bytes)
+    return 0
+
+
+@compiled
+def advise(targets: Any, runs: Any, sources: Any, begin: int, end: int) -> None:
+    """Ask for all pages of a batch before the first is touched: first those of the indices, then those of the chunks."""
+    for step in range(2):
+        for t in range(targets.shape[0]):
+            row_bytes, chunk_rows = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS]
+            for r in range(begin, end):
+                source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
+                offset, count = runs[r, OFFSET], runs[r, COUNT]
+                if chunk_rows == 0:
+                    if step == 0:
+                        _will_need(source, offset * row_bytes, count * row_bytes)
+                    continue
+                limit = size - targets[t, CHUNKS] * _ENTRY_BYTES
+                low, high = offset // chunk_rows, (offset + count - 1) // chunk_rows + 1
+                if step == 0:
+                    _will_need(source, limit + low * _ENTRY_BYTES, (high - low) * _ENTRY_BYTES)
+                    continue
+                for chunk in range(low, high):
+                    entry = source + limit + chunk * _ENTRY_BYTES
+                    at, length = load_i64(entry), load_i64(entry + 8)
+                    if 0 <= at <= limit and 0 < length <= limit - at:
+                        _will_need(source, at, length)
+
+
+@compiled
+def _will_need(source: int, at: int, size: int) -> None:
+    begin = at // _PAGE * _PAGE
+    madvise(source + begin, at + size - begin, _WILLNEED)

@@ -1,0 +1,78 @@
+"""The plan of a batch: which runs of rows, in which slots, go to which place of it.
+
+A sample is a window of consecutive positions around a step, cut off at the episode's start. Where a window crosses from one
+segment to the next it becomes two runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.index import LOW, SLOTS, Index
+from diskbuffer.native import compiled, load_i64
+from diskbuffer.store.maps import Era, Maps
+
+Int64 = npt.NDArray[np.int64]
+
+# Fields of a run.
+SLOT, OFFSET, COUNT = 0, 1, 2  # rows OFFSET to OFFSET + COUNT of a slot ...
+SAMPLE, AT = 3, 4  # ... are those from AT on in the window of a sample
+PAD = 5  # how many rows before AT have to be made up, as the episode starts there: 0 but for a window's first run
+STREAM, POSITION = 6, 7  # where the rows are in the tail, as long as they are there
+RUN_FIELDS = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs, sorted by where they lie, and the memory that each column is mapped to there.
+
+    Attributes
+    ----------
+    runs : (runs, RUN_FIELDS) int64
+    sources : (columns, runs, 2) int64
+        Address and size of the segment's file.
+    era : Era
+        Keeps that memory mapped as long as the plan lives.
+    """
+
+    runs: Int64
+    sources: Int64
+    era: Era
+
+
+def make_plan(index: Index, maps: Maps, streams: Int64, positions: Int64, starts: Int64, before: int, rows: int) -> Plan:
+    """Plan windows of `rows` rows of which the step's own is number `before`. The store's lock must be held."""
+    runs = np.empty((len(positions) * (rows // index.segment_rows + 2), RUN_FIELDS), np.int64)
+    n = _plan(index.table, streams, positions, starts, before, rows, index.segment_rows, runs)
+    runs = runs[:n]
+    runs = runs[np.argsort(runs[:, SLOT] * index.segment_rows + runs[:, OFFSET])]
+    sources = maps.sources[:, runs[:, SLOT]]
+    if not sources[:, :, 0].all():
+        maps.ensure(np.unique(runs[:, SLOT]).tolist())
+        sources = maps.sources[:, runs[:, SLOT]]
+    return Plan(runs, sources, maps.era)
+
+
+@compiled
+def _plan(
+    table: Any, streams: Any, positions: Any, starts: Any, before: int, rows: int, segment_rows: int, runs: Any
+) -> int:
+    n = 0
+    for i in range(positions.shape[0]):
+        stream = streams[i]
+        wanted = positions[i] - before
+        position, end = max(wanted, starts[i]), wanted + rows
+        pad = position - wanted
+        while position < end:
+            segment = position // segment_rows
+            until = min(end, (segment + 1) * segment_rows)
+            slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
+            runs[n, SLOT], runs[n, OFFSET], runs[n, COUNT] = slot, position - segment * segment_rows, until - position
+            runs[n, SAMPLE], runs[n, AT], runs[n, PAD] = i, position - wanted, pad
+            runs[n, STREAM], runs[n, POSITION] = stream, position
+            n, position, pad = n + 1, until, 0
+    return n

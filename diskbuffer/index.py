@@ -1,0 +1,252 @@
+"""Streams and episodes, in RAM: where episodes start, and the low-water mark. Nothing per row, no file, no learning.
+
+A stream is a log of rows; a row's place in it, its *position*, never changes. An episode of T steps has T + 1 rows, and every
+row but an episode's last is a step. So the number of steps before position p is ``p - n``, n being how many episodes ended
+before it, and the other way round, the position of a step is one binary search over the episodes' starts. Adding appends
+and moves a mark; nothing is ever rebuilt.
+
+The newest row of a stream, its head, is never a step yet: it is the observation that the next step will start from, or the
+last one of an episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.native import compiled, load_i64
+
+Int64 = npt.NDArray[np.int64]
+
+# Fields of a stream, for compiled code: one row of int64 each.
+HEAD = 0  # position of the newest row, -1 where there is none
+ENDED = 1  # 1 where that row is the last of an episode
+LOW = 2  # position of the oldest row kept
+FLOOR = 3  # position of the oldest step to sample: the frames stacked behind it are there
+EPISODES = 4  # episodes in `starts`; the first is the one that `FLOOR` lies in
+STARTS = 5  # address of their first positions
+SEGMENTS = 6  # segments kept
+SLOTS = 7  # address of their slots
+FIELDS = 8
+
+
+class _Log:
+    """A growing array of int64 that also loses values at its front. Its address changes when it grows."""
+
+    def __init__(self, values: Int64 | None = None) -> None:
+        self._array = np.empty(16, np.int64)
+        self._from = self._to = 0
+        if values is not None:
+            self.extend(values)
+
+    @property
+    def values(self) -> Int64:
+        return self._array[self._from : self._to]
+
+    @property
+    def address(self) -> int:
+        return int(self._array.ctypes.data) + self._from * 8
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
+
+    def __len__(self) -> int:
+        return self._to - self._from
+
+    def extend(self, values: Int64) -> None:
+        if self._to + len(values) > len(self._array):
+            kept = self.values
+            self._array = np.empty(2 * (len(kept) + len(values)) + 16, np.int64)
+            self._array[: len(kept)] = kept
+            self._from, self._to = 0, len(kept)
+        self._array[self._to : self._to + len(values)] = values
+        self._to += len(values)
+
+    def drop(self, n: int) -> None:
+        self._from += n
+
+
+class Index:
+    """Know where every step lies.
+
+    Parameters
+    ----------
+    streams : int
+    segment_rows : int
+        Rows of a segment; a stream's positions are cut at its multiples.
+    context : int
+        Rows before a step that are needed to sample it: the frames of its stack but one.
+    """
+
+    def __init__(self, streams: int, segment_rows: int, context: int) -> None:
+        self.segment_rows = segment_rows
+        self.context = context
+        self.table = np.zeros((streams, FIELDS), np.int64)
+        self.table[:, HEAD] = -1
+        self._starts = [_Log() for _ in range(streams)]
+        self._slots = [_Log() for _ in range(streams)]
+        self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
+        for stream in range(streams):
+            self._note(stream)
+
+    def _note(self, stream: int) -> None:
+        row, starts, slots = self.table[stream], self._starts[stream], self._slots[stream]
+        row[EPISODES], row[STARTS] = len(starts), starts.address
+        row[SEGMENTS], row[SLOTS] = len(slots), slots.address
+
+    def restore(self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int) -> None:
+        """Set a stream as read from disk: its slots in order, the starts of its episodes, the newest row.
+
+        The first start may lie before the oldest row. `first_step` is how many steps there were before that.
+        """
+        low = self.segment_rows * (head // self.segment_rows - len(slots) + 1) if len(slots) else 0
+        self._slots[stream], self._starts[stream] = _Log(slots), _Log(starts)
+        self.table[stream, [HEAD, ENDED, LOW]] = head, ended, low
+        self._steps_offset[stream] = first_step - low
+        self._raise_floor(stream)
+
+    # Writing
+
+    def start_episode(self, stream: int, position: int) -> None:
+        """Note that an episode starts at a row."""
+        self.start_episodes(stream, np.array([position], np.int64))
+
+    def start_episodes(self, stream: int, positions: Int64) -> None:
+        """Note that episodes start at rows, in ascending order."""
+        self._starts[stream].extend(positions)
+        self._note(stream)
+        if len(positions) and positions[0] <= self.table[stream, FLOOR]:
+            self._raise_floor(stream)
+
+    def advance(self, stream: int, head: int, ended: bool) -> None:
+        """Note the newest row of a stream."""
+        self.table[stream, HEAD], self.table[stream, ENDED] = head, ended
+
+    def add_slot(self, stream: int, slot: int) -> None:
+        """Note in which slot a stream's next segment lies."""
+        self._slots[stream].extend(np.array([slot], np.int64))
+        self._note(stream)
+
+    def drop_segment(self, stream: int) -> int:
+        """Forget the oldest segment of a stream; return its slot."""
+        slot = int(self._slots[stream].values[0])
+        self._slots[stream].drop(1)
+        self.table[stream, LOW] += self.segment_rows
+        self._raise_floor(stream)
+        return slot
+
+    def _raise_floor(self, stream: int) -> None:
+        """Find the oldest step whose context is there, and forget the episodes before it."""
+        row, starts = self.table[stream], self._starts[stream]
+        low = int(row[LOW])
+        floor = low + self.context
+        started = starts.values
+        first = int(np.searchsorted(started, low))  # the first episode that is there whole
+        if first < len(started):
+            floor = min(floor, int(started[first]))
+        if len(started):
+            gone = int(np.searchsorted(started, floor, side="right")) - 1
+            if gone > 0:
+                starts.drop(gone)
+                self._steps_offset[stream] -= gone
+            row[FLOOR] = floor
+        else:
+            row[FLOOR] = 0
+        self._note(stream)
+
+    # Reading
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of RAM that it takes, about."""
+        return self.table.nbytes + sum(log.nbytes for log in (*self._starts, *self._slots))
+
+    @property
+    def heads(self) -> Int64:
+        """The newest position of each stream, -1 where it is empty."""
+        return self.table[:, HEAD]
+
+    def steps(self) -> Int64:
+        """Count the steps to sample, by stream."""
+        table = self.table
+        return np.maximum(table[:, HEAD] - table[:, FLOOR] - np.maximum(table[:, EPISODES] - 1, 0), 0)
+
+    def steps_before(self, stream: int, position: int) -> int:
+        """Count the steps a stream ever had before a position."""
+        started = self._starts[stream].values
+        ended = max(0, int(np.searchsorted(started, position, side="right")) - 1)
+        return position - ended + int(self._steps_offset[stream])
+
+    def added(self) -> int:
+        """Count all steps ever added."""
+        heads = self.table[:, HEAD]
+        return sum(self.steps_before(s, int(h)) for s, h in enumerate(heads) if h >= 0)
+
+    def starts(self, stream: int) -> Int64:
+        """Return where the episodes of a stream start; the first may reach behind the oldest row."""
+        return self._starts[stream].values
+
+    def slots(self, stream: int) -> Int64:
+        """Return the slots of a stream's segments, oldest first."""
+        return self._slots[stream].values
+
+    def episode_of(self, stream: int, position: int) -> int:
+        """Return where the episode that a position lies in starts."""
+        started = self._starts[stream].values
+        at = int(np.searchsorted(started, position, side="right")) - 1
+        return int(started[at]) if at >= 0 else position
+
+    def locate(self, ordinals: Int64) -> tuple[Int64, Int64, Int64]:
+        """Find steps by their place among all that can be sampled now, stream after stream.
+
+        Returns streams, positions, and the positions where their episodes start. O(log episodes) each.
+        """
+        found = np.empty((3, len(ordinals)), np.int64)
+        _locate(self.table, np.cumsum(self.steps()), ordinals, found)
+        return found[0], found[1], found[2]
+
+    def episode_starts(self, streams: Int64, positions: Int64) -> Int64:
+        """Find where the episodes of steps start; -1 where a step cannot be sampled: evicted, not there yet, or no step."""
+        found = np.empty(len(positions), np.int64)
+        _find_starts(self.table, streams, positions, found)
+        return found
+
+
+@compiled
+def _locate(table: Any, ends: Any, ordinals: Any, found: Any) -> None:
+    for i in range(ordinals.shape[0]):
+        stream = np.searchsorted(ends, ordinals[i], side="right")
+        before = ends[stream - 1] if stream else 0
+        wanted = ordinals[i] - before + table[stream, FLOOR]  # its position, if no episode had ended since the floor
+        starts, low, high = table[stream, STARTS], 0, table[stream, EPISODES]
+        while high - low > 1:  # the last episode with starts[j] - j <= wanted
+            middle = (low + high) // 2
+            if load_i64(starts + 8 * middle) - middle <= wanted:
+                low = middle
+            else:
+                high = middle
+        found[0, i], found[1, i], found[2, i] = stream, wanted + low, load_i64(starts + 8 * low)
+
+
+@compiled
+def _find_starts(table: Any, streams: Any, positions: Any, found: Any) -> None:
+    for i in range(positions.shape[0]):
+        stream, position = streams[i], positions[i]
+        found[i] = -1
+        if stream < 0 or stream >= table.shape[0]:
+            continue
+        if position < table[stream, FLOOR] or position >= table[stream, HEAD]:
+            continue
+        starts, low, high = table[stream, STARTS], 0, table[stream, EPISODES]
+        while high - low > 1:
+            middle = (low + high) // 2
+            if load_i64(starts + 8 * middle) <= position:
+                low = middle
+            else:
+                high = middle
+        if low + 1 < table[stream, EPISODES] and load_i64(starts + 8 * (low + 1)) == position + 1:
+            continue  # the last row of an episode is no step
+        found[i] = load_i64(starts + 8 * low)

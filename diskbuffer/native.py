@@ -1,0 +1,117 @@
+"""C functions that zarr's own dependencies carry, made callable from compiled code, without the GIL.
+
+numcodecs' extension module exports the c-blosc inside it (and the LZ4 inside that) on Linux and macOS; google-crc32c carries
+a library for checksums. Their addresses are looked up with ctypes and given to LLVM under names of our own, so that
+`numba.types.ExternalFunction` finds them, also from code cached on disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import google_crc32c
+import llvmlite.binding
+import llvmlite.ir
+import numba
+import numcodecs.blosc
+from numba import types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile a function to machine code that holds no GIL and is cached on disk."""
+    result: F = numba.njit(nogil=True, cache=True)(function)
+    return result
+
+
+def _export(name: str, library: ctypes.CDLL, symbol: str) -> bool:
+    try:
+        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    except AttributeError:
+        return False
+    llvmlite.binding.add_symbol(f"diskbuffer_{name}", address)
+    return True
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+
+
+def _export_all() -> tuple[bool, bool]:
+    _export("memcmp", _libc(), "memcmp")
+    _export("memcpy", _libc(), "memcpy")
+    _export("memset", _libc(), "memset")
+    _export("madvise", _libc(), "madvise")
+    try:
+        from google_crc32c import _crc32c  # absent where only its slow Python version could be installed
+
+        blosc, crc = ctypes.CDLL(numcodecs.blosc.__file__), ctypes.CDLL(_crc32c.__file__)
+    except (OSError, ImportError):
+        return False, False
+    found = [
+        _export("decompress", blosc, "blosc_decompress_ctx"),
+        _export("compress", blosc, "blosc_compress_ctx"),
+        _export("crc32c", crc, "crc32c_value"),
+    ]
+    return all(found), _export("lz4_partial", blosc, "LZ4_decompress_safe_partial")
+
+
+# Whether c-blosc can be called at all, and whether the LZ4 in it can, too, which decodes only as much of a chunk as is wanted.
+HAVE_BLOSC, HAVE_LZ4 = _export_all()
+HAVE_MADVISE = sys.platform != "win32"
+
+# Addresses are signed here: numba turns the sum of an int64 and a uint64 into a float.
+_at, _i32 = types.intp, types.int32
+memcpy = types.ExternalFunction("diskbuffer_memcpy", _at(_at, _at, _at))
+memset = types.ExternalFunction("diskbuffer_memset", _at(_at, _i32, _at))
+memcmp = types.ExternalFunction("diskbuffer_memcmp", _i32(_at, _at, _at))
+madvise = types.ExternalFunction("diskbuffer_madvise", _i32(_at, _at, _i32))
+crc32c = types.ExternalFunction("diskbuffer_crc32c", types.uint32(_at, _at))
+blosc_decompress = types.ExternalFunction("diskbuffer_decompress", _i32(_at, _at, _at, _i32))
+blosc_compress = types.ExternalFunction(
+    "diskbuffer_compress", _i32(_i32, _i32, _at, _at, _at, _at, _at, _at, _at, _i32)
+)
+lz4_decompress_partial = types.ExternalFunction("diskbuffer_lz4_partial", _i32(_at, _at, _i32, _i32, _i32))
+
+
+def _loader(result: Any, bits: int) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(_: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(builder.inttoptr(args[0], llvmlite.ir.IntType(bits).as_pointer()))
+
+        return result(types.intp), codegen
+
+    return load
+
+
+def _storer(value: Any, bits: int) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(_: Any, address: Any, what: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            number = context.cast(builder, args[1], signature.args[1], value)
+            builder.store(number, builder.inttoptr(args[0], llvmlite.ir.IntType(bits).as_pointer()))
+            return context.get_dummy_value()
+
+        return types.none(types.intp, value), codegen
+
+    return store
+
+
+load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32), _loader(types.uint8, 8)
+store_i64, store_u32, store_u8 = _storer(types.int64, 64), _storer(types.uint32, 32), _storer(types.uint8, 8)
+
+
+@compiled
+def _address_of(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+def address_of(array: Any) -> int:
+    """Return where an array's data lie; four times as fast as ``array.ctypes.data``."""
+    return int(_address_of(array))

@@ -1,0 +1,46 @@
+"""From a store's files to the index: what happens after a kill is that this is read again.
+
+Only the segment table and one flag a row are read: where episodes end. All else follows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.index import Index
+from diskbuffer.store.store import Store
+
+_TRIES = 20  # for a reader whose view is torn by a writer that evicts, seals and opens segments at the same time
+
+
+def read_index(store: Store, context: int) -> Index:
+    """Build the index of a store. About 1 ms for 100,000 steps."""
+    for _ in range(_TRIES - 1):
+        try:
+            return _read_index(store, context)
+        except (CorruptionError, FileNotFoundError):
+            if store.writable:
+                raise
+    return _read_index(store, context)
+
+
+def _read_index(store: Store, context: int) -> Index:
+    rows = store.layout.segment_rows
+    index = Index(store.layout.streams, rows, context)
+    for stream, slots in enumerate(store.table.by_stream()):
+        if not len(slots):
+            continue
+        first = store.table.get("first_row", int(slots[0]))
+        starts = [np.array([min(first, max(0, store.table.get("episode_start", int(slots[0]))))], np.int64)]
+        head = last = -1
+        for n, slot in enumerate(slots.tolist()):
+            length = store.table.get("length", slot)
+            if not 0 < length <= rows or (length < rows and n < len(slots) - 1):
+                raise CorruptionError(f"{store.root}: slot {slot} was emptied while it was read")
+            flags = store.flags("is_last", slot, length)
+            starts.append(first + n * rows + np.flatnonzero(flags) + 1)
+            head, last = first + n * rows + length - 1, int(flags[-1])
+        found = np.concatenate(starts)
+        index.restore(stream, slots, found[found <= head], head, bool(last), store.table.get("first_step", int(slots[0])))
+    return index

@@ -1,0 +1,135 @@
+"""Reading: from a draw to a batch. The draw and the plan are made under the store's lock, the gather is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from diskbuffer.errors import InputError
+from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Window
+from diskbuffer.gather.gatherer import Gatherer, default_threads
+from diskbuffer.gather.plan import make_plan
+from diskbuffer.index import HEAD, Index
+from diskbuffer.native import HAVE_BLOSC
+from diskbuffer.opening import read_index
+from diskbuffer.samplers import Draw, Sampler
+from diskbuffer.schema import is_obs
+from diskbuffer.store.store import Store
+
+Int64 = npt.NDArray[np.int64]
+_TRIES = 20  # of a reader whose store is written to elsewhere, until a draw finds all its segments
+
+
+class Reader:
+    """Bring steps of an open store into batches; any number of threads at once.
+
+    Attributes
+    ----------
+    index : Index
+        Read from the store; whoever writes keeps it up, others `refresh` it.
+    """
+
+    def __init__(
+        self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None, compiled: bool = HAVE_BLOSC
+    ) -> None:
+        layout = store.layout
+        self._store, self._streams = store, layout.streams
+        self._frame_stack = frame_stack
+        packed = {p: (layout.chunk_rows(p), layout.chunks(p), store.tails[p].address) for p in layout.packed}
+        self._columns = Columns.of(layout.schema, packed, zeros)
+        self._pool = ArraysPool(self._columns)
+        largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
+        self.gatherer = Gatherer(layout.tail_rows, largest, default_threads() if threads is None else threads, compiled)
+        self.index: Index = read_index(store, frame_stack - 1)
+
+    def window(self, length: int | None) -> Window:
+        """Return what is brought of each sampled step."""
+        return Window(self._frame_stack, length)
+
+    def refresh(self) -> None:
+        """See what a writer elsewhere has added and evicted."""
+        with self._store.lock:
+            self._store.reread()
+            self.index = read_index(self._store, self._frame_stack - 1)
+
+    def arrays(self, window: Window, size: int, *, pinned: bool) -> Arrays:
+        """Return memory for batches that is the caller's own."""
+        return Arrays(self._columns, window, size, pinned)
+
+    def fill(self, draw: Callable[[Index], Draw], arrays: Arrays, threads: int | None = None) -> None:
+        """Draw steps and gather them into `arrays`."""
+        window = arrays.window
+        for last_try in [False] * (0 if self._store.writable else _TRIES) + [True]:
+            with self._store.lock:
+                try:
+                    drawn = draw(self.index)
+                    plan = make_plan(self.index, self._store.maps, *drawn, before=window.before, rows=window.rows)
+                    break
+                except FileNotFoundError:  # evicted by the writer since the last refresh
+                    if last_try:
+                        raise
+                    self.refresh()
+        arrays.steps[:] = drawn.positions * self._streams + drawn.streams
+        self.gatherer.run(plan, arrays, threads)
+
+    def batch(self, draw: Callable[[Index], Draw], size: int, length: int | None) -> Batch:
+        """Draw steps and return them as tensors, in memory that is used again once they are gone."""
+        arrays = self._pool.take(self.window(length), size)
+        self.fill(draw, arrays)
+        batch = arrays.deliver(arrays.tensors(), torch.from_numpy(arrays.steps.copy()))
+        self._pool.give(arrays)
+        return batch
+
+    def sample(self, sampler: Sampler, size: int) -> Batch:
+        """Draw with a sampler; the batch counts as delivered."""
+        batch = self.batch(lambda index: sampler.draw(index, size, sampler.generator(sampler.batches)), size, sampler.length)
+        sampler.batches += 1
+        return batch
+
+    def at(self, steps: Any, length: int | None) -> Batch:
+        """Return given steps, or the sequences of `length` steps that they start."""
+        ids = np.asarray(steps)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
+        ids = ids.astype(np.int64)
+        streams, positions = ids % self._streams, ids // self._streams
+
+        def draw(index: Index) -> Draw:
+            starts = index.episode_starts(streams, positions)
+            ends = starts if length is None else index.episode_starts(streams, positions + length - 1)
+            bad = (starts < 0) | (ends != starts)
+            if bad.any():
+                raise InputError(
+                    f"step {ids[bad][0]} cannot be read: it was evicted, was never added, "
+                    + ("or is no step" if length is None else f"or its episode ends before {length} steps")
+                )
+            return Draw(streams, positions, starts)
+
+        return self.batch(draw, len(ids), length)
+
+    def newest(self, path: str) -> npt.NDArray[Any]:
+        """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
+        stack, index = self._frame_stack, self.index
+        heads = index.table[:, HEAD]
+        there = np.flatnonzero(heads >= 0)
+        starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
+        low = index.table[there, 2]
+        with self._store.lock:
+            plan = make_plan(
+                index, self._store.maps, there, heads[there], np.maximum(starts, low), before=stack - 1, rows=stack
+            )
+        arrays = Arrays(self._columns, Window(stack, None), len(there))
+        self.gatherer.run(plan, arrays)
+        frames = arrays.tensors()[arrays.paths.index(path)].numpy()[:, :stack]
+        assert is_obs(path)
+        found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
+        found[there] = frames
+        return found
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self.gatherer.close()

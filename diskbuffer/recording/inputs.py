@@ -1,0 +1,87 @@
+"""Checking what users give: shapes, dtypes, values. Everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.schema import Column
+
+Array = npt.NDArray[Any]
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Take values apart that are nested in dicts: ``{"obs": {"pixels": ...}}`` becomes ``{"obs/pixels": ...}``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(flatten({f"{name}/{key}": inner for key, inner in value.items()}))
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def check_names(given: Mapping[str, Any], wanted: Collection[str]) -> None:
+    """Refuse columns that the store has not, and missing ones."""
+    for path in given:
+        if path not in wanted:
+            raise InputError(
+                f"unknown column {path!r}; expected {', '.join(map(repr, wanted)) or 'none'}. Declare others when creating "
+                "the buffer, with extra= or columns="
+            )
+    missing = [path for path in wanted if path not in given]
+    if missing:
+        raise InputError(f"missing column {', '.join(map(repr, missing))}; every step has a value in each column")
+
+
+def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ...]) -> Array:
+    """Return `value` as a contiguous array of the column's dtype and the first of `shapes`.
+
+    Other `shapes` are accepted where they hold the same number of values. An InputError where the shape is none of them, a
+    value does not fit the dtype, or is NaN where the column forbids it.
+    """
+    dtype = column.np_dtype
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{path}: expected an array of shape {shapes[0]}, found something ragged: {error}") from error
+    if array.shape not in shapes:
+        expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
+        raise InputError(f"{path}: expected shape {expected}, found {array.shape}")
+    if array.dtype != dtype:
+        array = _convert(path, dtype, array)
+    if dtype.kind in "fc" and not column.allow_nan and np.isnan(array).any():
+        raise InputError(
+            f"{path}: found NaN, which this column does not allow; find where it comes from, or declare the column with "
+            "Column(..., allow_nan=True)"
+        )
+    return np.ascontiguousarray(array).reshape(shapes[0])
+
+
+def _convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
+    """Change the dtype where every value can be held; floats may be rounded, but not to infinity."""
+    if array.dtype.kind not in "biufc":
+        raise InputError(f"{path}: expected {dtype.name}, found {array.dtype}")
+    if np.can_cast(array.dtype, dtype, "safe"):
+        return array.astype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = array.astype(dtype) if dtype.kind == "c" or array.dtype.kind != "c" else array.real.astype(dtype)
+    if dtype.kind in "fc" and array.dtype.kind != "c":
+        fits = np.isfinite(converted) | ~np.isfinite(array)
+    elif dtype.kind == "c":
+        fits = np.isfinite(converted) | ~np.isfinite(array)
+    else:
+        fits = converted == array
+        if dtype.kind in "iu" and array.dtype.kind == "f":  # 2**63 as a float becomes the least int64, or stays
+            info = np.iinfo(dtype)
+            fits &= (array >= float(info.min)) & (array < float(info.max) + 1)
+        elif dtype.kind in "iu" and array.dtype.kind in "iu":
+            fits &= (converted < 0) == (array < 0)
+    if not np.all(fits):
+        bad = array[~fits].flat[0] if array.ndim else array[()]
+        raise InputError(f"{path}: the value {bad} ({array.dtype.name}) does not fit {dtype.name}")
+    return converted

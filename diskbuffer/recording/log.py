@@ -1,0 +1,116 @@
+"""The streams as logs that grow at one end and are evicted at the other: room for rows before, bookkeeping after."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.index import LOW, Index
+from diskbuffer.retention import Retention
+from diskbuffer.store.sealer import Sealer
+from diskbuffer.store.store import Store
+from diskbuffer.store.writer import Writer
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Log:
+    """Own the writer, the sealer and the retention of a store that is open for writing; keep its index up.
+
+    Attributes
+    ----------
+    added : int
+        Steps ever added.
+    limits : (streams,) int64
+        A step may be recorded in a stream as long as its newest row is two before this; then `make_room` is due.
+    """
+
+    def __init__(self, store: Store, index: Index) -> None:
+        self._store, self._index = store, index
+        self._streams = store.layout.streams
+        self._rows = store.layout.segment_rows
+        self.sealer = Sealer(store)
+        self.retention = Retention(store.layout.capacity)
+        self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
+        self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)], self._completed)
+        self.added = index.added()
+        self.limits = np.zeros(self._streams, np.int64)
+        self._restore()
+
+    def _restore(self) -> None:
+        """Take up the segments that were left behind, or not sealed yet, before the store was opened."""
+        table, opened, left = self._store.table, self.writer.open_slots(), []
+        for stream in range(self._streams):
+            for slot in self._index.slots(stream).tolist():
+                if completed := table.get("completed", slot):
+                    left.append((completed, stream))
+                    self._left[stream] += 1
+                if slot not in opened and not table.get("sealed", slot):
+                    self.sealer.put(slot)
+        for completed, stream in sorted(left):
+            self.retention.leave(stream, completed)
+
+    def make_room(self) -> None:
+        """Make room for a step in every stream. The only place where `add` meets the disk, and its errors."""
+        self.writer.prepare(self._index.heads, self._index.add_slot)
+        self._leave_behind()
+        left_at = self._index.table[:, LOW] + (self._left + 1) * self._rows + self._index.context
+        self.limits = np.minimum(self.writer.limits, left_at + 2)
+
+    def make_room_for_rows(self, stream: int) -> int:
+        """Open the segment that a stream's next row falls into; return how many rows fit into it."""
+        self.writer.pack(self._index.heads)
+        head = int(self._index.heads[stream])
+        self.writer.reserve(stream, head, 1, self._index.add_slot)
+        return self._rows - (head + 1) % self._rows
+
+    def settle(self, stream: int) -> None:
+        """Do what is due after rows were put behind a stream's newest row by `writer`."""
+        self.writer.settle(stream, int(self._index.heads[stream]))
+        self._leave_behind()
+
+    def account(self, steps: int) -> None:
+        """Count steps that were added, and evict what is too old now."""
+        self.added += steps
+        while self.added >= self.retention.evict_at:
+            stream = self.retention.pop()
+            self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
+            slot = self._index.drop_segment(stream)
+            self._left[stream] -= 1
+            self.sealer.forget(slot)
+            self._store.evict(slot)
+
+    def _leave_behind(self) -> None:
+        """Note segments that no stack of a later step reaches back into."""
+        table, context = self._store.table, self._index.context
+        for stream in range(self._streams):
+            head, low = self._index.table[stream, [0, LOW]].tolist()
+            while head >= low + (int(self._left[stream]) + 1) * self._rows + context:
+                slot = int(self._index.slots(stream)[self._left[stream]])
+                table.set("completed", slot, self.added)
+                self.retention.leave(stream, self.added)
+                self._left[stream] += 1
+
+    def _completed(self, slot: int) -> None:
+        self._note_what_came_before(slot)
+        self.sealer.put(slot)
+
+    def _note_what_came_before(self, slot: int) -> None:
+        """Note what only the segments before a slot tell, for when they are gone."""
+        table = self._store.table
+        stream, first = table.get("stream", slot), table.get("first_row", slot)
+        table.set("first_step", slot, self._index.steps_before(stream, first))
+        table.set("episode_start", slot, self._index.episode_of(stream, first))
+
+    def sync(self) -> None:
+        """Bring every row to the disk."""
+        for slot in {*self.writer.open_slots(), *self.sealer.slots()}:
+            self._store.sync_slot(slot)
+        self._store.sync_table()
+
+    def close(self) -> None:
+        """Leave the store so that its columns hold every row, and everything is on the disk."""
+        self.sealer.stop()
+        self.writer.publish(self._index.heads)
+        self.sync()
+        self.writer.close()

@@ -1,0 +1,253 @@
+"""What `ReplayBuffer.add` and `extend` do under the lock, from what users give to committed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.index import ENDED, HEAD, Index
+from diskbuffer.recording import steps
+from diskbuffer.recording.bulk import Block, check_stacks, same_rows
+from diskbuffer.recording.inputs import check_names, fit, flatten
+from diskbuffer.recording.log import Log
+from diskbuffer.recording.staging import Staging
+from diskbuffer.store.store import Store
+
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+NEXT_STEP, SAME_STEP, DISABLED = "next_step", "same_step", "disabled"
+_BLOCK_BYTES = 32 * 1024**2  # of a column that `extend` puts together at a time
+
+
+class Recorder:
+    """Turn steps into rows of a store that is open for writing. The store's lock must be held in every call.
+
+    Parameters
+    ----------
+    store : Store
+    index : Index
+        Kept up with every row.
+    frame_stack, zeros
+        Of stacks that are given: how many frames, and whether an episode's first is filled up with zeros.
+    autoreset : {"next_step", "same_step", "disabled"}
+        How vector environments go on after an episode's end.
+    newest : callable
+        ``newest(path)`` returns the stack (streams, frame_stack, ...) that each stream ends with.
+    """
+
+    def __init__(
+        self, store: Store, index: Index, frame_stack: int, zeros: bool, autoreset: str, newest: Callable[[str], Array]
+    ) -> None:
+        layout = store.layout
+        self._layout, self._schema, self._index, self._newest = layout, layout.schema, index, newest
+        self._stack, self._zeros = frame_stack, zeros
+        self.log = Log(store, index)
+        tails = self.log.writer.tails
+        self._staging = Staging(layout.schema, layout.streams, frame_stack, self._zeros, tails, newest)
+        self._cut = np.zeros(layout.streams, np.bool_)
+        self._events = np.zeros((layout.streams, 2), np.int64)
+        self._next_step, self._same_step = autoreset == NEXT_STEP, autoreset == SAME_STEP
+        self._crowded = True
+
+    # One step of every stream
+
+    def add(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any) -> int:
+        """Record a step of every stream; return how many there were, as reset steps are none."""
+        staging, table = self._staging, self._index.table
+        staging.put_values(values)
+        if self._same_step:
+            next_obs = self._with_final_obs(next_obs, info, staging.ended())
+        ended = table[:, ENDED] != 0
+        there = table[:, HEAD] >= 0
+        cut, kept = staging.put_observations(obs, next_obs, there & ~ended, ended & self._next_step)
+        if self._crowded:
+            self.log.make_room()
+        code = steps.record(
+            table,
+            staging.sources,
+            staging.flags,
+            self.log.writer.bases,
+            self.log.writer.lengths,
+            self.log.limits,
+            self._layout.segment_rows,
+            self._layout.tail_rows,
+            self._next_step,
+            self._cut if cut is None else self._cut | cut,
+            self._events,
+        )
+        self._crowded = bool(code & 1)
+        for stream in np.flatnonzero(self._events[:, 0] == steps.STARTED).tolist():
+            self._index.start_episode(stream, int(self._events[stream, 1]))
+        staging.recorded(kept)
+        self._cut[:] = False
+        self.log.account(code >> 1)
+        return int(code >> 1)
+
+    def cut_off(self, streams: Any) -> None:
+        """Have the next step of some streams start an episode, whatever its observation."""
+        self._cut[streams] = True
+
+    def _with_final_obs(self, next_obs: Any, info: Any, ended: Bools) -> Any:
+        """Put the observations that ended episodes in place of those that the environments were reset to."""
+        if not ended.any():
+            return next_obs
+        if not isinstance(info, dict) or "final_obs" not in info:
+            raise InputError(
+                "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next episode's "
+                "first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
+            )
+        final, found = info["final_obs"], flatten({"next_obs": next_obs})
+        replaced = {path: np.array(value) for path, value in found.items()}
+        for env in np.flatnonzero(ended).tolist():
+            last = flatten({"next_obs": final[env]} if not isinstance(final, dict) else {"next_obs": _item(final, env)})
+            check_names(last, found)
+            for path, value in last.items():
+                replaced[path][env] = value
+        return _nest(replaced)["next_obs"]
+
+    # Many steps of one stream
+
+    def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, env: int) -> int:
+        """Record arrays of steps; return how many there were. See `ReplayBuffer.extend`."""
+        columns = self._fit_steps(values)
+        n = len(columns["terminated"])
+        before, after = self._fit_observations(obs, next_obs, n)
+        if n == 0:
+            return 0
+        widest = max(self._schema[path].row_bytes for path in self._schema)
+        block = max(256, _BLOCK_BYTES // widest)
+        recorded = 0
+        for first in range(0, n, block):
+            part = slice(first, first + block)
+            recorded += self._extend_block(
+                {path: array[part] for path, array in columns.items()},
+                {path: array[part] for path, array in before.items()},
+                {path: array[part] for path, array in after.items()},
+                env,
+            )
+        return recorded
+
+    def _fit_steps(self, values: dict[str, Any]) -> dict[str, Array]:
+        given = flatten(values)
+        check_names({**given, "terminated": 0, "truncated": 0}, self._schema.step)
+        first = next(iter(given.values()), ())
+        if np.ndim(first) == 0:
+            raise InputError("extend takes arrays with a leading axis of steps; for a single step there is add")
+        n = len(first)
+        for flag in ("terminated", "truncated"):
+            given.setdefault(flag, np.zeros(n, np.bool_))
+        return {path: fit(path, self._schema[path], given[path], ((n, *self._schema[path].shape),)) for path in self._schema.step}
+
+    def _fit_observations(self, obs: Any, next_obs: Any, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return observations before and after each step; from a trajectory's n + 1 observations both are views."""
+        before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
+        check_names(before, self._schema.obs)
+        trajectory = not after
+        if not trajectory:
+            check_names(after, ["next_" + path for path in self._schema.obs])
+        rows = n + 1 if trajectory else n
+        fitted = {path: self._fit_frames(path, path, value, rows, trajectory) for path, value in before.items()}
+        if trajectory:
+            return {p: a[:-1] for p, a in fitted.items()}, {p: a[1:] for p, a in fitted.items()}
+        return fitted, {p: self._fit_frames("next_" + p, p, after["next_" + p], n, False) for p in self._schema.obs}
+
+    def _fit_frames(self, name: str, path: str, value: Any, rows: int, trajectory: bool) -> Array:
+        column = self._schema[path]
+        stack = (rows, self._stack, *column.shape)
+        if self._stack > 1 and np.shape(value) == stack:
+            return fit(name, column, value, (stack,))
+        try:
+            return fit(name, column, value, ((rows, *column.shape),))
+        except InputError as error:
+            if not trajectory:
+                raise
+            raise InputError(f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)") from error
+
+    def _extend_block(self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], env: int) -> int:
+        ended = columns["terminated"] | columns["truncated"]
+        same = self._follow_on(before, after, env)
+        running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
+        if self._next_step:
+            idle = ~ended & (columns[self._reward].reshape(len(ended), -1) == 0).all(axis=1)
+            keep = ~(same & ~running_before & idle)
+            if not keep.all():  # resets of a vector environment
+                columns, before, after = ({p: a[keep] for p, a in d.items()} for d in (columns, before, after))
+                ended = ended[keep]
+                if not len(ended):
+                    return 0
+                same = self._follow_on(before, after, env)
+                running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
+        goes_on = same & running_before
+        if self._cut[env]:
+            goes_on[0] = self._cut[env] = False
+        for path in self._schema.obs:
+            if before[path].ndim > len(self._schema[path].shape) + 1:
+                check_stacks(path, before[path], after[path], goes_on, self._zeros)
+                before[path], after[path] = before[path][:, -1], after[path][:, -1]
+        self._write(Block(int(self._index.heads[env]), goes_on, ended), columns, before, after, env)
+        return len(ended)
+
+    @property
+    def _reward(self) -> str:
+        return next(path for path in self._schema.step if path.split("/")[0] == "reward")
+
+    def _follow_on(self, before: dict[str, Array], after: dict[str, Array], env: int) -> Bools:
+        """Tell which steps start at the observation that the one before led to, the first one at the stream's newest."""
+        n = len(next(iter(before.values()))) if before else 0
+        if not before:
+            raise InputError("extend needs obs, in a store that has observations")
+        same = np.ones(n, np.bool_)
+        for path, obs in before.items():
+            same[1:] &= same_rows(obs[1:], after[path][:-1])
+            if self._index.heads[env] < 0:
+                same[0] = False
+            else:
+                stacked = obs.ndim > len(self._schema[path].shape) + 1
+                newest = self._newest(path)[env]
+                same[0] &= same_rows(obs[:1], newest[None] if stacked else newest[None, -1])[0]
+        return same
+
+    def _write(
+        self, block: Block, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], env: int
+    ) -> None:
+        """Write a block's rows, segment by segment, each committed before the next."""
+        writer, index = self.log.writer, self._index
+        self._crowded = True
+        rows = {path: block.rows(array, None) for path, array in columns.items()}
+        rows |= {path: block.rows(before[path], after[path]) for path in self._schema.obs}
+        rows["is_last"] = block.is_last(cut=not block.goes_on[0])
+        done = block.head
+        while done < block.new_head:
+            n = min(self.log.make_room_for_rows(env), block.new_head - done)
+            if done == block.head and done >= 0:  # what was done at the newest row, or that it is an episode's last
+                for path in (*self._schema.step, "is_last"):
+                    writer.put_last(path, env, done, rows[path][0])
+            some = slice(done + 1 - block.head, done + 1 - block.head + n)
+            for path, values in rows.items():
+                writer.put(path, env, done + 1, values[some])
+            done += n
+            steps_before = index.steps_before(env, max(0, done - n))
+            index.start_episodes(env, block.starts[(block.starts > done - n) & (block.starts <= done)])
+            index.advance(env, done, bool(rows["is_last"][done - block.head]))
+            writer.commit(env, done)
+            self.log.settle(env)
+            self.log.account(index.steps_before(env, done) - steps_before)
+
+
+def _item(values: dict[str, Any], env: int) -> dict[str, Any]:
+    return {name: _item(value, env) if isinstance(value, dict) else value[env] for name, value in values.items()}
+
+
+def _nest(values: dict[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, name = path.split("/")
+        inner = nested
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[name] = value
+    return nested

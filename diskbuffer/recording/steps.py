@@ -1,0 +1,123 @@
+"""One step of every environment into rows, in one compiled call: where an episode goes on, starts, or is cut off.
+
+An episode goes on if ``obs`` is, byte for byte, the ``next_obs`` of the step before. If the last one has ended, or ``obs`` is
+another, ``obs`` starts an episode; one that had not ended is then cut off where it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diskbuffer.index import ENDED, HEAD
+from diskbuffer.native import compiled, load_u8, memcmp, memcpy, memset, store_i64, store_u8
+
+# Fields of a source: what one column is written from.
+VALUE, STRIDE = 0, 1  # address of the value of stream 0, and bytes to that of the next
+NEXT, NEXT_STRIDE = 2, 3  # the same of the observation after the step
+ROW_BYTES = 4
+ROLE = 5
+TAIL = 6  # address of the tail, 0 for a flat column
+SOURCE_FIELDS = 7
+
+OBS, STEP, IS_LAST = 0, 1, 2  # roles
+
+# What a step was; fields of an event are this and the position of the step's row.
+RESET, WENT_ON, STARTED = 0, 1, 2
+
+
+@compiled
+def record(
+    table: Any,
+    sources: Any,
+    flags: Any,
+    bases: Any,
+    lengths: Any,
+    limits: Any,
+    segment_rows: int,
+    tail_rows: int,
+    next_step: bool,
+    cut: Any,
+    events: Any,
+) -> int:
+    """Write a step in every stream, and move the streams' heads.
+
+    `flags` holds the places of terminated, truncated and reward among the sources; `cut` tells which streams must
+    start an episode. Returns twice the number of steps, and one more if `limits` leave no room for another in some stream.
+    """
+    columns, recorded, crowded = sources.shape[0], 0, 0
+    for s in range(table.shape[0]):
+        head = table[s, HEAD]
+        ended = load_u8(sources[flags[0], VALUE] + s) | load_u8(sources[flags[1], VALUE] + s)
+        same = head >= 0 and not cut[s]
+        for c in range(columns):
+            if same and sources[c, ROLE] == OBS:
+                at = _row(sources, bases, c, s, head, segment_rows, tail_rows)
+                same = memcmp(at, sources[c, VALUE] + s * sources[c, STRIDE], sources[c, ROW_BYTES]) == 0
+        position = head
+        if head < 0:
+            position = 0
+        elif table[s, ENDED]:
+            if next_step and same and not ended and _is_zero(sources, flags[2], s):
+                events[s, 0] = RESET
+                continue
+            position = head + 1
+        elif not same:
+            _cut_off(sources, bases, s, head, segment_rows, tail_rows)
+            position = head + 1
+        started = position != head
+        for c in range(columns):
+            role, size = sources[c, ROLE], sources[c, ROW_BYTES]
+            here = _row(sources, bases, c, s, position, segment_rows, tail_rows)
+            after = _row(sources, bases, c, s, position + 1, segment_rows, tail_rows)
+            if role == OBS:
+                if started:
+                    memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
+                memcpy(after, sources[c, NEXT] + s * sources[c, NEXT_STRIDE], size)
+            elif role == STEP:
+                memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
+                if sources[c, TAIL]:
+                    memset(after, 0, size)  # the tail is used again; a new segment's file is zeros anyway
+            else:
+                store_u8(here, 0)
+                store_u8(after, ended)
+        if (position + 1) % segment_rows == 0:
+            _set_length(lengths, s, position, segment_rows)
+        _set_length(lengths, s, position + 1, segment_rows)
+        table[s, HEAD], table[s, ENDED] = position + 1, ended
+        events[s, 0], events[s, 1] = STARTED if started else WENT_ON, position
+        recorded += 1
+        if position + 3 >= limits[s]:
+            crowded = 1
+    return 2 * recorded + crowded
+
+
+@compiled
+def _cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tail_rows: int) -> None:
+    """Make the newest row the last of its episode."""
+    for c in range(sources.shape[0]):
+        row = _row(sources, bases, c, s, head, segment_rows, tail_rows)
+        if sources[c, ROLE] == STEP:
+            memset(row, 0, sources[c, ROW_BYTES])  # a kill may have left something of a step that never was
+        elif sources[c, ROLE] == IS_LAST:
+            store_u8(row, 1)
+
+
+@compiled
+def _row(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: int, tail_rows: int) -> int:
+    size = sources[c, ROW_BYTES]
+    if sources[c, TAIL]:
+        return sources[c, TAIL] + (s * tail_rows + position % tail_rows) * size
+    return bases[c, s, position // segment_rows % 2] + position % segment_rows * size
+
+
+@compiled
+def _set_length(lengths: Any, s: int, position: int, segment_rows: int) -> None:
+    store_i64(lengths[s, position // segment_rows % 2], position % segment_rows + 1)
+
+
+@compiled
+def _is_zero(sources: Any, c: int, s: int) -> bool:
+    for k in range(sources[c, ROW_BYTES]):
+        if load_u8(sources[c, VALUE] + s * sources[c, STRIDE] + k):
+            return False
+    return True

@@ -1,0 +1,6 @@
+"""Which steps to learn from. A sampler sees the index, and never a file."""
+
+from diskbuffer.samplers.sampler import Draw, Sampler
+from diskbuffer.samplers.uniform import Uniform
+
+__all__ = ["Draw", "Sampler", "Uniform"]

@@ -1,0 +1,69 @@
+"""What every sampler is: a draw from the index, and a state that can be saved."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.index import Index
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Draw(NamedTuple):
+    """Drawn steps: their streams, their positions, and the positions where their episodes start; (size,) int64 each."""
+
+    streams: Int64
+    positions: Int64
+    starts: Int64
+
+
+class Sampler(ABC):
+    """Draw steps.
+
+    Batch number n is drawn with a generator of its own, made from the seed and n (Philox: Salmon et al., 2011, "Parallel
+    random numbers: as easy as 1, 2, 3"). So it does not matter how many batches were drawn ahead and thrown away: the
+    state is the seed and the number of batches that were delivered.
+
+    Parameters
+    ----------
+    seed : int, optional
+        For reproducible draws; from the operating system where it is missing.
+    """
+
+    length: int | None = None  # steps in a sample, or None for single steps without a time axis
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed(np.random.SeedSequence(seed).entropy)
+        self.batches = 0
+
+    def _seed(self, entropy: Any) -> None:
+        self._entropy = int(entropy)
+        self._key = np.random.SeedSequence(self._entropy).generate_state(2, np.uint64)
+
+    def generator(self, batch: int) -> np.random.Generator:
+        """Return the generator of batch number `batch`."""
+        return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, batch]))
+
+    @abstractmethod
+    def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
+        """Draw `size` steps; an EmptyBufferError where there are none."""
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the state: with it, and the same steps in the buffer, the next batches are the same."""
+        return {"seed": self._entropy, "batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from a state that `state_dict` returned."""
+        try:
+            seed, batches = int(state["seed"]), int(state["batches"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a sampler's state must have 'seed' and 'batches', found {state!r}") from error
+        if seed < 0 or batches < 0:
+            raise InputError(f"a sampler's seed and number of batches must not be negative, found {state!r}")
+        self._seed(seed)
+        self.batches = batches

@@ -1,0 +1,182 @@
+"""Columns: what a row holds. From Gymnasium spaces, and to and from a store's attributes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import SchemaError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
+FLAGS = ("terminated", "truncated", "is_last")
+_KINDS = "biufc"  # bool, signed, unsigned, float, complex: what both Zarr and torch hold
+
+
+@dataclass(frozen=True)
+class Column:
+    """Describe one array of the store: what each of its rows holds.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of one row (of one frame, for stacked observations); ``()`` for a scalar.
+    dtype : dtype-like
+        Boolean, integer, floating or complex. Stored little-endian.
+    allow_nan : bool
+        Whether NaN may be stored. Refused by default, for a NaN in a replay buffer is found long after it was written.
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: npt.DTypeLike = "float32"
+    allow_nan: bool = False
+
+    def __post_init__(self) -> None:
+        shape = (self.shape,) if isinstance(self.shape, int) else self.shape
+        object.__setattr__(self, "shape", tuple(int(n) for n in shape))
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError as error:
+            raise SchemaError(f"a column's dtype must be one that numpy knows, found {self.dtype!r}") from error
+        object.__setattr__(self, "dtype", dtype.newbyteorder("=") if dtype.kind in _KINDS else dtype)
+        if dtype.kind not in _KINDS or dtype.itemsize > 16:
+            raise SchemaError(f"a column's dtype must be boolean, integer, floating or complex, found {dtype}")
+        if any(n < 1 for n in self.shape):
+            raise SchemaError(f"every axis of a column must be at least 1 long, found shape {self.shape}")
+
+    @property
+    def np_dtype(self) -> np.dtype[Any]:
+        """The dtype, as numpy's."""
+        return np.dtype(self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, uncompressed."""
+        return math.prod(self.shape) * self.np_dtype.itemsize
+
+    @property
+    def packed(self) -> bool:
+        """Whether rows are compressed in chunks; if not, they are flat on disk and memory-mapped."""
+        return self.row_bytes >= PACKED_ROW_BYTES
+
+    def __str__(self) -> str:
+        return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All columns of a store by path, nested ones as ``"obs/pixels"``.
+
+    A row is one observation and what happened there. Columns under ``obs`` have a value in every row; all others belong to
+    a step, so that the last row of an episode, which has no step, holds zeros in them.
+    """
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path, column in self.columns.items():
+            parts = path.split("/")
+            if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+                raise SchemaError(f"a column's name must be an identifier without a leading underscore, found {path!r}")
+            if len(parts) > 1 and any("/".join(parts[:n]) in self.columns for n in range(1, len(parts))):
+                raise SchemaError(f"column {path!r} lies inside another column")
+            if path in ("steps", "next_obs") or path.startswith("next_obs/"):
+                raise SchemaError(f"{path!r} is a name that batches use for something else; give the column another")
+            if not isinstance(column, Column):
+                raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
+        for flag in FLAGS:
+            if self.columns.get(flag) != Column((), "bool"):
+                raise SchemaError(f"column {flag!r} is part of every store and must be a scalar of dtype bool")
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Column], extra: Mapping[str, Column] | None = None) -> Schema:
+        """Build a schema from a user's columns: reward and flags are added where they are missing."""
+        for name in extra or {}:
+            if name in columns or name in FLAGS or is_obs(name):
+                raise SchemaError(f"extra column {name!r} stands for a column that the store has anyway")
+        base: dict[str, Column] = {**columns}
+        base.setdefault("reward", Column((), "float32"))
+        for flag in FLAGS:
+            base.setdefault(flag, Column((), "bool"))
+        return cls({**base, **(extra or {})})
+
+    @classmethod
+    def from_spaces(
+        cls,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        extra: Mapping[str, Column] | None = None,
+    ) -> Schema:
+        """Build the schema of one environment (not a vector) from its two spaces."""
+        return cls.of({**_space_columns("obs", observation_space), **_space_columns("action", action_space)}, extra)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __getitem__(self, path: str) -> Column:
+        return self.columns[path]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def obs(self) -> tuple[str, ...]:
+        """Paths of the observation's columns."""
+        return tuple(path for path in self.columns if is_obs(path))
+
+    @property
+    def step(self) -> tuple[str, ...]:
+        """Paths of the columns that belong to a step, the bookkeeping of ``is_last`` apart."""
+        return tuple(path for path in self.columns if not is_obs(path) and path != "is_last")
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Describe the columns in JSON."""
+        return {
+            path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan}
+            for path, c in self.columns.items()
+        }
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> Schema:
+        """Read what `to_attributes` wrote; a SchemaError where it cannot be that."""
+        try:
+            return cls({p: Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"])) for p, a in attributes.items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SchemaError(f"the store's description of its columns is damaged: {error!r}") from error
+
+    def difference(self, other: Schema) -> str:
+        """Show, a line each, the columns in which `other` (what was asked for) differs from this (what is stored)."""
+        lines = []
+        for path in dict.fromkeys([*self.columns, *other.columns]):
+            stored, given = self.columns.get(path), other.columns.get(path)
+            if stored != given:
+                lines.append(f"  {path}: stored {stored or 'nothing'}, asked for {given or 'nothing'}")
+        return "\n".join(lines)
+
+
+def is_obs(path: str) -> bool:
+    """Tell whether a column is part of the observation."""
+    return path == "obs" or path.startswith("obs/")
+
+
+def _space_columns(name: str, space: gymnasium.Space[Any]) -> dict[str, Column]:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        found: dict[str, Column] = {}
+        for key, inner in space.spaces.items():
+            found.update(_space_columns(f"{name}/{key}", inner))
+        return found
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return {name: Column(tuple(space.shape), space.dtype)}
+    raise SchemaError(
+        f"{name} has the space {space}, and columns are made of Box, Discrete, MultiDiscrete, MultiBinary and Dict. "
+        "Wrap the environment (gymnasium.wrappers.TransformObservation), or describe columns yourself with columns="
+    )

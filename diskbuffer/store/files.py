@@ -1,0 +1,165 @@
+"""The seam to the operating system: every file operation that changes a store goes through a `Files`.
+
+Tests replace it to inject errors, or to record what a crash would leave. Reading is done through maps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+
+MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
+
+
+class Files:
+    """File operations below one directory, by relative name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def make_directory(self, name: str) -> None:
+        """Create a directory and its parents."""
+        (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    def create(self, name: str, size: int, *, reserve: bool) -> None:
+        """Create a file of `size` zeros, or make an old one so; with `reserve`, take its space on the disk now.
+
+        A store through a map to a page that the disk has no room for is SIGBUS, not an error: what is written through
+        maps must be reserved.
+        """
+        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            if reserve and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, size)
+            elif reserve:
+                os.write(fd, bytes(size))
+            else:
+                os.ftruncate(fd, size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(self.root / name)
+            raise
+        finally:
+            os.close(fd)
+
+    def open(self, name: str) -> int:
+        """Open for reading and writing; return the descriptor."""
+        return os.open(self.root / name, os.O_RDWR)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: Any, offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            n = os.pwrite(fd, view, offset)
+            view, offset = view[n:], offset + n
+
+    def sync(self, name: str) -> None:
+        """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none."""
+        try:
+            fd = os.open(self.root / name, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """Put a file in another's place, at once."""
+        os.replace(self.root / old, self.root / new)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.root / name)
+
+    def replace_contents(self, name: str, data: bytes) -> None:
+        """Write a small file so that readers see the old contents or the new."""
+        temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
+        self.create(temporary, len(data), reserve=False)
+        fd = self.open(temporary)
+        try:
+            self.pwrite(fd, data, 0)
+        finally:
+            self.close(fd)
+        self.rename(temporary, name)
+
+    def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
+        """Map a file that must have `size` bytes (-1: as many as it has)."""
+        path = self.root / name
+        fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            found = os.fstat(fd).st_size
+            if size not in (-1, found) or found == 0:
+                raise CorruptionError(f"{path}: expected {size} bytes, found {found}; the file was cut short or replaced")
+            return map_file(fd, found, writable, random)
+        finally:
+            os.close(fd)
+
+
+class Map(Protocol):
+    """A file in memory, for as long as this object lives."""
+
+    address: int
+    size: int
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """View it as an array, which keeps the map alive."""
+
+
+class _PosixMap:
+    """A map that keeps no file descriptor, as Python's own does: a store has thousands, a process 1,024."""
+
+    def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), "mmap: " + os.strerror(ctypes.get_errno()))
+        self.address, self.size = int(address), size
+        # What numpy makes of this keeps the map alive. A ctypes array would do, too, but leave a type behind for every size.
+        self.__array_interface__ = {"data": (self.address, not writable), "shape": (size,), "typestr": "|u1", "version": 3}
+        if random:
+            _libc.madvise(address, size, MADV_RANDOM)
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        return np.asarray(self).view(dtype).reshape(shape)
+
+    def __del__(self) -> None:
+        if getattr(self, "address", 0):
+            _libc.munmap(self.address, self.size)
+
+
+class _PythonMap:
+    def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._bytes = np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
+        self.address, self.size = int(self._bytes.ctypes.data), size
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        return self._bytes.view(dtype).reshape(shape)
+
+
+if sys.platform == "win32":
+    map_file = _PythonMap
+else:
+    map_file = _PosixMap
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _libc.mmap.restype = ctypes.c_void_p
+    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -1,0 +1,272 @@
+"""The shape of a store: sizes, names, and the Zarr metadata. Pure; nothing here touches a disk.
+
+    zarr.json                    the group: schema, capacity and format in its attributes; all metadata consolidated
+    obs/c.7.0.0                  packed column, slot 7: a shard of compressed chunks, its index at the end
+    action/c.7                   flat column, slot 7: the array's bytes
+    _segments/length/c.0         the segment table, by slot, in chunk files of TABLE_SLOTS slots
+    _tail/obs/c.0.0.0.0          the newest rows of every stream, until their chunk is packed
+
+A segment is `segment_rows` consecutive rows of one stream, and one file in each column. ``row = slot * segment_rows + offset``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from diskbuffer import codec
+from diskbuffer.errors import FormatError, NotAStoreError, SchemaError
+from diskbuffer.schema import Column, Schema
+
+FORMAT = 1
+ATTRIBUTE = "diskbuffer"
+SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
+TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
+ENTRY_BYTES = 16  # of a shard's index: offset and size of a chunk
+SPARE_CHUNKS = 1  # room in a live shard for the incomplete chunk, published at close
+
+# Columns of the segment table. `length` comes into force last: a row exists once it is below its segment's length.
+TABLE = {
+    "stream": "int64",  # whose rows these are
+    "first_row": "int64",  # the position in the stream of the segment's first row
+    "first_step": "int64",  # how many steps the stream had before it
+    "episode_start": "int64",  # position where the episode of that first row starts
+    "completed": "int64",  # steps in the whole store when this segment could first be left behind; 0 until then
+    "sealed": "bool",  # synced, recompressed, checksums noted
+    "length": "int64",  # rows
+}
+
+
+def chunk_rows_of(row_bytes: int) -> int:
+    """Choose how many rows are compressed together: 8 up to 32 KB, so that LZ4 still sees the frame before, then fewer."""
+    for rows in (8, 4, 2):
+        if row_bytes * rows <= 256 * 1024:
+            return rows
+    return 1
+
+
+def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:
+    """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most."""
+    heaviest = max((column.row_bytes for column in schema.columns.values()), default=1)
+    most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
+    if capacity is None:
+        return min(most, 64 * 1024)
+    few_slots = 2 * _power_of_two(-(-capacity // 2000))
+    return max(8, min(most, max(few_slots, min(4096, _power_of_two(capacity // (16 * streams))))))
+
+
+def _power_of_two(n: int) -> int:
+    """Round down to a power of two, at least 1."""
+    return 1 << (max(1, n).bit_length() - 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All that is fixed when a store is created. `slots`, which grows, is apart."""
+
+    schema: Schema
+    capacity: int | None
+    streams: int
+    segment_rows: int
+    frame_stack: int = 1
+    padding: str = "first"
+    autoreset: str | None = None
+
+    @cached_property
+    def packed(self) -> tuple[str, ...]:
+        """Paths of the packed columns."""
+        return tuple(path for path in self.schema if self.schema[path].packed)
+
+    @cached_property
+    def flat(self) -> tuple[str, ...]:
+        """Paths of the flat columns."""
+        return tuple(path for path in self.schema if not self.schema[path].packed)
+
+    @cached_property
+    def tail_rows(self) -> int:
+        """Rows a stream's tail holds: four chunks, so that chunks are packed several at a time."""
+        return 4 * max((self.chunk_rows(path) for path in self.packed), default=1)
+
+    def chunk_rows(self, path: str) -> int:
+        """Rows of a packed column that are compressed together."""
+        return min(self.segment_rows, chunk_rows_of(self.schema[path].row_bytes))
+
+    def chunk_bytes(self, path: str) -> int:
+        """Bytes of a chunk, uncompressed."""
+        return self.chunk_rows(path) * self.schema[path].row_bytes
+
+    def chunks(self, path: str) -> int:
+        """Chunks in a shard."""
+        return self.segment_rows // self.chunk_rows(path)
+
+    def index_bytes(self, path: str) -> int:
+        """Bytes of the index at the end of a shard."""
+        return self.chunks(path) * ENTRY_BYTES
+
+    def live_bytes(self, path: str) -> int:
+        """Bytes of a live shard, sparse: every chunk at its largest, the spare ones, the index."""
+        room = (self.chunks(path) + SPARE_CHUNKS) * codec.bound(self.chunk_bytes(path))
+        return -(-room // ENTRY_BYTES) * ENTRY_BYTES + self.index_bytes(path)  # so that entries are aligned
+
+    def flat_bytes(self, path: str) -> int:
+        """Bytes of a flat column's chunk file."""
+        return self.segment_rows * self.schema[path].row_bytes
+
+    def data_file(self, path: str, slot: int) -> str:
+        """Name, within the store, of a segment's file in a column."""
+        return f"{path}/c.{slot}" + ".0" * len(self.schema[path].shape)
+
+    def first_slots(self) -> int:
+        """How many slots a new store starts with: what its capacity takes where episodes are long."""
+        if self.capacity is None:
+            return self.streams
+        return -(-self.capacity * 65 // (64 * self.segment_rows)) + 2 * self.streams
+
+    def attributes(self) -> dict[str, Any]:
+        """Describe the store, for the group's attributes."""
+        return {
+            "format": FORMAT,
+            "capacity": self.capacity,
+            "streams": self.streams,
+            "segment_rows": self.segment_rows,
+            "frame_stack": self.frame_stack,
+            "padding": self.padding,
+            "autoreset": self.autoreset,
+            "columns": self.schema.to_attributes(),
+        }
+
+    @classmethod
+    def from_group(cls, metadata: Any, where: str) -> Layout:
+        """Read a layout from a group's metadata, trusting nothing."""
+        try:
+            found = metadata["attributes"][ATTRIBUTE]
+            version = found["format"]
+        except (KeyError, TypeError):
+            raise NotAStoreError(f"{where} is a Zarr hierarchy, but not one that diskbuffer made; give another path") from None
+        if not isinstance(version, int) or version > FORMAT:
+            raise FormatError(
+                f"{where} is of format {version}, and this diskbuffer reads formats up to {FORMAT}; install a newer diskbuffer"
+            )
+        try:
+            layout = cls(
+                Schema.from_attributes(found["columns"]),
+                None if found["capacity"] is None else int(found["capacity"]),
+                int(found["streams"]),
+                int(found["segment_rows"]),
+                int(found["frame_stack"]),
+                str(found["padding"]),
+                found["autoreset"],
+            )
+            rows = layout.segment_rows
+            sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
+            sane = sane and (layout.capacity is None or layout.capacity > 0)
+        except (KeyError, TypeError, ValueError, SchemaError) as error:
+            raise NotAStoreError(f"{where}/zarr.json describes a diskbuffer store, but is damaged: {error}") from error
+        if not sane:
+            raise NotAStoreError(f"{where}/zarr.json describes a store of impossible sizes; it is damaged")
+        return layout
+
+    # Zarr metadata
+
+    def arrays(self, slots: int) -> dict[str, dict[str, Any]]:
+        """Return the metadata of every node below the group, by path, for a store of `slots` slots."""
+        nodes: dict[str, dict[str, Any]] = {}
+        for path, column in self.schema.columns.items():
+            for n in range(1, path.count("/") + 1):
+                nodes["/".join(path.split("/")[:n])] = group({})
+            nodes[path] = self._data_array(path, column, slots)
+        nodes[SEGMENTS] = group({})
+        for name, dtype in TABLE.items():
+            nodes[f"{SEGMENTS}/{name}"] = array((slots,), (TABLE_SLOTS,), dtype, ("slot",))
+        nodes[CHECKSUMS] = group({})
+        for path in self.flat:
+            for n in range(1, path.count("/") + 1):
+                nodes[f"{CHECKSUMS}/" + "/".join(path.split("/")[:n])] = group({})
+            nodes[f"{CHECKSUMS}/{path}"] = array((slots,), (TABLE_SLOTS,), "uint32", ("slot",))
+        if self.packed:
+            nodes[TAIL] = group({})
+        for path in self.packed:
+            column = self.schema[path]
+            shape = (self.streams, self.tail_rows, *column.shape)
+            for n in range(1, path.count("/") + 1):
+                nodes[f"{TAIL}/" + "/".join(path.split("/")[:n])] = group({})
+            names = ("stream", "tail_row", *_inner_names(path, column))
+            nodes[f"{TAIL}/{path}"] = array(shape, shape, column.np_dtype.name, names)
+        return nodes
+
+    def root(self, slots: int) -> dict[str, Any]:
+        """Return the group's metadata, all nodes' consolidated in it: one file, so that readers see one size in all columns."""
+        consolidated = {"kind": "inline", "must_understand": False, "metadata": self.arrays(slots)}
+        return group({ATTRIBUTE: self.attributes()}) | {"consolidated_metadata": consolidated}
+
+    def _data_array(self, path: str, column: Column, slots: int) -> dict[str, Any]:
+        dtype = column.np_dtype.name
+        shape = (slots * self.segment_rows, *column.shape)
+        names = ("row", *_inner_names(path, column))
+        metadata = array(shape, (self.segment_rows, *column.shape), dtype, names)
+        if column.packed:
+            cname, clevel = codec.SEALED
+            blosc = {"cname": cname, "clevel": clevel, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
+            metadata["codecs"] = [
+                {
+                    "name": "sharding_indexed",
+                    "configuration": {
+                        "chunk_shape": [self.chunk_rows(path), *column.shape],
+                        "codecs": [
+                            *_bytes_codec(dtype),
+                            {"name": "blosc", "configuration": blosc},
+                            {"name": "crc32c"},
+                        ],
+                        "index_codecs": _bytes_codec("uint64"),
+                        "index_location": "end",
+                    },
+                }
+            ]
+        return metadata
+
+
+def group(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a Zarr group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+
+
+def array(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the metadata of an uncompressed Zarr array."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": _fill_value(dtype),
+        "codecs": _bytes_codec(dtype),
+        "dimension_names": list(names),
+        "attributes": {},
+    }
+
+
+def encode_json(metadata: Mapping[str, Any]) -> bytes:
+    """Write metadata as Zarr stores them."""
+    return json.dumps(metadata, indent=2).encode()
+
+
+def _inner_names(path: str, column: Column) -> tuple[str, ...]:
+    return tuple(f"{path.replace('/', '_')}_{axis + 1}" for axis in range(len(column.shape)))
+
+
+def _bytes_codec(dtype: str) -> list[dict[str, Any]]:
+    if dtype in ("bool", "int8", "uint8"):
+        return [{"name": "bytes"}]
+    return [{"name": "bytes", "configuration": {"endian": "little"}}]
+
+
+def _fill_value(dtype: str) -> Any:
+    if dtype == "bool":
+        return False
+    if dtype.startswith("complex"):
+        return [0.0, 0.0]
+    return 0.0 if dtype.startswith("float") else 0

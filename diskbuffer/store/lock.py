@@ -1,0 +1,44 @@
+"""One writer at a time: a lock that the operating system drops when its holder dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import filelock
+
+from diskbuffer.errors import LockedError
+from diskbuffer.store.layout import SEGMENTS
+
+# Inside an array's directory, which no Zarr tool lists: zarr-python warns of strange files in a group's.
+_LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
+
+
+class WriterLock:
+    """Hold the right to write to a store, until `release`."""
+
+    def __init__(self, root: Path) -> None:
+        self._lock = filelock.FileLock(root / _LOCK, blocking=False, thread_local=False)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise LockedError(
+                f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r' to read beside it"
+            ) from None
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        (root / _HOLDER).write_text(json.dumps(holder))
+
+    def release(self) -> None:
+        """Let others write; twice is fine."""
+        self._lock.release()
+
+
+def _describe(root: Path) -> str:
+    try:
+        holder = json.loads((root / _HOLDER).read_text())
+        return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

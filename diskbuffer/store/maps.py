@@ -1,0 +1,88 @@
+"""Which memory each segment's file is mapped to, as compiled code needs it, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.store.files import Files, Map
+from diskbuffer.store.layout import Layout
+
+
+class Era:
+    """Keeps retired maps alive for those who may still read through them.
+
+    A reader holds the era in which it looked up addresses. Maps retired later hang on that era or on one that follows it,
+    and each era holds the next: they go when the last such reader lets go. No counting, and nobody waits.
+    """
+
+    __slots__ = ("following", "retired")
+
+    def __init__(self) -> None:
+        self.retired: tuple[Any, ...] = ()
+        self.following: Era | None = None
+
+
+class Maps:
+    """Map files when a slot is first read; ``verify(slot)`` raises where they are not those that were meant.
+
+    `sources[column, slot]` is (address, size), or zeros where nothing is mapped.
+    """
+
+    def __init__(self, files: Files, layout: Layout, verify: Callable[[int], None]) -> None:
+        self._files = files
+        self._verify = verify
+        self._layout = layout
+        self._paths = tuple(layout.schema)
+        self._held: list[dict[int, Map]] = [{} for _ in self._paths]
+        self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
+        self.era = Era()
+
+    def grow(self, slots: int) -> None:
+        """Have room for `slots` slots."""
+        more = np.zeros((len(self._paths), slots - self.sources.shape[1], 2), np.int64)
+        self.sources = np.concatenate([self.sources, more], axis=1)
+
+    def hold(self, path: str, slot: int, mapped: Map) -> None:
+        """Serve reads of a slot from a map that exists already."""
+        column = self._paths.index(path)
+        self._held[column][slot] = mapped
+        self.sources[column, slot] = mapped.address, mapped.size
+
+    def ensure(self, slots: Iterable[int]) -> None:
+        """Map every column of the slots, where it is not."""
+        for slot in slots:
+            for path in self._paths:
+                self.get(path, slot)
+            try:
+                self._verify(slot)
+            except BaseException:
+                self.retire(slot)
+                raise
+
+    def get(self, path: str, slot: int) -> Map:
+        """Return the map of a slot in one column, made now if it has to be."""
+        column = self._paths.index(path)
+        mapped = self._held[column].get(slot)
+        if mapped is None:
+            packed = self._layout.schema[path].packed
+            size = -1 if packed else self._layout.flat_bytes(path)
+            mapped = self._files.map(self._layout.data_file(path, slot), size, writable=False, random=packed)
+            self.hold(path, slot, mapped)
+        return mapped
+
+    def retire(self, slot: int, paths: Iterable[str] | None = None) -> None:
+        """Serve a slot from its old maps no more; who reads through them now can go on."""
+        retired = []
+        for path in self._paths if paths is None else paths:
+            column = self._paths.index(path)
+            retired.append(self._held[column].pop(slot, None))
+            self.sources[column, slot] = 0
+        if not any(retired):
+            return
+        self.era.retired = tuple(retired)
+        self.era.following = Era()
+        self.era = self.era.following

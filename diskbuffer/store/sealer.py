@@ -1,0 +1,124 @@
+"""Sealing complete segments, in a thread of its own: recompressed to their smallest, synced, checksums noted.
+
+Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It lags behind
+where steps come in faster than about 60,000 frames a second and catches up afterwards, also after the store was opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+
+from diskbuffer import codec
+from diskbuffer.store.shard import write_sealed
+from diskbuffer.store.store import Store
+
+_NICE = 10  # the learner and the sampler come first
+
+
+class Sealer:
+    """Seal slots in the order in which they were completed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: deque[int] = deque()
+        self._changed = threading.Condition()
+        self._sealing: int | None = None
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.error: Exception | None = None  # the last one; the segment stays as it was, readable
+
+    @property
+    def waiting(self) -> int:
+        """Segments that are complete and not sealed yet."""
+        return len(self.slots())
+
+    def put(self, slot: int) -> None:
+        """Have a slot sealed, when there is time."""
+        with self._changed:
+            if slot in self._waiting or self._stopped:
+                return
+            self._waiting.append(slot)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="diskbuffer-seal", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def forget(self, slot: int) -> None:
+        """Do not seal a slot that was evicted."""
+        with self._changed, contextlib.suppress(ValueError):
+            self._waiting.remove(slot)
+
+    def slots(self) -> list[int]:
+        """Return the slots that wait, and the one at hand."""
+        with self._changed:
+            return [*self._waiting, *([] if self._sealing is None else [self._sealing])]
+
+    def wait(self) -> None:
+        """Block until nothing waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting and self._sealing is None)
+
+    def stop(self) -> None:
+        """Finish the segment at hand and leave the others for the next opening."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        if hasattr(os, "setpriority"):
+            with contextlib.suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._stopped)
+                if self._stopped:
+                    return
+                slot = self._sealing = self._waiting.popleft()
+            try:
+                self._seal(slot)
+            except Exception as error:  # noqa: BLE001  a disk that is full, a chunk that is damaged: rows stay as they are
+                self.error = error
+            finally:
+                with self._changed:
+                    self._sealing = None
+                    self._changed.notify_all()
+
+    def _seal(self, slot: int) -> None:
+        store, layout = self._store, self._store.layout
+        if store.table.get("sealed", slot):
+            return
+        rows = (store.table.get("stream", slot), store.table.get("first_row", slot))
+        temporary = {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}
+        checksums = {}
+        try:
+            for path, name in temporary.items():
+                write_sealed(store.files, layout, path, slot, name)
+            for path in layout.flat:
+                name = layout.data_file(path, slot)
+                mapped = store.files.map(name, layout.flat_bytes(path), writable=False)
+                checksums[path] = codec.checksum(mapped.array("uint8", (mapped.size,)))
+                store.files.sync(name)
+            with store.lock:
+                if self._evicted(slot, rows):
+                    return
+                for path, name in temporary.items():
+                    store.files.rename(name, layout.data_file(path, slot))
+                store.maps.retire(slot, layout.packed)
+                for path, value in checksums.items():
+                    store.table.set_checksum(path, slot, value)
+                store.table.set("sealed", slot, 1)
+        except FileNotFoundError:
+            if not self._evicted(slot, rows):
+                raise
+        finally:
+            for name in temporary.values():
+                store.files.remove(name)
+
+    def _evicted(self, slot: int, rows: tuple[int, int]) -> bool:
+        table = self._store.table
+        return table.get("length", slot) == 0 or rows != (table.get("stream", slot), table.get("first_row", slot))

@@ -1,0 +1,125 @@
+"""A shard: the chunks of one segment of a packed column, in one file, found through the index at its end.
+
+A live shard is sparse and as large as it can get, its index all ones. A chunk is appended, then its entry written: before
+and after, the file is a valid shard. Sealing writes the same chunks, recompressed, to a new file of just their size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer import codec
+from diskbuffer.errors import CorruptionError
+from diskbuffer.store.files import Files, Map
+from diskbuffer.store.layout import ENTRY_BYTES, SPARE_CHUNKS, Layout
+
+Int64 = npt.NDArray[np.int64]
+EMPTY = -1  # an entry's offset and size where there is no chunk: all ones
+RECODED_AT_ONCE = 64  # chunks, when sealing: the memory it takes, and how long it goes without the GIL
+
+
+class LiveShard:
+    """Append chunks to the shard of an open segment."""
+
+    def __init__(self, files: Files, layout: Layout, path: str, slot: int, *, create: bool) -> None:
+        self._files = files
+        self._bound = codec.bound(layout.chunk_bytes(path))
+        self._index_at = layout.live_bytes(path) - layout.index_bytes(path)
+        self._spare_at = self._index_at - SPARE_CHUNKS * self._bound
+        self.name = layout.data_file(path, slot)
+        if create:
+            files.create(self.name, layout.live_bytes(path), reserve=False)
+        self._fd = files.open(self.name)
+        if create:
+            files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
+        self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
+        self.entries = index_of(self.map, layout.chunks(path))
+        appended = self.entries[(self.entries[:, 0] != EMPTY) & (self.entries[:, 0] < self._spare_at)]
+        self._end = int(appended.sum(axis=1).max(initial=0))
+        if not 0 <= self._end <= self._spare_at:
+            raise CorruptionError(f"{files.root}/{self.name}: its index points outside of the file")
+
+    def packed_chunks(self) -> int:
+        """Count the chunks that are there, from the first on."""
+        missing = np.flatnonzero((self.entries == EMPTY).any(axis=1))
+        return int(missing[0]) if len(missing) else len(self.entries)
+
+    def append(self, first: int, data: npt.NDArray[np.uint8], entries: Int64) -> None:
+        """Append chunks `first` and following, encoded one behind the other in `data`, then their entries."""
+        self._files.pwrite(self._fd, data, self._end)
+        placed = entries.copy()
+        placed[:, 0] += self._end
+        self._files.pwrite(self._fd, placed, self._index_at + first * ENTRY_BYTES)
+        self._end += len(data)
+
+    def publish(self, chunk: int, data: npt.NDArray[np.uint8]) -> None:
+        """Put an incomplete chunk into the spare room, so that a closed store can be read without knowing of the tail."""
+        self._files.pwrite(self._fd, data, self._spare_at)
+        entry = np.array([[self._spare_at, len(data)]], np.int64)
+        self._files.pwrite(self._fd, entry, self._index_at + chunk * ENTRY_BYTES)
+
+    def forget(self, first: int) -> None:
+        """Empty the entries of chunk `first` and all behind it."""
+        if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
+            empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
+            self._files.pwrite(self._fd, empty, self._index_at + first * ENTRY_BYTES)
+
+    def close(self) -> None:
+        """Close the descriptor; the map stays for those who read through it."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+
+def index_of(shard: Map, chunks: int) -> Int64:
+    """View a shard's index: (chunks, 2), offset and size."""
+    size = chunks * ENTRY_BYTES
+    if shard.size < size:
+        raise CorruptionError(f"a shard of {shard.size} bytes is too short for its index of {size}")
+    return shard.array(np.uint8, (shard.size,))[shard.size - size :].view(np.int64).reshape(chunks, 2)
+
+
+def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
+    """Decode one chunk, in Python."""
+    at, size = (int(n) for n in index_of(shard, chunks)[chunk])
+    if not 0 <= at <= at + size <= shard.size - chunks * ENTRY_BYTES:
+        raise CorruptionError(f"chunk {chunk}: {codec.REASONS[codec.BAD_ENTRY]}")
+    wrong, raw = codec.decode_slowly(shard.array(np.uint8, (shard.size,))[at : at + size].tobytes(), chunk_bytes)
+    if wrong:
+        raise CorruptionError(f"chunk {chunk}: {codec.REASONS[wrong]}")
+    return raw
+
+
+def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: str) -> None:
+    """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it."""
+    chunks, chunk_bytes = layout.chunks(path), layout.chunk_bytes(path)
+    live = files.map(layout.data_file(path, slot), -1, writable=False)
+    entries = index_of(live, chunks).copy()
+    limit = live.size - chunks * ENTRY_BYTES
+    if (entries < 0).any() or (entries > limit).any() or (entries.sum(axis=1) > limit).any():
+        raise CorruptionError(f"{files.root}/{layout.data_file(path, slot)}: its index points outside of the file")
+    scratch = np.empty(2 * chunk_bytes, np.uint8)
+    out = np.empty(min(chunks, RECODED_AT_ONCE) * codec.bound(chunk_bytes), np.uint8)
+    sealed = np.zeros((chunks, 2), np.int64)
+    files.create(temporary, 0, reserve=False)
+    fd, end = files.open(temporary), 0
+    try:
+        for first in range(0, chunks, RECODED_AT_ONCE):
+            some = sealed[first : first + RECODED_AT_ONCE]
+            size = codec.recode_chunks(
+                live.address, entries[first : first + RECODED_AT_ONCE], chunk_bytes, scratch, out, some
+            )
+            if size < 0:
+                raise CorruptionError(
+                    f"{files.root}/{layout.data_file(path, slot)}: chunk {first - 1 - size} cannot be decoded; "
+                    "the segment stays as it is"
+                )
+            files.pwrite(fd, out[:size], end)
+            some[:, 0] += end
+            end += size
+        padded = -(-end // ENTRY_BYTES) * ENTRY_BYTES  # keeps the entries aligned
+        files.pwrite(fd, sealed, padded)
+    finally:
+        files.close(fd)
+    files.sync(temporary)

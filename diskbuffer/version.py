@@ -1,0 +1,3 @@
+"""The package's version; that of the format on disk is apart, in `diskbuffer.store.layout`."""
+
+__version__ = "0.1.0"
