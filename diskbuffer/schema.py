@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,12 +52,12 @@ class Column:
         if any(n < 1 for n in self.shape):
             raise SchemaError(f"every axis of a column must be at least 1 long, found shape {self.shape}")
 
-    @property
+    @cached_property
     def np_dtype(self) -> np.dtype[Any]:
         """The dtype, as numpy's."""
         return np.dtype(self.dtype)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one row, uncompressed."""
         return math.prod(self.shape) * self.np_dtype.itemsize
@@ -126,12 +127,12 @@ class Schema:
     def __len__(self) -> int:
         return len(self.columns)
 
-    @property
+    @cached_property
     def obs(self) -> tuple[str, ...]:
         """Paths of the observation's columns."""
         return tuple(path for path in self.columns if is_obs(path))
 
-    @property
+    @cached_property
     def step(self) -> tuple[str, ...]:
         """Paths of the columns that belong to a step, the bookkeeping of ``is_last`` apart."""
         return tuple(path for path in self.columns if not is_obs(path) and path != "is_last")

@@ -17,6 +17,8 @@ Int64 = npt.NDArray[np.int64]
 
 def same_rows(a: Array, b: Array) -> Bools:
     """Tell which rows of two arrays are the same, byte for byte."""
+    if len(a) == 0:
+        return np.zeros(0, np.bool_)
     left, right = (np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8) for x in (a, b))
     return np.asarray((left == right).all(axis=1))
 

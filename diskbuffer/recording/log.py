@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index import LOW, Index
+from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.retention import Retention
 from diskbuffer.store.sealer import Sealer
 from diskbuffer.store.store import Store
@@ -64,14 +64,15 @@ class Log:
         self.writer.reserve(stream, head, 1, self._index.add_slot)
         return self._rows - (head + 1) % self._rows
 
-    def settle(self, stream: int) -> None:
-        """Do what is due after rows were put behind a stream's newest row by `writer`."""
+    def settle(self, stream: int, steps: int) -> None:
+        """Do what is due after rows of `steps` steps were put behind a stream's newest row by `writer`."""
         self.writer.settle(stream, int(self._index.heads[stream]))
-        self._leave_behind()
-
-    def account(self, steps: int) -> None:
-        """Count steps that were added, and evict what is too old now."""
         self.added += steps
+        self._leave_behind()
+        self.evict()
+
+    def evict(self) -> None:
+        """Let go of segments that are too old now."""
         while self.added >= self.retention.evict_at:
             stream = self.retention.pop()
             self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
@@ -84,11 +85,12 @@ class Log:
         """Note segments that no stack of a later step reaches back into."""
         table, context = self._store.table, self._index.context
         for stream in range(self._streams):
-            head, low = self._index.table[stream, [0, LOW]].tolist()
-            while head >= low + (int(self._left[stream]) + 1) * self._rows + context:
+            head, low = self._index.table[stream, [HEAD, LOW]].tolist()
+            while head >= (left_at := low + (int(self._left[stream]) + 1) * self._rows + context):
                 slot = int(self._index.slots(stream)[self._left[stream]])
-                table.set("completed", slot, self.added)
-                self.retention.leave(stream, self.added)
+                since = self._index.steps_before(stream, head) - self._index.steps_before(stream, left_at)
+                table.set("completed", slot, self.added - since)
+                self.retention.leave(stream, self.added - since)
                 self._left[stream] += 1
 
     def _completed(self, slot: int) -> None:
@@ -96,9 +98,11 @@ class Log:
         self.sealer.put(slot)
 
     def _note_what_came_before(self, slot: int) -> None:
-        """Note what only the segments before a slot tell, for when they are gone."""
+        """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""
         table = self._store.table
         stream, first = table.get("stream", slot), table.get("first_row", slot)
+        if first == self._index.table[stream, LOW]:
+            return
         table.set("first_step", slot, self._index.steps_before(stream, first))
         table.set("episode_start", slot, self._index.episode_of(stream, first))
 

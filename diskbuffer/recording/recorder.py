@@ -61,9 +61,7 @@ class Recorder:
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
-        ended = table[:, ENDED] != 0
-        there = table[:, HEAD] >= 0
-        cut, kept = staging.put_observations(obs, next_obs, there & ~ended, ended & self._next_step)
+        cut, kept = staging.put_observations(obs, next_obs, self._running, self._cut)
         if self._crowded:
             self.log.make_room()
         code = steps.record(
@@ -76,16 +74,24 @@ class Recorder:
             self._layout.segment_rows,
             self._layout.tail_rows,
             self._next_step,
-            self._cut if cut is None else self._cut | cut,
+            cut,
             self._events,
         )
         self._crowded = bool(code & 1)
-        for stream in np.flatnonzero(self._events[:, 0] == steps.STARTED).tolist():
-            self._index.start_episode(stream, int(self._events[stream, 1]))
+        if code & 2:
+            for stream in np.flatnonzero(self._events[:, 0] == steps.STARTED).tolist():
+                self._index.start_episode(stream, int(self._events[stream, 1]))
+            self._cut[:] = False
         staging.recorded(kept)
-        self._cut[:] = False
-        self.log.account(code >> 1)
-        return int(code >> 1)
+        self.log.added += code >> 2
+        if self.log.added >= self.log.retention.evict_at:
+            self.log.evict()
+        return int(code >> 2)
+
+    def _running(self) -> tuple[Bools, Bools]:
+        """Return which streams have an episode that is not over, and in which a reset step may come, as one is."""
+        ended = self._index.table[:, ENDED] != 0
+        return (self._index.table[:, HEAD] >= 0) & ~ended, ended & self._next_step
 
     def cut_off(self, streams: Any) -> None:
         """Have the next step of some streams start an episode, whatever its observation."""
@@ -217,6 +223,7 @@ class Recorder:
         """Write a block's rows, segment by segment, each committed before the next."""
         writer, index = self.log.writer, self._index
         self._crowded = True
+        self._staging.forget()
         rows = {path: block.rows(array, None) for path, array in columns.items()}
         rows |= {path: block.rows(before[path], after[path]) for path in self._schema.obs}
         rows["is_last"] = block.is_last(cut=not block.goes_on[0])
@@ -234,8 +241,7 @@ class Recorder:
             index.start_episodes(env, block.starts[(block.starts > done - n) & (block.starts <= done)])
             index.advance(env, done, bool(rows["is_last"][done - block.head]))
             writer.commit(env, done)
-            self.log.settle(env)
-            self.log.account(index.steps_before(env, done) - steps_before)
+            self.log.settle(env, index.steps_before(env, done) - steps_before)
 
 
 def _item(values: dict[str, Any], env: int) -> dict[str, Any]:

@@ -17,6 +17,11 @@ from diskbuffer.recording.stacks import RollingStacks
 from diskbuffer.schema import Column, Schema
 
 Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+
+_BOOLS = {bool, np.bool_}
+_INTEGERS = {int, bool, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
+_FLOATS = {float, np.float32, np.float64}
 
 
 class _StepColumn:
@@ -24,38 +29,65 @@ class _StepColumn:
 
     def __init__(self, path: str, column: Column, streams: int) -> None:
         self._path, self._column = path, column
-        self.array = np.zeros((streams, *column.shape), column.np_dtype)
-        self._dtype = column.np_dtype
-        self._scalar = streams == 1 and column.shape == ()
-        self._checks_nan = self._dtype.kind in "fc" and not column.allow_nan
-        self._shapes = (self.array.shape, column.shape) if streams == 1 else (self.array.shape,)
+        self._dtype, kind = column.np_dtype, column.np_dtype.kind
+        self.array = np.zeros((streams, *column.shape), self._dtype)
+        self._shape = self.array.shape
+        self._shapes = (self._shape, column.shape) if streams == 1 else (self._shape,)
+        self._checks_nan = kind in "fc" and not column.allow_nan
+        # Python's and numpy's numbers that need only lie between two bounds to fit; NaN lies nowhere.
+        self._numbers: frozenset[type] = frozenset()
         self._low: Any = 0
         self._high: Any = 1
-        if self._dtype.kind in "iu":
-            self._low, self._high = np.iinfo(self._dtype).min, np.iinfo(self._dtype).max
-        elif self._dtype.kind == "f":
+        if streams == 1 and column.shape == ():
+            self._numbers = frozenset({"b": _BOOLS, "i": _INTEGERS, "u": _INTEGERS, "f": _INTEGERS | _FLOATS}.get(kind, ()))
+        if kind in "iu":
+            self._low, self._high = int(np.iinfo(self._dtype).min), int(np.iinfo(self._dtype).max)
+        elif kind == "f":
             self._high = float(np.finfo(self._dtype).max)
             self._low = -self._high
 
     def put(self, value: Any) -> None:
         """Take a value; an InputError where it does not fit."""
-        if self._scalar and isinstance(value, int | float | np.generic):
-            try:
-                if self._low <= value <= self._high:
-                    self.array[0] = value
-                    if self._dtype.kind == "f" or self.array[0] == value:
-                        return
-            except TypeError:
-                pass
-        elif (
-            value.__class__ is np.ndarray
-            and value.dtype == self._dtype
-            and value.shape == self.array.shape
-            and not (self._checks_nan and (value != value).any())
-        ):
-            self.array[...] = value
-            return
+        if value.__class__ in self._numbers:
+            if self._low <= value <= self._high:
+                self.array[0] = value
+                return
+        elif isinstance(value, np.ndarray) and value.dtype == self._dtype and value.shape == self._shape:
+            if not (self._checks_nan and (value != value).any()):
+                self.array[...] = value
+                return
         self.array[...] = fit(self._path, self._column, value, self._shapes)
+
+
+class _ObsColumn:
+    """How an observation may be given: single frames, or stacks of them, of every stream."""
+
+    def __init__(self, path: str, column: Column, streams: int, frame_stack: int) -> None:
+        self.path, self._column = path, column
+        self._dtype = column.np_dtype
+        self._nan_is_fine = self._dtype.kind not in "fc" or column.allow_nan
+        self.row_bytes = column.row_bytes
+        single, stack = (streams, *column.shape), (streams, frame_stack, *column.shape)
+        self._single = (single, single[1:]) if streams == 1 else (single,)
+        self._stack: tuple[tuple[int, ...], ...] = ()
+        if frame_stack > 1:
+            self._stack = tuple(s for s in ((stack, stack[1:]) if streams == 1 else (stack,)) if s not in self._single)
+
+    def check(self, value: Any, name: str) -> tuple[Array, bool]:
+        """Return a value as a contiguous array, and whether it is of stacks; an InputError where it does not fit."""
+        if isinstance(value, np.ndarray) and value.dtype == self._dtype and self._nan_is_fine and value.flags.c_contiguous:
+            if value.shape in self._single:
+                return value, False
+            if value.shape in self._stack:
+                return value, True
+        if np.shape(value) in self._stack:
+            return fit(name, self._column, value, self._stack), True
+        try:
+            return fit(name, self._column, value, self._single), False
+        except InputError as error:
+            if not self._stack or np.shape(value) in self._single:
+                raise
+            raise InputError(f"{error} (or, for stacks of frames, {self._stack[0]})") from None
 
 
 class Staging:
@@ -82,7 +114,8 @@ class Staging:
         self._columns = {path: _StepColumn(path, schema[path], streams) for path in schema.step}
         self._plain = schema.obs[0] if len(schema.obs) == 1 and "/" not in schema.obs[0] else None
         self._place = {path: i for i, path in enumerate(schema)}
-        self._obs = tuple((path, self._place[path], schema[path]) for path in schema.obs)
+        self._obs = tuple((self._place[path], _ObsColumn(path, schema[path], streams, frame_stack)) for path in schema.obs)
+        self._stacked = [False] * len(schema)
         self._stacks: dict[str, RollingStacks] = {}
         self.sources = np.zeros((len(schema), steps.SOURCE_FIELDS), np.int64)
         for path, i in self._place.items():
@@ -91,12 +124,12 @@ class Staging:
             self.sources[i, steps.ROLE] = steps.IS_LAST if path == "is_last" else steps.STEP
             if path in self._columns:
                 self.sources[i, steps.VALUE] = self._columns[path].array.ctypes.data
-        for _, i, _ in self._obs:
+        for i, _ in self._obs:
             self.sources[i, steps.ROLE] = steps.OBS
         reward = next(path for path in schema.step if path.split("/")[0] == "reward")
         self.flags = np.array([self._place[path] for path in ("terminated", "truncated", reward)], np.int64)
 
-    def ended(self) -> npt.NDArray[np.bool_]:
+    def ended(self) -> Bools:
         """Return which streams' episodes end with the step that was put."""
         return np.asarray(self._columns["terminated"].array | self._columns["truncated"].array)
 
@@ -109,58 +142,53 @@ class Staging:
             column.put(values[path])
 
     def put_observations(
-        self, obs: Any, next_obs: Any, running: npt.NDArray[np.bool_], resets: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.bool_] | None, list[Any]]:
+        self, obs: Any, next_obs: Any, running: Callable[[], tuple[Bools, Bools]], cut: Bools
+    ) -> tuple[Bools, list[tuple[str, bool, Array, Array]]]:
         """Take the observations before and after the step.
 
-        `running` and `resets` as in `RollingStacks.check`. Returns which streams must start an episode, and what has to
-        stay in memory until the step is recorded, pairs of path and ``next_obs``.
+        `running` returns what `RollingStacks.check` wants to know, `cut` tells which streams must start an episode. Returns
+        that, with those added whose stacks show it, and what has to stay in memory until `recorded`.
         """
         if self._plain is None:
             before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
-            check_names(before, [path for path, _, _ in self._obs])
-            check_names(after, ["next_" + path for path, _, _ in self._obs])
+            check_names(before, [column.path for _, column in self._obs])
+            check_names(after, ["next_" + column.path for _, column in self._obs])
         else:
             before, after = {self._plain: obs}, {"next_" + self._plain: next_obs}
-        cut, kept = None, []
-        for path, i, column in self._obs:
-            now, stacked = self._observation(path, column, before[path])
-            following, also = self._observation("next_" + path, column, after["next_" + path])
+        kept = []
+        for i, column in self._obs:
+            path = column.path
+            now, stacked = column.check(before[path], path)
+            following, also = column.check(after["next_" + path], "next_" + path)
             if stacked != also:
                 raise InputError(f"{path} and next_{path} must both be single frames, or both stacks")
+            source, newest = self.sources[i], 0
             if stacked:
-                other = self._roll(path, column).check(now, following, running, resets)
-                cut = other if cut is None else cut | other
-            elif path in self._stacks:
-                self._stacks[path].forget()
-            source, newest = self.sources[i], (self._stack - 1) * column.row_bytes if stacked else 0
-            source[steps.STRIDE] = source[steps.NEXT_STRIDE] = column.row_bytes + newest
+                newest = (self._stack - 1) * column.row_bytes
+                cut = cut | self._roll(column).check(now, following, *running())
+            if stacked != self._stacked[i]:
+                source[steps.STRIDE] = source[steps.NEXT_STRIDE] = column.row_bytes + newest
+                self._stacked[i] = stacked
             source[steps.VALUE], source[steps.NEXT] = address_of(now) + newest, address_of(following) + newest
-            kept += [(path, following), (path, now)]
+            kept.append((path, stacked, following, now))
         return cut, kept
 
-    def recorded(self, kept: list[Any]) -> None:
-        """Remember stacks, to check the next ones against them."""
-        for path, following in kept[::2]:
-            if path in self._stacks and following.ndim > len(self._schema[path].shape) + 1:
-                self._stacks[path].accept(following)
+    def recorded(self, kept: list[tuple[str, bool, Array, Array]]) -> None:
+        """Remember the stacks that were recorded, to check the next ones against them."""
+        if self._stacks:
+            for path, stacked, following, _ in kept:
+                if stacked:
+                    self._stacks[path].accept(following)
+                elif path in self._stacks:
+                    self._stacks[path].forget()
 
-    def _observation(self, path: str, column: Column, value: Any) -> tuple[Array, bool]:
-        """Return a value as (streams, ...), or as stacks, (streams, frame_stack, ...), and which of the two it is."""
-        n, frame = self._streams, column.shape
-        single, stack = (n, *frame), (n, self._stack, *frame)
-        shape = np.shape(value) if value.__class__ is not np.ndarray else value.shape
-        stacked = self._stack > 1 and (shape == stack or (n == 1 and shape == stack[1:])) and shape != single
-        wanted = stack if stacked else single
-        if value.__class__ is np.ndarray and value.dtype == column.np_dtype and value.flags.c_contiguous:
-            if column.np_dtype.kind not in "fc" and (shape == wanted or (n == 1 and shape == wanted[1:])):
-                return (value, False) if not stacked else (value.reshape(stack), True)
-        shapes = (wanted, wanted[1:]) if n == 1 else (wanted,)
-        if not stacked and self._stack > 1:
-            shapes = (*shapes, *((stack, stack[1:]) if n == 1 else (stack,)))  # for the message alone
-        return fit(path, column, value, shapes), stacked
+    def forget(self) -> None:
+        """Do not check the next stacks against the last ones: other rows were added since."""
+        for stacks in self._stacks.values():
+            stacks.forget()
 
-    def _roll(self, path: str, column: Column) -> RollingStacks:
+    def _roll(self, column: _ObsColumn) -> RollingStacks:
+        path = column.path
         if path not in self._stacks:
             newest = functools.partial(self._newest, path)
             self._stacks[path] = RollingStacks(path, self._streams, self._stack, column.row_bytes, self._zeros, newest)

@@ -42,9 +42,10 @@ def record(
     """Write a step in every stream, and move the streams' heads.
 
     `flags` holds the places of terminated, truncated and reward among the sources; `cut` tells which streams must
-    start an episode. Returns twice the number of steps, and one more if `limits` leave no room for another in some stream.
+    start an episode. Returns four times the number of steps; two more if an episode started, and one more if `limits` leave no
+    room for another step in some stream.
     """
-    columns, recorded, crowded = sources.shape[0], 0, 0
+    columns, recorded, started_any, crowded = sources.shape[0], 0, 0, 0
     for s in range(table.shape[0]):
         head = table[s, HEAD]
         ended = load_u8(sources[flags[0], VALUE] + s) | load_u8(sources[flags[1], VALUE] + s)
@@ -65,6 +66,8 @@ def record(
             _cut_off(sources, bases, s, head, segment_rows, tail_rows)
             position = head + 1
         started = position != head
+        if started:
+            started_any = 2
         for c in range(columns):
             role, size = sources[c, ROLE], sources[c, ROW_BYTES]
             here = _row(sources, bases, c, s, position, segment_rows, tail_rows)
@@ -88,7 +91,7 @@ def record(
         recorded += 1
         if position + 3 >= limits[s]:
             crowded = 1
-    return 2 * recorded + crowded
+    return 4 * recorded + started_any + crowded
 
 
 @compiled
