@@ -1,5 +1,6 @@
 """Replay buffers on disk: single frames, compressed, in a Zarr store, sampled faster than from RAM."""
 
+from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import (
     ClosedError,
     CorruptionError,
@@ -13,10 +14,9 @@ from diskbuffer.errors import (
     SchemaError,
     StackError,
 )
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.samplers import Uniform
 from diskbuffer.schema import Column
 from diskbuffer.version import __version__
-from diskbuffer.samplers import Uniform
 
 __all__ = [
     "ClosedError",

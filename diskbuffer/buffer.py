@@ -141,7 +141,7 @@ class ReplayBuffer:
             self._recorder: Recorder | None = None
             if mode != "r":
                 self._recorder = Recorder(
-                    self._store, self._reader.index, self.frame_stack, zeros, layout.autoreset or "disabled", self._reader.newest
+                    self._store, self._reader.index, self.frame_stack, zeros, layout.autoreset, self._reader.newest
                 )
         except BaseException:
             self._store.unlock()
@@ -384,7 +384,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         """Return how many steps can be sampled."""
         self._check_open()
-        return int(self._reader.index.steps().sum())
+        return len(self._reader.index)
 
     @property
     def n_envs(self) -> int:
@@ -473,9 +473,7 @@ class ReplayBuffer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
 

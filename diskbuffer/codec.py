@@ -21,6 +21,7 @@ import numpy.typing as npt
 from diskbuffer.native import (
     HAVE_BLOSC,
     HAVE_LZ4,
+    address_of,
     blosc_compress,
     blosc_decompress,
     compiled,
@@ -51,6 +52,7 @@ REASONS = {
 _MEMCPYED, _SHUFFLED, _LZ4 = 0x2, 0x5, 1
 
 _cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc")}
+_addresses = {name: ctypes.addressof(buffer) for name, buffer in _cnames.items()}
 _MORE_THAN_BLOSC_ADDS = HEADER + CHECKSUM
 
 
@@ -85,7 +87,13 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
             return BAD_HEADER
         memcpy(target, chunk + HEADER, wanted)
         return 0
-    if HAVE_LZ4 and (flags >> 5) == _LZ4 and load_u8(chunk + 3) == 1 and load_u32(chunk + 8) == chunk_bytes and not flags & _SHUFFLED:
+    if (
+        HAVE_LZ4
+        and (flags >> 5) == _LZ4
+        and load_u8(chunk + 3) == 1
+        and load_u32(chunk + 8) == chunk_bytes
+        and not flags & _SHUFFLED
+    ):
         at = np.int64(load_u32(chunk + HEADER))
         if at < HEADER + 4 or at + 4 > body:
             return BAD_HEADER
@@ -115,10 +123,12 @@ def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int) 
 
 
 @compiled
-def _encode_run(sources: Int64, chunk_bytes: int, target: int, cname: int, clevel: int, entries: Int64) -> int:
+def _encode_run(
+    source: int, first: int, ring: int, chunk_bytes: int, target: int, cname: int, clevel: int, entries: Int64
+) -> int:
     at = 0
-    for i in range(sources.shape[0]):
-        n = encode(sources[i], chunk_bytes, target + at, cname, clevel)
+    for i in range(entries.shape[0]):
+        n = encode(source + (first + i * chunk_bytes) % ring, chunk_bytes, target + at, cname, clevel)
         if n <= 0:
             return -1
         entries[i, 0], entries[i, 1] = at, n
@@ -143,20 +153,22 @@ def _recode_run(
     return at
 
 
-def encode_chunks(sources: Int64, chunk_bytes: int, out: Bytes, entries: Int64) -> int:
-    """Compress the chunks at the addresses `sources`, for a live shard, one behind the other into `out`.
+def encode_chunks(source: int, first: int, ring: int, chunk_bytes: int, out: Bytes, entries: Int64) -> int:
+    """Compress chunks, for a live shard, one behind the other into `out`: as many as there are `entries`.
 
-    `entries[i]` becomes (offset in `out`, size). Returns the bytes written. Holds no GIL where c-blosc can be called.
+    They lie one behind the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
+    becomes (offset in `out`, size). Returns the bytes written. Holds no GIL where c-blosc can be called.
     """
     cname, clevel = LIVE
     if HAVE_BLOSC:
-        size = int(_encode_run(sources, chunk_bytes, out.ctypes.data, ctypes.addressof(_cnames[cname]), clevel, entries))
+        name = _addresses[cname]
+        size = int(_encode_run(source, first, ring, chunk_bytes, address_of(out), name, clevel, entries))
         if size < 0:
             raise RuntimeError("c-blosc failed to compress a chunk")
         return size
     at = 0
-    for i, source in enumerate(sources):
-        raw = ctypes.string_at(int(source), chunk_bytes)
+    for i in range(len(entries)):
+        raw = ctypes.string_at(source + (first + i * chunk_bytes) % ring, chunk_bytes)
         at += _put(numcodecs.blosc.compress(raw, cname.encode(), clevel, 0, chunk_bytes), out, at, entries, i)
     return at
 
@@ -169,8 +181,8 @@ def recode_chunks(shard: int, entries: Int64, chunk_bytes: int, scratch: Bytes, 
     """
     cname, clevel = SEALED
     if HAVE_BLOSC:
-        at, name = scratch.ctypes.data, ctypes.addressof(_cnames[cname])
-        return int(_recode_run(shard, entries, chunk_bytes, at, out.ctypes.data, name, clevel, moved))
+        at, name = address_of(scratch), _addresses[cname]
+        return int(_recode_run(shard, entries, chunk_bytes, at, address_of(out), name, clevel, moved))
     at = 0
     for i in range(len(entries)):
         wrong, raw = decode_slowly(ctypes.string_at(shard + int(entries[i, 0]), int(entries[i, 1])), chunk_bytes)

@@ -12,7 +12,7 @@ import numpy as np
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
-from diskbuffer.store.layout import Layout, segment_rows_of
+from diskbuffer.store.layout import Layout, chunk_rows_of, segment_rows_of
 
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
 
@@ -40,6 +40,7 @@ class Wanted:
             self.capacity,
             streams,
             rows,
+            chunk_rows_of(self.schema),
             self.frame_stack or 1,
             self.padding or "first",
             self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),
@@ -127,7 +128,8 @@ def _spaces_of(env: Any) -> tuple[Any, Any, int, str | None]:
     """Return the spaces of one environment, how many there are, and how they reset."""
     if hasattr(env, "single_observation_space"):
         mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-        return env.single_observation_space, env.single_action_space, int(env.num_envs), _MODES.get(getattr(mode, "value", mode))
+        autoreset = _MODES.get(str(getattr(mode, "value", mode)))
+        return env.single_observation_space, env.single_action_space, int(env.num_envs), autoreset
     if hasattr(env, "observation_space") and hasattr(env, "action_space"):
         return env.observation_space, env.action_space, 1, None
     raise InputError(f"env must be a gymnasium.Env or gymnasium.vector.VectorEnv, found {type(env).__name__}")

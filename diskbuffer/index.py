@@ -171,8 +171,10 @@ class Index:
 
     def steps(self) -> Int64:
         """Count the steps to sample, by stream."""
-        table = self.table
-        return np.maximum(table[:, HEAD] - table[:, FLOOR] - np.maximum(table[:, EPISODES] - 1, 0), 0)
+        return np.array([_steps(self.table, stream) for stream in range(len(self.table))], np.int64)
+
+    def __len__(self) -> int:
+        return int(_count(self.table))
 
     def steps_before(self, stream: int, position: int) -> int:
         """Count the steps a stream ever had before a position."""
@@ -205,7 +207,7 @@ class Index:
         Returns streams, positions, and the positions where their episodes start. O(log episodes) each.
         """
         found = np.empty((3, len(ordinals)), np.int64)
-        _locate(self.table, np.cumsum(self.steps()), ordinals, found)
+        _locate(self.table, ordinals, found)
         return found[0], found[1], found[2]
 
     def episode_starts(self, streams: Int64, positions: Int64) -> Int64:
@@ -216,7 +218,24 @@ class Index:
 
 
 @compiled
-def _locate(table: Any, ends: Any, ordinals: Any, found: Any) -> None:
+def _steps(table: Any, stream: int) -> int:
+    return max(table[stream, HEAD] - table[stream, FLOOR] - max(table[stream, EPISODES] - 1, 0), 0)
+
+
+@compiled
+def _count(table: Any) -> int:
+    total = 0
+    for stream in range(table.shape[0]):
+        total += _steps(table, stream)
+    return total
+
+
+@compiled
+def _locate(table: Any, ordinals: Any, found: Any) -> None:
+    ends, total = np.empty(table.shape[0], np.int64), 0
+    for stream in range(table.shape[0]):
+        total += _steps(table, stream)
+        ends[stream] = total
     for i in range(ordinals.shape[0]):
         stream = np.searchsorted(ends, ordinals[i], side="right")
         before = ends[stream - 1] if stream else 0

@@ -84,6 +84,7 @@ class _Run:
             thread.start()
 
     def take(self) -> Batch:
+        """Return the next batch, when it is there; raise what a thread raised in its place."""
         with self._changed:
             self._changed.wait_for(lambda: self._next_to_take in self._ready)
             found = self._ready.pop(self._next_to_take)
@@ -94,6 +95,7 @@ class _Run:
         return self._staging.deliver(found)
 
     def stop(self) -> None:
+        """End the threads, and wait for them."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -140,6 +142,7 @@ class InMemory:
         self._lent: deque[Arrays] = deque()
 
     def take(self) -> Arrays:
+        """Return arrays that nobody uses."""
         for _ in range(len(self._lent)):
             try:
                 arrays = self._lent.popleft()
@@ -153,10 +156,12 @@ class InMemory:
         return self._make(False)
 
     def send(self, arrays: Arrays) -> Arrays:
+        """Send filled arrays on their way."""
         return arrays
 
     def deliver(self, sent: Arrays) -> Batch:
-        batch = sent.deliver(sent.tensors(), torch.from_numpy(sent.steps.copy()))
+        """Return a batch to the learner."""
+        batch = sent.deliver(sent.tensors(), torch.from_numpy(sent.steps))
         self._lent.append(sent)
         return batch
 
@@ -169,18 +174,21 @@ class Elsewhere:
         self._make, self._device = make, device
 
     def take(self) -> Arrays:
+        """Return arrays that nobody uses."""
         try:
             return self._free.popleft()
         except IndexError:
             return self._make(False)
 
     def send(self, arrays: Arrays) -> Batch:
+        """Send filled arrays on their way."""
         tensors = [tensor.to(self._device, copy=True) for tensor in arrays.tensors()]
         batch = arrays.deliver(tensors, torch.from_numpy(arrays.steps).to(self._device, copy=True))
         self._free.append(arrays)
         return batch
 
     def deliver(self, sent: Batch) -> Batch:
+        """Return a batch to the learner."""
         return sent
 
 
@@ -194,9 +202,10 @@ class OnGpu:
     def __init__(self, make: Callable[[bool], Arrays], device: torch.device) -> None:
         self._free: deque[tuple[Arrays, torch.cuda.Event]] = deque()
         self._make, self._device = make, device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def take(self) -> Arrays:
+        """Return arrays that nobody uses."""
         try:
             arrays, copied = self._free.popleft()
         except IndexError:
@@ -205,7 +214,8 @@ class OnGpu:
         return arrays
 
     def send(self, arrays: Arrays) -> tuple[list[torch.Tensor], Arrays, torch.cuda.Event]:
-        copied = torch.cuda.Event()
+        """Send filled arrays on their way."""
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             tensors = [tensor.to(self._device, non_blocking=True) for tensor in arrays.tensors()]
             tensors.append(torch.from_numpy(arrays.steps).to(self._device))
@@ -214,6 +224,7 @@ class OnGpu:
         return tensors, arrays, copied
 
     def deliver(self, sent: tuple[list[torch.Tensor], Arrays, torch.cuda.Event]) -> Batch:
+        """Return a batch to the learner."""
         tensors, arrays, copied = sent
         current = torch.cuda.current_stream(self._device)
         current.wait_event(copied)

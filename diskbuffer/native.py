@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import google_crc32c
 import llvmlite.binding
 import llvmlite.ir
 import numba
@@ -73,9 +72,7 @@ memcmp = types.ExternalFunction("diskbuffer_memcmp", _i32(_at, _at, _at))
 madvise = types.ExternalFunction("diskbuffer_madvise", _i32(_at, _at, _i32))
 crc32c = types.ExternalFunction("diskbuffer_crc32c", types.uint32(_at, _at))
 blosc_decompress = types.ExternalFunction("diskbuffer_decompress", _i32(_at, _at, _at, _i32))
-blosc_compress = types.ExternalFunction(
-    "diskbuffer_compress", _i32(_i32, _i32, _at, _at, _at, _at, _at, _at, _at, _i32)
-)
+blosc_compress = types.ExternalFunction("diskbuffer_compress", _i32(_i32, _i32, _at, _at, _at, _at, _at, _at, _at, _i32))
 lz4_decompress_partial = types.ExternalFunction("diskbuffer_lz4_partial", _i32(_at, _at, _i32, _i32, _i32))
 
 
@@ -105,6 +102,22 @@ def _storer(value: Any, bits: int) -> Any:
 
 load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32), _loader(types.uint8, 8)
 store_i64, store_u32, store_u8 = _storer(types.int64, 64), _storer(types.uint32, 32), _storer(types.uint8, 8)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_: Any, address: Any) -> Any:
+    """Have the CPU fetch a cache line that will be read soon; harmless for any address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, i32 = llvmlite.ir.IntType(8).as_pointer(), llvmlite.ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer], llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [pointer, i32, i32, i32])
+        )
+        read, keep, data = (llvmlite.ir.Constant(i32, n) for n in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(args[0], pointer), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.none(types.intp), codegen
 
 
 @compiled

@@ -73,14 +73,14 @@ class Reader:
                     if last_try:
                         raise
                     self.refresh()
-        arrays.steps[:] = drawn.positions * self._streams + drawn.streams
+        arrays.steps = drawn.positions * self._streams + drawn.streams
         self.gatherer.run(plan, arrays, threads)
 
     def batch(self, draw: Callable[[Index], Draw], size: int, length: int | None) -> Batch:
         """Draw steps and return them as tensors, in memory that is used again once they are gone."""
         arrays = self._pool.take(self.window(length), size)
         self.fill(draw, arrays)
-        batch = arrays.deliver(arrays.tensors(), torch.from_numpy(arrays.steps.copy()))
+        batch = arrays.deliver(arrays.tensors(), torch.from_numpy(arrays.steps))
         self._pool.give(arrays)
         return batch
 
@@ -119,9 +119,7 @@ class Reader:
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, 2]
         with self._store.lock:
-            plan = make_plan(
-                index, self._store.maps, there, heads[there], np.maximum(starts, low), before=stack - 1, rows=stack
-            )
+            plan = make_plan(index, self._store.maps, there, heads[there], np.maximum(starts, low), before=stack - 1, rows=stack)
         arrays = Arrays(self._columns, Window(stack, None), len(there))
         self.gatherer.run(plan, arrays)
         frames = arrays.tensors()[arrays.paths.index(path)].numpy()[:, :stack]

@@ -16,7 +16,6 @@ from diskbuffer.errors import SchemaError
 if TYPE_CHECKING:
     import gymnasium
 
-PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 FLAGS = ("terminated", "truncated", "is_last")
 _KINDS = "biufc"  # bool, signed, unsigned, float, complex: what both Zarr and torch hold
 
@@ -40,8 +39,7 @@ class Column:
     allow_nan: bool = False
 
     def __post_init__(self) -> None:
-        shape = (self.shape,) if isinstance(self.shape, int) else self.shape
-        object.__setattr__(self, "shape", tuple(int(n) for n in shape))
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         try:
             dtype = np.dtype(self.dtype)
         except TypeError as error:
@@ -61,11 +59,6 @@ class Column:
     def row_bytes(self) -> int:
         """Bytes of one row, uncompressed."""
         return math.prod(self.shape) * self.np_dtype.itemsize
-
-    @property
-    def packed(self) -> bool:
-        """Whether rows are compressed in chunks; if not, they are flat on disk and memory-mapped."""
-        return self.row_bytes >= PACKED_ROW_BYTES
 
     def __str__(self) -> str:
         return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}"
@@ -140,8 +133,7 @@ class Schema:
     def to_attributes(self) -> dict[str, Any]:
         """Describe the columns in JSON."""
         return {
-            path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan}
-            for path, c in self.columns.items()
+            path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan} for path, c in self.columns.items()
         }
 
     @classmethod
@@ -176,7 +168,7 @@ def _space_columns(name: str, space: gymnasium.Space[Any]) -> dict[str, Column]:
             found.update(_space_columns(f"{name}/{key}", inner))
         return found
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return {name: Column(tuple(space.shape), space.dtype)}
+        return {name: Column(tuple(space.shape or ()), space.dtype)}
     raise SchemaError(
         f"{name} has the space {space}, and columns are made of Box, Discrete, MultiDiscrete, MultiBinary and Dict. "
         "Wrap the environment (gymnasium.wrappers.TransformObservation), or describe columns yourself with columns="

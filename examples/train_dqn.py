@@ -67,7 +67,7 @@ class Learner:
         values = self.online(batch["obs"]).gather(1, batch["action"][:, None])[:, 0]
         loss = nn.functional.smooth_l1_loss(values, wanted)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.updates += 1
         if self.updates % UPDATES_PER_TARGET == 0:
@@ -101,7 +101,7 @@ class Explorer:
 
     def __init__(self, envs: AtariVectorEnv, seed: int) -> None:
         self.envs = envs
-        self.n_actions = int(envs.single_action_space.n)
+        self.n_actions = int(envs.single_action_space.n)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
         self.obs, _ = envs.reset(seed=seed)
         self._running = np.zeros(N_ENVS)
@@ -174,7 +174,7 @@ def train(store: Path, steps: int, game: str, seed: int) -> None:
         f"({(done - begin) / seconds:,.0f} steps/s): " + ", ".join(f"{k} {v}" for k, v in shown_last.items())
     )
     print(repr_)
-    print(f"Run the same again, also after a kill, and it goes on. To look into the store:\n")
+    print("Run the same again, also after a kill, and it goes on. To look into the store:\n")
     print(f"    import zarr; g = zarr.open_group({str(store)!r}, mode='r'); print(g.tree()); g['obs'][:100]")
 
 

@@ -108,9 +108,7 @@ class World:
             self.note(env, *rows[-1])
         actions, rewards, terminated, truncated, wides = (np.array(column) for column in zip(*rows, strict=True))
         if self.n == 1:
-            added = self.buffer.add(
-                before[0], actions[0], rewards[0], after[0], terminated[0], bool(truncated[0]), wide=wides[0]
-            )
+            added = self.buffer.add(before[0], actions[0], rewards[0], after[0], terminated[0], bool(truncated[0]), wide=wides[0])
         else:
             added = self.buffer.add(np.array(before), actions, rewards, np.array(after), terminated, truncated, wide=wides)
         assert added == self.n
@@ -199,7 +197,13 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
     compiled = data.draw(st.booleans(), "compiled")
     with tempfile.TemporaryDirectory() as directory:
         world = World(
-            Path(directory) / "store", n, stack, kind, capacity, data.draw(st.booleans(), "zeros"), data.draw(st.booleans(), "stacks")
+            Path(directory) / "store",
+            n,
+            stack,
+            kind,
+            capacity,
+            data.draw(st.booleans(), "zeros"),
+            data.draw(st.booleans(), "stacks"),
         )
         world.buffer._reader.gatherer.compiled &= compiled
         for _ in range(data.draw(st.integers(1, 12), "rounds")):

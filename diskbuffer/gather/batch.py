@@ -75,13 +75,14 @@ class Arrays:
         self.paths = columns.paths
         self.window, self.size = window, size
         self.targets = columns.targets.copy()
-        self.steps = np.empty(size, np.int64)
+        self.steps = np.empty(0, np.int64)  # set anew for every batch
         self._pinned: list[torch.Tensor] = []
         self._arrays: list[npt.NDArray[Any]] = []
         for target, path in zip(self.targets, self.paths, strict=True):
             column = columns.schema[path]
             target[k.SKIP], target[k.ROWS] = (0, window.rows) if is_obs(path) else (window.before, window.steps)
-            shape = (size, int(target[k.ROWS]), *column.shape)
+            alone = window.length is None and not is_obs(path)
+            shape = (size, *(() if alone else (int(target[k.ROWS]),)), *column.shape)
             if pinned:
                 self._pinned.append(_pinned(shape, column.np_dtype))
                 array = self._pinned[-1].numpy()
@@ -90,12 +91,16 @@ class Arrays:
             target[k.OUT] = array.ctypes.data
             self._arrays.append(array)
         self.nbytes = sum(array.nbytes for array in self._arrays)
-        self._unused = [sys.getrefcount(array) for array in self._arrays]
+        del array  # a reference of this function's own is not to be counted
+        self._unused = self._references()
+
+    def _references(self) -> list[int]:
+        return [sys.getrefcount(array) for array in self._arrays]
 
     @property
     def in_use(self) -> bool:
         """Whether somebody still holds a tensor that `tensors` made: it shares this memory."""
-        return [sys.getrefcount(array) for array in self._arrays] != self._unused
+        return self._references() != self._unused
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the gathered columns as tensors over this memory."""
@@ -110,7 +115,7 @@ class Arrays:
                 _put(batch, path, obs)
                 _put(batch, "next_" + path, following)
             else:
-                _put(batch, path, tensor[:, 0] if self.window.length is None else tensor)
+                _put(batch, path, tensor)
         batch["steps"] = steps
         return batch
 

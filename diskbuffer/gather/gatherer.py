@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -19,6 +20,8 @@ from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
 
 Int64 = npt.NDArray[np.int64]
 WORTH_A_THREAD = 64 * 1024  # bytes of a batch below which another thread costs more than it saves
+_PARTS = 4  # into which a batch is split, a thread: who is done first takes the next
+_COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
 _PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
 
 if sys.platform == "win32":
@@ -71,22 +74,28 @@ class Gatherer:
         advised = HAVE_MADVISE and self._cold and self._batches % _PROBE != 0
         faults = _major_faults()
         n = len(plan.runs)
-        parts = max(1, min(self.threads if threads is None else threads, n, arrays.nbytes // WORTH_A_THREAD))
-        cuts = [n * part // parts for part in range(parts + 1)]
+        threads = max(1, min(self.threads if threads is None else threads, n, arrays.nbytes // WORTH_A_THREAD))
+        parts = 1 if threads == 1 else min(n, threads * _PARTS)
+        turns = itertools.count()
+
+        def work() -> None:
+            while (part := next(turns)) < parts:
+                self._part(plan, arrays, n * part // parts, n * (part + 1) // parts, advised)
+
         others = []
-        if parts > 1:
+        if threads > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "diskbuffer-gather")
-            others = [self._pool.submit(self._part, plan, arrays, cuts[i], cuts[i + 1], advised) for i in range(1, parts)]
+            others = [self._pool.submit(work) for _ in range(1, threads)]
         try:
-            self._part(plan, arrays, cuts[0], cuts[1], advised)
+            work()
         finally:
             for other in others:
                 other.exception()  # nobody may write into the arrays any more when this returns
         for other in others:
             other.result()
         if not advised:
-            self._cold = _major_faults() > faults
+            self._cold = _major_faults() - faults > n // _COLD
 
     def close(self) -> None:
         """Stop the threads."""

@@ -24,6 +24,7 @@ SAMPLE, AT = 3, 4  # ... are those from AT on in the window of a sample
 PAD = 5  # how many rows before AT have to be made up, as the episode starts there: 0 but for a window's first run
 STREAM, POSITION = 6, 7  # where the rows are in the tail, as long as they are there
 RUN_FIELDS = 8
+ROW = 8  # while planning: the row in the store, to sort by
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,18 @@ class Plan:
 
 def make_plan(index: Index, maps: Maps, streams: Int64, positions: Int64, starts: Int64, before: int, rows: int) -> Plan:
     """Plan windows of `rows` rows of which the step's own is number `before`. The store's lock must be held."""
-    runs = np.empty((len(positions) * (rows // index.segment_rows + 2), RUN_FIELDS), np.int64)
-    n = _plan(index.table, streams, positions, starts, before, rows, index.segment_rows, runs)
-    runs = runs[:n]
-    runs = runs[np.argsort(runs[:, SLOT] * index.segment_rows + runs[:, OFFSET])]
-    sources = maps.sources[:, runs[:, SLOT]]
-    if not sources[:, :, 0].all():
+    found = np.empty((len(positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)
+    n = _find_runs(index.table, streams, positions, starts, before, rows, index.segment_rows, found)
+    order = np.argsort(found[:n, ROW])
+    runs, sources = np.empty((n, RUN_FIELDS), np.int64), np.empty((len(maps.sources), n, 2), np.int64)
+    if not _arrange(found, order, maps.sources, runs, sources):
         maps.ensure(np.unique(runs[:, SLOT]).tolist())
-        sources = maps.sources[:, runs[:, SLOT]]
+        _arrange(found, order, maps.sources, runs, sources)
     return Plan(runs, sources, maps.era)
 
 
 @compiled
-def _plan(
+def _find_runs(
     table: Any, streams: Any, positions: Any, starts: Any, before: int, rows: int, segment_rows: int, runs: Any
 ) -> int:
     n = 0
@@ -74,5 +74,19 @@ def _plan(
             runs[n, SLOT], runs[n, OFFSET], runs[n, COUNT] = slot, position - segment * segment_rows, until - position
             runs[n, SAMPLE], runs[n, AT], runs[n, PAD] = i, position - wanted, pad
             runs[n, STREAM], runs[n, POSITION] = stream, position
+            runs[n, ROW] = slot * segment_rows + runs[n, OFFSET]
             n, position, pad = n + 1, until, 0
     return n
+
+
+@compiled
+def _arrange(found: Any, order: Any, mapped: Any, runs: Any, sources: Any) -> bool:
+    """Sort runs, and look up where they are mapped; return whether all of them are."""
+    complete = True
+    for r in range(order.shape[0]):
+        runs[r] = found[order[r], :RUN_FIELDS]
+        slot = runs[r, SLOT]
+        for c in range(mapped.shape[0]):
+            sources[c, r, 0], sources[c, r, 1] = mapped[c, slot, 0], mapped[c, slot, 1]
+            complete &= mapped[c, slot, 0] != 0
+    return complete

@@ -81,7 +81,7 @@ class Block:
         return self.positions[~self.goes_on]
 
     def rows(self, values: Array, following: Array | None) -> Array:
-        """Put values in the order of rows, from the newest row before to the new one; `following` after episodes' ends, or zeros."""
+        """Put values in the order of rows, from the newest row before to the new one; `following` after episodes' ends."""
         rows = np.zeros((self.new_head - self.head + 1, *values.shape[1:]), values.dtype)
         rows[self.positions - self.head] = values
         if following is not None:

@@ -70,9 +70,7 @@ def _convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
         return array.astype(dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(dtype) if dtype.kind == "c" or array.dtype.kind != "c" else array.real.astype(dtype)
-    if dtype.kind in "fc" and array.dtype.kind != "c":
-        fits = np.isfinite(converted) | ~np.isfinite(array)
-    elif dtype.kind == "c":
+    if (dtype.kind in "fc" and array.dtype.kind != "c") or dtype.kind == "c":
         fits = np.isfinite(converted) | ~np.isfinite(array)
     else:
         fits = converted == array

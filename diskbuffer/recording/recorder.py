@@ -103,8 +103,8 @@ class Recorder:
             return next_obs
         if not isinstance(info, dict) or "final_obs" not in info:
             raise InputError(
-                "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next episode's "
-                "first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
+                "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
+                "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
             )
         final, found = info["final_obs"], flatten({"next_obs": next_obs})
         replaced = {path: np.array(value) for path, value in found.items()}
@@ -171,7 +171,9 @@ class Recorder:
         except InputError as error:
             if not trajectory:
                 raise
-            raise InputError(f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)") from error
+            raise InputError(
+                f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)"
+            ) from error
 
     def _extend_block(self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], env: int) -> int:
         ended = columns["terminated"] | columns["truncated"]

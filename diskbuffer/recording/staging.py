@@ -52,10 +52,14 @@ class _StepColumn:
             if self._low <= value <= self._high:
                 self.array[0] = value
                 return
-        elif isinstance(value, np.ndarray) and value.dtype == self._dtype and value.shape == self._shape:
-            if not (self._checks_nan and (value != value).any()):
-                self.array[...] = value
-                return
+        elif (
+            isinstance(value, np.ndarray)
+            and value.dtype == self._dtype
+            and value.shape == self._shape
+            and not (self._checks_nan and (value != value).any())
+        ):
+            self.array[...] = value
+            return
         self.array[...] = fit(self._path, self._column, value, self._shapes)
 
 

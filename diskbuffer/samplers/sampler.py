@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -44,10 +45,17 @@ class Sampler(ABC):
     def _seed(self, entropy: Any) -> None:
         self._entropy = int(entropy)
         self._key = np.random.SeedSequence(self._entropy).generate_state(2, np.uint64)
+        self._generators = threading.local()
 
     def generator(self, batch: int) -> np.random.Generator:
-        """Return the generator of batch number `batch`."""
-        return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, batch]))
+        """Return the generator of batch number `batch`, for use in this thread until the next is asked for."""
+        if not hasattr(self._generators, "own"):  # a new one would cost ten times as much as putting the old one there
+            self._generators.own = np.random.Generator(np.random.Philox(key=self._key))
+            self._generators.start = self._generators.own.bit_generator.state
+        self._generators.start["state"]["counter"][:] = 0, 0, 0, batch
+        self._generators.own.bit_generator.state = self._generators.start
+        generator: np.random.Generator = self._generators.own
+        return generator
 
     @abstractmethod
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:

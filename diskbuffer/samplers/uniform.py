@@ -14,7 +14,7 @@ class Uniform(Sampler):
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw `size` steps among all that are there."""
-        total = int(index.steps().sum())
+        total = len(index)
         if total == 0:
             raise EmptyBufferError("the buffer holds no complete step yet; add some before sampling")
         return Draw(*index.locate(rng.integers(0, total, size)))

@@ -62,7 +62,7 @@ def create(root: Path, layout: Layout) -> None:
         SegmentTable(files, layout, writable=True).grow(slots)
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
-            files.create(tail_file(layout, path), size, reserve=True)
+            files.close(files.create(tail_file(layout, path), size, reserve=True))
         files.replace_contents("zarr.json", encode_json(layout.root(slots)))
         root.parent.mkdir(parents=True, exist_ok=True)
         building.rename(root)

@@ -32,11 +32,11 @@ class Files:
         """Create a directory and its parents."""
         (self.root / name).mkdir(parents=True, exist_ok=True)
 
-    def create(self, name: str, size: int, *, reserve: bool) -> None:
-        """Create a file of `size` zeros, or make an old one so; with `reserve`, take its space on the disk now.
+    def create(self, name: str, size: int, *, reserve: bool) -> int:
+        """Create a file of `size` zeros, or make an old one so, and return its descriptor, for reading and writing.
 
-        A store through a map to a page that the disk has no room for is SIGBUS, not an error: what is written through
-        maps must be reserved.
+        With `reserve`, its space on the disk is taken now: a store through a map to a page that the disk has no room for is
+        SIGBUS, not an error, so what is written through maps must be reserved.
         """
         fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
@@ -47,11 +47,11 @@ class Files:
             else:
                 os.ftruncate(fd, size)
         except OSError:
+            os.close(fd)
             with contextlib.suppress(OSError):
                 os.unlink(self.root / name)
             raise
-        finally:
-            os.close(fd)
+        return fd
 
     def open(self, name: str) -> int:
         """Open for reading and writing; return the descriptor."""
@@ -91,8 +91,7 @@ class Files:
     def replace_contents(self, name: str, data: bytes) -> None:
         """Write a small file so that readers see the old contents or the new."""
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
-        self.create(temporary, len(data), reserve=False)
-        fd = self.open(temporary)
+        fd = self.create(temporary, len(data), reserve=False)
         try:
             self.pwrite(fd, data, 0)
         finally:
@@ -101,15 +100,20 @@ class Files:
 
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that must have `size` bytes (-1: as many as it has)."""
-        path = self.root / name
-        fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        fd = os.open(self.root / name, os.O_RDWR if writable else os.O_RDONLY)
         try:
             found = os.fstat(fd).st_size
             if size not in (-1, found) or found == 0:
-                raise CorruptionError(f"{path}: expected {size} bytes, found {found}; the file was cut short or replaced")
-            return map_file(fd, found, writable, random)
+                raise CorruptionError(
+                    f"{self.root / name}: expected {size} bytes, found {found}; the file was cut short or replaced"
+                )
+            return self.map_open(fd, found, writable=writable, random=random)
         finally:
             os.close(fd)
+
+    def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
+        """Map a file that is open; the descriptor is not needed any longer."""
+        return map_file(fd, size, writable, random)
 
 
 class Map(Protocol):
@@ -145,7 +149,7 @@ class _PosixMap:
 
 
 class _PythonMap:
-    def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:
+    def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:  # noqa: ARG002
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._bytes = np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
         self.address, self.size = int(self._bytes.ctypes.data), size

@@ -22,6 +22,7 @@ from diskbuffer.errors import FormatError, NotAStoreError, SchemaError
 from diskbuffer.schema import Column, Schema
 
 FORMAT = 1
+PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
@@ -40,12 +41,13 @@ TABLE = {
 }
 
 
-def chunk_rows_of(row_bytes: int) -> int:
-    """Choose how many rows are compressed together: 8 up to 32 KB, so that LZ4 still sees the frame before, then fewer."""
-    for rows in (8, 4, 2):
-        if row_bytes * rows <= 256 * 1024:
-            return rows
-    return 1
+def chunk_rows_of(schema: Schema) -> dict[str, int]:
+    """Choose which columns are packed, and how many rows are compressed together: 8 up to 32 KB, then fewer."""
+    chosen = {}
+    for path, column in schema.columns.items():
+        if column.row_bytes >= PACKED_ROW_BYTES:
+            chosen[path] = next((rows for rows in (8, 4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
+    return chosen
 
 
 def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:
@@ -65,34 +67,38 @@ def _power_of_two(n: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """All that is fixed when a store is created. `slots`, which grows, is apart."""
+    """All that is fixed when a store is created. The number of slots, which grows, is apart.
+
+    `chunks_of` tells of each packed column how many rows are compressed together; columns that it lacks are flat.
+    """
 
     schema: Schema
     capacity: int | None
     streams: int
     segment_rows: int
+    chunks_of: Mapping[str, int]
     frame_stack: int = 1
     padding: str = "first"
-    autoreset: str | None = None
+    autoreset: str = "disabled"
 
     @cached_property
     def packed(self) -> tuple[str, ...]:
         """Paths of the packed columns."""
-        return tuple(path for path in self.schema if self.schema[path].packed)
+        return tuple(path for path in self.schema if path in self.chunks_of)
 
     @cached_property
     def flat(self) -> tuple[str, ...]:
         """Paths of the flat columns."""
-        return tuple(path for path in self.schema if not self.schema[path].packed)
+        return tuple(path for path in self.schema if path not in self.chunks_of)
 
     @cached_property
     def tail_rows(self) -> int:
-        """Rows a stream's tail holds: four chunks, so that chunks are packed several at a time."""
-        return 4 * max((self.chunk_rows(path) for path in self.packed), default=1)
+        """Rows a stream's tail holds: eight chunks, so that chunks are packed several at a time."""
+        return 8 * max(self.chunks_of.values(), default=1)
 
     def chunk_rows(self, path: str) -> int:
         """Rows of a packed column that are compressed together."""
-        return min(self.segment_rows, chunk_rows_of(self.schema[path].row_bytes))
+        return self.chunks_of[path]
 
     def chunk_bytes(self, path: str) -> int:
         """Bytes of a chunk, uncompressed."""
@@ -135,6 +141,8 @@ class Layout:
             "frame_stack": self.frame_stack,
             "padding": self.padding,
             "autoreset": self.autoreset,
+            "codec": dict(zip(("cname", "clevel"), codec.SEALED, strict=True)),
+            "chunk_rows": dict(self.chunks_of),
             "columns": self.schema.to_attributes(),
         }
 
@@ -156,14 +164,16 @@ class Layout:
                 None if found["capacity"] is None else int(found["capacity"]),
                 int(found["streams"]),
                 int(found["segment_rows"]),
+                {str(path): int(rows) for path, rows in found["chunk_rows"].items()},
                 int(found["frame_stack"]),
                 str(found["padding"]),
-                found["autoreset"],
+                str(found["autoreset"]),
             )
             rows = layout.segment_rows
             sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
+            sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema for p, n in layout.chunks_of.items())
             sane = sane and (layout.capacity is None or layout.capacity > 0)
-        except (KeyError, TypeError, ValueError, SchemaError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
             raise NotAStoreError(f"{where}/zarr.json describes a diskbuffer store, but is damaged: {error}") from error
         if not sane:
             raise NotAStoreError(f"{where}/zarr.json describes a store of impossible sizes; it is damaged")
@@ -207,7 +217,7 @@ class Layout:
         shape = (slots * self.segment_rows, *column.shape)
         names = ("row", *_inner_names(path, column))
         metadata = array(shape, (self.segment_rows, *column.shape), dtype, names)
-        if column.packed:
+        if path in self.chunks_of:
             cname, clevel = codec.SEALED
             blosc = {"cname": cname, "clevel": clevel, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
             metadata["codecs"] = [

@@ -26,7 +26,8 @@ class WriterLock:
             self._lock.acquire()
         except filelock.Timeout:
             raise LockedError(
-                f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r' to read beside it"
+                f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r', to read "
+                "beside it"
             ) from None
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         (root / _HOLDER).write_text(json.dumps(holder))

@@ -68,7 +68,7 @@ class Maps:
         column = self._paths.index(path)
         mapped = self._held[column].get(slot)
         if mapped is None:
-            packed = self._layout.schema[path].packed
+            packed = path in self._layout.chunks_of
             size = -1 if packed else self._layout.flat_bytes(path)
             mapped = self._files.map(self._layout.data_file(path, slot), size, writable=False, random=packed)
             self.hold(path, slot, mapped)

@@ -34,7 +34,7 @@ class SegmentTable:
             while len(parts) * TABLE_SLOTS < slots:
                 file, size = f"{name}/c.{len(parts)}", TABLE_SLOTS * np.dtype(dtype).itemsize
                 if self._writable and not (self._files.root / file).exists():
-                    self._files.create(file, size, reserve=True)
+                    self._files.close(self._files.create(file, size, reserve=True))
                 mapped = self._files.map(file, size, writable=self._writable)
                 parts.append((mapped, mapped.array(dtype, (TABLE_SLOTS,))))
         self.slots = slots

@@ -29,11 +29,12 @@ class LiveShard:
         self._spare_at = self._index_at - SPARE_CHUNKS * self._bound
         self.name = layout.data_file(path, slot)
         if create:
-            files.create(self.name, layout.live_bytes(path), reserve=False)
-        self._fd = files.open(self.name)
-        if create:
+            self._fd = files.create(self.name, layout.live_bytes(path), reserve=False)
             files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
-        self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
+            self.map = files.map_open(self._fd, layout.live_bytes(path), writable=False, random=True)
+        else:
+            self._fd = files.open(self.name)
+            self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
         self.entries = index_of(self.map, layout.chunks(path))
         appended = self.entries[(self.entries[:, 0] != EMPTY) & (self.entries[:, 0] < self._spare_at)]
         self._end = int(appended.sum(axis=1).max(initial=0))
@@ -46,11 +47,10 @@ class LiveShard:
         return int(missing[0]) if len(missing) else len(self.entries)
 
     def append(self, first: int, data: npt.NDArray[np.uint8], entries: Int64) -> None:
-        """Append chunks `first` and following, encoded one behind the other in `data`, then their entries."""
+        """Append chunks `first` and following, encoded one behind the other in `data`; then their entries, set to where."""
         self._files.pwrite(self._fd, data, self._end)
-        placed = entries.copy()
-        placed[:, 0] += self._end
-        self._files.pwrite(self._fd, placed, self._index_at + first * ENTRY_BYTES)
+        entries[:, 0] += self._end
+        self._files.pwrite(self._fd, entries, self._index_at + first * ENTRY_BYTES)
         self._end += len(data)
 
     def publish(self, chunk: int, data: npt.NDArray[np.uint8]) -> None:
@@ -102,14 +102,11 @@ def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: 
     scratch = np.empty(2 * chunk_bytes, np.uint8)
     out = np.empty(min(chunks, RECODED_AT_ONCE) * codec.bound(chunk_bytes), np.uint8)
     sealed = np.zeros((chunks, 2), np.int64)
-    files.create(temporary, 0, reserve=False)
-    fd, end = files.open(temporary), 0
+    fd, end = files.create(temporary, 0, reserve=False), 0
     try:
         for first in range(0, chunks, RECODED_AT_ONCE):
             some = sealed[first : first + RECODED_AT_ONCE]
-            size = codec.recode_chunks(
-                live.address, entries[first : first + RECODED_AT_ONCE], chunk_bytes, scratch, out, some
-            )
+            size = codec.recode_chunks(live.address, entries[first : first + RECODED_AT_ONCE], chunk_bytes, scratch, out, some)
             if size < 0:
                 raise CorruptionError(
                     f"{files.root}/{layout.data_file(path, slot)}: chunk {first - 1 - size} cannot be decoded; "

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from diskbuffer.store import directory
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import Layout
 from diskbuffer.store.lock import WriterLock
 from diskbuffer.store.maps import Maps
 from diskbuffer.store.segments import SegmentTable

@@ -1,6 +1,6 @@
 """Where rows are written: the open segments of every stream, and its tail.
 
-Rows go straight into memory-mapped files: flat columns into their segment, packed ones into the tail, a ring of four chunks
+Rows go straight into memory-mapped files: flat columns into their segment, packed ones into the tail, a ring of eight chunks
 a stream. When the ring fills up, all complete chunks are compressed, in several threads, and appended to their shards. What
 a kill leaves is therefore whole: a row is in the tail until its chunk is in a shard, and counts once `length` says so.
 """
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
+from diskbuffer.native import address_of
 from diskbuffer.store.files import Map
 from diskbuffer.store.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
@@ -38,19 +39,23 @@ class OpenSegment:
     shards: dict[str, LiveShard] = field(default_factory=dict)
 
     def close(self) -> None:
+        """Close the shards."""
         for shard in self.shards.values():
             shard.close()
 
 
 @dataclass
 class _Run:
-    """Chunks of one column and segment that are packed together."""
+    """Chunks of one column and segment that are packed together: from byte `first` on, in a ring of memory at `source`."""
 
     stream: int
-    first_row: int
+    position: int  # of the first row
     shard: LiveShard
     first_chunk: int
-    sources: Int64
+    chunks: int
+    source: int
+    first: int
+    ring: int
     out: Bytes
     entries: Int64
     size: int = 0
@@ -99,7 +104,7 @@ class Writer:
         for path in self._layout.packed:
             self._recover_chunks(path, stream, head)
         self._drop_packed(stream, head)
-        self._set_limit(stream, head)
+        self._set_limit(stream)
 
     def _recover_chunks(self, path: str, stream: int, head: int) -> None:
         """Find how far a column is packed. A chunk that is not full is taken back into the tail."""
@@ -139,8 +144,13 @@ class Writer:
             for path in layout.flat:
                 name, size = layout.data_file(path, slot), layout.flat_bytes(path)
                 if create:
-                    store.files.create(name, size, reserve=True)
-                segment.flats[path] = store.files.map(name, size, writable=True)
+                    fd = store.files.create(name, size, reserve=True)
+                    try:
+                        segment.flats[path] = store.files.map_open(fd, size, writable=True)
+                    finally:
+                        store.files.close(fd)
+                else:
+                    segment.flats[path] = store.files.map(name, size, writable=True)
             for path in layout.packed:
                 segment.shards[path] = LiveShard(store.files, layout, path, slot, create=create)
         except BaseException:
@@ -180,9 +190,9 @@ class Writer:
                     self._store.free.append(slot)
                     raise
                 opened(stream, slot)
-        self._set_limit(stream, head)
+        self._set_limit(stream)
 
-    def _set_limit(self, stream: int, head: int) -> None:
+    def _set_limit(self, stream: int) -> None:
         rows, layout = self._layout.segment_rows, self._layout
         last = max(self._open[stream], default=-1)
         limit = (last + 1) * rows
@@ -224,9 +234,7 @@ class Writer:
             position = first + at
             whole = (n - at - 1) // chunk_rows if position % chunk_rows == 0 else 0
             if whole:
-                starts = position + np.arange(whole) * chunk_rows
-                sources = rows[at:].ctypes.data + np.arange(whole) * self._layout.chunk_bytes(path)
-                self._encode(path, self._runs(path, stream, starts, sources))
+                self._encode(path, self._runs(path, stream, position, whole, address_of(rows[at:]), 0, rows.nbytes))
                 at += whole * chunk_rows
             else:
                 some = min(n - at, chunk_rows - position % chunk_rows)
@@ -254,27 +262,32 @@ class Writer:
     def settle(self, stream: int, head: int) -> None:
         """Tell that a stream's newest row is `head` now, after rows were put there."""
         self._drop_packed(stream, head)
-        self._set_limit(stream, head)
+        self._set_limit(stream)
 
     def _runs_from_tail(self, path: str, stream: int, end: int) -> list[_Run]:
         """Find the complete chunks that lie before the position `end` and are in the tail only."""
-        chunk_rows, tail_rows = self._layout.chunk_rows(path), self._layout.tail_rows
-        starts = np.arange(self._packed[path][stream] // chunk_rows, end // chunk_rows) * chunk_rows
-        ring = (stream * tail_rows + starts % tail_rows) * self._layout.schema[path].row_bytes
-        return self._runs(path, stream, starts, self._store.tails[path].address + ring)
+        first, chunk_rows = int(self._packed[path][stream]), self._layout.chunk_rows(path)
+        chunks = end // chunk_rows - first // chunk_rows
+        if chunks <= 0:
+            return []
+        row_bytes = self._layout.schema[path].row_bytes
+        ring = self._layout.tail_rows * row_bytes
+        tail = self._store.tails[path].address + stream * ring
+        return self._runs(path, stream, first, chunks, tail, first * row_bytes, ring)
 
-    def _runs(self, path: str, stream: int, starts: Int64, sources: Int64) -> list[_Run]:
-        """Split chunks, given by first positions and addresses, into runs of one segment and a bounded size."""
-        runs, rows, chunk_rows, at = [], self._layout.segment_rows, self._layout.chunk_rows(path), 0
-        room = codec.bound(self._layout.chunk_bytes(path))
-        while at < len(starts):
-            ordinal = int(starts[at]) // rows
-            n = min(int(np.searchsorted(starts, (ordinal + 1) * rows)) - at, ENCODED_AT_ONCE)
-            shard = self._open[stream][ordinal].shards[path]
-            first = (int(starts[at]) - ordinal * rows) // chunk_rows
+    def _runs(self, path: str, stream: int, position: int, chunks: int, source: int, first: int, ring: int) -> list[_Run]:
+        """Split chunks, in a ring of memory from byte `first` on, into runs of one segment and a bounded size."""
+        runs, rows, chunk_rows = [], self._layout.segment_rows, self._layout.chunk_rows(path)
+        chunk_bytes = self._layout.chunk_bytes(path)
+        room = codec.bound(chunk_bytes)
+        while chunks > 0:
+            offset = position % rows
+            n = min(chunks, (rows - offset) // chunk_rows, ENCODED_AT_ONCE)
+            shard = self._open[stream][position // rows].shards[path]
             out = np.empty(n * room, np.uint8)  # pages that nothing is written to cost no memory
-            runs.append(_Run(stream, int(starts[at]), shard, first, sources[at : at + n], out, np.zeros((n, 2), np.int64)))
-            at += n
+            entries = np.empty((n, 2), np.int64)
+            runs.append(_Run(stream, position, shard, offset // chunk_rows, n, source, first, ring, out, entries))
+            position, first, chunks = position + n * chunk_rows, first + n * chunk_bytes, chunks - n
         return runs
 
     def _encode(self, path: str, runs: list[_Run]) -> None:
@@ -282,9 +295,9 @@ class Writer:
 
         def encode(some: list[_Run]) -> None:
             for run in some:
-                run.size = codec.encode_chunks(run.sources, chunk_bytes, run.out, run.entries)
+                run.size = codec.encode_chunks(run.source, run.first, run.ring, chunk_bytes, run.out, run.entries)
 
-        parts = min(self._threads, len(runs), sum(len(run.sources) for run in runs) // WORTH_A_THREAD)
+        parts = min(self._threads, len(runs), sum(run.chunks for run in runs) // WORTH_A_THREAD)
         if parts > 1:
             self._pool = self._pool or ThreadPoolExecutor(self._threads - 1, "diskbuffer-pack")
             others = [self._pool.submit(encode, runs[i::parts]) for i in range(1, parts)]
@@ -295,7 +308,7 @@ class Writer:
             encode(runs)
         for run in runs:
             run.shard.append(run.first_chunk, run.out[: run.size], run.entries)
-            self._packed[path][run.stream] = run.first_row + len(run.sources) * self._layout.chunk_rows(path)
+            self._packed[path][run.stream] = run.position + run.chunks * self._layout.chunk_rows(path)
 
     def _drop_packed(self, stream: int, head: int) -> None:
         """Let go of segments whose every row is written and packed: they wait for being sealed now.
@@ -329,7 +342,7 @@ class Writer:
                 at = first % self._layout.tail_rows
                 chunk[:rows] = self._store.tail(path)[stream, at : at + rows]
                 out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
-                size = codec.encode_chunks(np.array([chunk.ctypes.data], np.int64), chunk_bytes, out, entries)
+                size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries)
                 segment = self._open[stream][first // self._layout.segment_rows]
                 segment.shards[path].publish((first - segment.first_row) // chunk_rows, out[:size])
 

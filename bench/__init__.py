@@ -1,0 +1,1 @@
+"""Benchmarks: seeded, beside the peers in one run, medians; JSON out. Figures are of this machine: compare ratios."""
