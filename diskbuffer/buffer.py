@@ -271,7 +271,7 @@ class ReplayBuffer:
         """Wait until every complete segment is recompressed, which else happens in the background, in its own time."""
         with self._store.lock:
             log = self._writing().log
-            log.make_room()
+            log.pack()
         log.sealer.wait()
 
     def _writing(self) -> Recorder:

@@ -57,6 +57,11 @@ class Log:
         left_at = self._index.table[:, LOW] + (self._left + 1) * self._rows + self._index.context
         self.limits = np.minimum(self.writer.limits, left_at + 2)
 
+    def pack(self) -> None:
+        """Have every complete segment wait for being sealed."""
+        self.writer.pack(self._index.heads)
+        self._leave_behind()
+
     def make_room_for_rows(self, stream: int) -> int:
         """Open the segment that a stream's next row falls into; return how many rows fit into it."""
         self.writer.pack(self._index.heads)
@@ -66,7 +71,7 @@ class Log:
 
     def settle(self, stream: int, steps: int) -> None:
         """Do what is due after rows of `steps` steps were put behind a stream's newest row by `writer`."""
-        self.writer.settle(stream, int(self._index.heads[stream]))
+        self.writer.settle(stream, self._index.heads)
         self.added += steps
         self._leave_behind()
         self.evict()
@@ -87,6 +92,8 @@ class Log:
         for stream in range(self._streams):
             head, low = self._index.table[stream, [HEAD, LOW]].tolist()
             while head >= (left_at := low + (int(self._left[stream]) + 1) * self._rows + context):
+                if self.writer.is_open(stream, left_at - context - 1):
+                    break  # its last chunks are still being packed
                 slot = int(self._index.slots(stream)[self._left[stream]])
                 since = self._index.steps_before(stream, head) - self._index.steps_before(stream, left_at)
                 table.set("completed", slot, self.added - since)

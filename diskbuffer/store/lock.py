@@ -40,6 +40,8 @@ class WriterLock:
 def _describe(root: Path) -> str:
     try:
         holder = json.loads((root / _HOLDER).read_text())
+        if holder["pid"] == os.getpid():
+            return f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']}"
         return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

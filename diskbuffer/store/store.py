@@ -112,9 +112,13 @@ class Store:
         """Give a segment's disk space back. Whoever reads it now reads on, through the maps he has."""
         self.table.set("length", slot, 0)
         self.maps.retire(slot)
+        self.remove_files(slot)
+        self.free.append(slot)
+
+    def remove_files(self, slot: int) -> None:
+        """Remove a slot's files, where they are."""
         for path in self.layout.schema:
             self.files.remove(self.layout.data_file(path, slot))
-        self.free.append(slot)
 
     def sync_slot(self, slot: int) -> None:
         """Bring one segment's files to the disk."""

@@ -7,9 +7,9 @@ a kill leaves is therefore whole: a row is in the tail until its chunk is in a s
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +20,12 @@ from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native import address_of
 from diskbuffer.store.files import Map
+from diskbuffer.store.packer import WORTH_A_THREAD, Packer, Run
 from diskbuffer.store.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-WORTH_A_THREAD = 4  # chunks, below which another thread costs more than it saves
-ENCODED_AT_ONCE = 64  # chunks of one run, which bounds the memory
 
 
 @dataclass
@@ -42,23 +41,6 @@ class OpenSegment:
         """Close the shards."""
         for shard in self.shards.values():
             shard.close()
-
-
-@dataclass
-class _Run:
-    """Chunks of one column and segment that are packed together: from byte `first` on, in a ring of memory at `source`."""
-
-    stream: int
-    position: int  # of the first row
-    shard: LiveShard
-    first_chunk: int
-    chunks: int
-    source: int
-    first: int
-    ring: int
-    out: Bytes
-    entries: Int64
-    size: int = 0
 
 
 class Writer:
@@ -80,15 +62,16 @@ class Writer:
         self._store, self._layout, self._complete = store, layout, complete
         self._paths = tuple(layout.schema)
         self._open: list[dict[int, OpenSegment]] = [{} for _ in range(layout.streams)]
-        self._packed = {path: np.zeros(layout.streams, np.int64) for path in layout.packed}
-        self._threads = min(4, os.cpu_count() or 1)
-        self._pool: ThreadPoolExecutor | None = None
+        self._packer = Packer(layout)
+        self._packed = self._packer.packed
+        self._ahead: dict[int, tuple[int, Future[OpenSegment]]] = {}  # next segments in the making, and their slots
         self.bases = np.zeros((len(self._paths), layout.streams, 2), np.int64)
         self.lengths = np.zeros((layout.streams, 2), np.int64)
         self.limits = np.zeros(layout.streams, np.int64)
         self.tails = np.array([store.tails[p].address if p in store.tails else 0 for p in self._paths], np.int64)
         for stream in range(layout.streams):
             self._recover(stream, int(heads[stream]), slots[stream])
+        self._drop_packed(heads)
 
     # Opening
 
@@ -100,10 +83,9 @@ class Writer:
             slot = int(slots[ordinal - first])
             if ordinal < first + len(slots) - 1 and self._store.table.get("sealed", slot):
                 continue
-            self._attach(stream, ordinal, slot, create=False)
+            self._attach(stream, make_segment(self._store, slot, ordinal * rows, create=False))
         for path in self._layout.packed:
             self._recover_chunks(path, stream, head)
-        self._drop_packed(stream, head)
         self._set_limit(stream)
 
     def _recover_chunks(self, path: str, stream: int, head: int) -> None:
@@ -136,35 +118,16 @@ class Writer:
         at = first % self._layout.tail_rows
         self._store.tail(path)[stream, at : at + chunk_rows] = raw.reshape(chunk_rows, -1)
 
-    def _attach(self, stream: int, ordinal: int, slot: int, *, create: bool) -> None:
-        """Make a slot's files ready for writing, new ones where `create` is set."""
-        store, layout = self._store, self._layout
-        segment = OpenSegment(slot, ordinal * layout.segment_rows)
-        try:
-            for path in layout.flat:
-                name, size = layout.data_file(path, slot), layout.flat_bytes(path)
-                if create:
-                    fd = store.files.create(name, size, reserve=True)
-                    try:
-                        segment.flats[path] = store.files.map_open(fd, size, writable=True)
-                    finally:
-                        store.files.close(fd)
-                else:
-                    segment.flats[path] = store.files.map(name, size, writable=True)
-            for path in layout.packed:
-                segment.shards[path] = LiveShard(store.files, layout, path, slot, create=create)
-        except BaseException:
-            segment.close()
-            raise
-        with store.lock:
-            for path, mapped in segment.flats.items():
-                store.maps.hold(path, slot, mapped)
-            for path, shard in segment.shards.items():
-                store.maps.hold(path, slot, shard.map)
-        self._open[stream][ordinal] = segment
+    def _attach(self, stream: int, segment: OpenSegment) -> None:
+        """Have rows written to a segment, and read from it."""
+        store, slot, ordinal = self._store, segment.slot, segment.first_row // self._layout.segment_rows
         for path, mapped in segment.flats.items():
+            store.maps.hold(path, slot, mapped)
             self.bases[self._paths.index(path), stream, ordinal % 2] = mapped.address
+        for path, shard in segment.shards.items():
+            store.maps.hold(path, slot, shard.map)
         self.lengths[stream, ordinal % 2] = store.table.length_address(slot)
+        self._open[stream][ordinal] = segment
 
     # Writing
 
@@ -174,23 +137,56 @@ class Writer:
         `heads` are the positions of the newest rows. ``opened(stream, slot)`` is told of each new segment. An
         error leaves everything as it was, but for what was packed.
         """
-        self.pack(heads)
+        self._packer.finish()
+        runs = self._complete_runs(heads)
+        half = self._layout.tail_rows // 2
+        if sum(run.chunks for some in runs for run in some) < WORTH_A_THREAD or self._room(heads) < half // 2:
+            self._packer.pack(runs)
+        else:
+            self._packer.begin(runs)
+        self._drop_packed(heads)
         for stream in range(self._layout.streams):
             self.reserve(stream, int(heads[stream]), 2, opened)
+            self._make_ahead(stream, int(heads[stream]))
+        np.minimum(self.limits, heads + 2 + half, out=self.limits)  # then the next half of the tail is packed
 
     def reserve(self, stream: int, head: int, rows: int, opened: Callable[[int, int], None]) -> None:
         """Open the segment that the row `rows` behind the newest falls into, if that is the next one."""
-        ordinal = (head + rows) // self._layout.segment_rows
-        for wanted in range(max(0, head + 1) // self._layout.segment_rows, ordinal + 1):
-            if wanted not in self._open[stream]:
-                slot = self._store.take_slot(stream, wanted * self._layout.segment_rows)
-                try:
-                    self._attach(stream, wanted, slot, create=True)
-                except BaseException:
-                    self._store.free.append(slot)
-                    raise
+        size = self._layout.segment_rows
+        for ordinal in range(max(0, head + 1) // size, (head + rows) // size + 1):
+            if ordinal not in self._open[stream]:
+                slot, segment = self._make(stream, ordinal)
+                self._attach(stream, segment)
                 opened(stream, slot)
         self._set_limit(stream)
+
+    def _make(self, stream: int, ordinal: int) -> tuple[int, OpenSegment]:
+        """Return a new segment, made ahead if it was."""
+        first_row = ordinal * self._layout.segment_rows
+        slot, making = self._ahead.pop(stream, (-1, None))
+        if making is None:
+            slot = self._store.take_slot(stream, first_row)
+        try:
+            if making is None:
+                return slot, make_segment(self._store, slot, first_row, create=True)
+            return slot, making.result()
+        except BaseException:
+            self._store.free.append(slot)
+            raise
+
+    def _make_ahead(self, stream: int, head: int) -> None:
+        """Have another thread make the files of a stream's next segment, which can take a while, from the half of this one on."""
+        rows = self._layout.segment_rows
+        if stream in self._ahead or head % rows < rows // 2 or head // rows + 1 in self._open[stream]:
+            return
+        first_row = (head // rows + 1) * rows
+        slot = self._store.take_slot(stream, first_row)
+        self._ahead[stream] = slot, self._packer.pool.submit(make_segment, self._store, slot, first_row, create=True)
+
+    def _room(self, heads: Int64) -> int:
+        """Return how many rows fit into the tail, in the stream where they are the fewest."""
+        packed = np.minimum.reduce([*self._packed.values(), heads + 1])
+        return self._layout.tail_rows - int((heads + 1 - packed).max())
 
     def _set_limit(self, stream: int) -> None:
         rows, layout = self._layout.segment_rows, self._layout
@@ -227,14 +223,16 @@ class Writer:
 
     def _put_packed(self, path: str, stream: int, first: int, rows: Bytes) -> None:
         """Pack whole chunks straight from `rows`, (n, row_bytes); the first may be begun in the tail, the last stays there."""
-        self._encode(path, self._runs_from_tail(path, stream, first))
+        self._packer.pack(self._runs_from_tail(path, stream, first))
         chunk_rows = self._layout.chunk_rows(path)
         tail, n, at = self._store.tail(path)[stream], len(rows), 0
         while at < n:
             position = first + at
             whole = (n - at - 1) // chunk_rows if position % chunk_rows == 0 else 0
             if whole:
-                self._encode(path, self._runs(path, stream, position, whole, address_of(rows[at:]), 0, rows.nbytes))
+                memory = (address_of(rows[at:]), 0, rows.nbytes)
+                runs = self._packer.runs(path, stream, position, whole, memory, self._shards(path, stream))
+                self._packer.pack([runs])
                 at += whole * chunk_rows
             else:
                 some = min(n - at, chunk_rows - position % chunk_rows)
@@ -242,29 +240,31 @@ class Writer:
                 tail[ring : ring + some] = rows[at : at + some]
                 at += some
                 if at < n:
-                    self._encode(path, self._runs_from_tail(path, stream, position + some))
+                    self._packer.pack(self._runs_from_tail(path, stream, position + some))
 
     # Packing
 
     def pack(self, heads: Int64) -> None:
-        """Compress every complete chunk that is still in the tail only, and append it to its shard.
+        """Compress every complete chunk that is still in the tail only, and append it to its shard, now."""
+        self._packer.finish()
+        self._packer.pack(self._complete_runs(heads))
+        self._drop_packed(heads)
 
-        The newest row's chunk stays: what was done there, its action and all, is still to come.
-        """
-        for path in self._packed:
-            runs: list[_Run] = []
-            for stream in range(self._layout.streams):
-                runs += self._runs_from_tail(path, stream, int(heads[stream]))
-            self._encode(path, runs)
-        for stream in range(self._layout.streams):
-            self._drop_packed(stream, int(heads[stream]))
-
-    def settle(self, stream: int, head: int) -> None:
-        """Tell that a stream's newest row is `head` now, after rows were put there."""
-        self._drop_packed(stream, head)
+    def settle(self, stream: int, heads: Int64) -> None:
+        """Tell that rows were put behind a stream's newest, `heads` being the newest now."""
+        self._drop_packed(heads)
         self._set_limit(stream)
 
-    def _runs_from_tail(self, path: str, stream: int, end: int) -> list[_Run]:
+    def _complete_runs(self, heads: Int64) -> list[list[Run]]:
+        """Find the complete chunks in the tail. The newest row's stays: what was done there is still to come."""
+        return [
+            runs
+            for path in self._packed
+            for stream in range(self._layout.streams)
+            for runs in self._runs_from_tail(path, stream, int(heads[stream]))
+        ]
+
+    def _runs_from_tail(self, path: str, stream: int, end: int) -> list[list[Run]]:
         """Find the complete chunks that lie before the position `end` and are in the tail only."""
         first, chunk_rows = int(self._packed[path][stream]), self._layout.chunk_rows(path)
         chunks = end // chunk_rows - first // chunk_rows
@@ -272,56 +272,27 @@ class Writer:
             return []
         row_bytes = self._layout.schema[path].row_bytes
         ring = self._layout.tail_rows * row_bytes
-        tail = self._store.tails[path].address + stream * ring
-        return self._runs(path, stream, first, chunks, tail, first * row_bytes, ring)
+        memory = (self._store.tails[path].address + stream * ring, first * row_bytes, ring)
+        return [self._packer.runs(path, stream, first, chunks, memory, self._shards(path, stream))]
 
-    def _runs(self, path: str, stream: int, position: int, chunks: int, source: int, first: int, ring: int) -> list[_Run]:
-        """Split chunks, in a ring of memory from byte `first` on, into runs of one segment and a bounded size."""
-        runs, rows, chunk_rows = [], self._layout.segment_rows, self._layout.chunk_rows(path)
-        chunk_bytes = self._layout.chunk_bytes(path)
-        room = codec.bound(chunk_bytes)
-        while chunks > 0:
-            offset = position % rows
-            n = min(chunks, (rows - offset) // chunk_rows, ENCODED_AT_ONCE)
-            shard = self._open[stream][position // rows].shards[path]
-            out = np.empty(n * room, np.uint8)  # pages that nothing is written to cost no memory
-            entries = np.empty((n, 2), np.int64)
-            runs.append(_Run(stream, position, shard, offset // chunk_rows, n, source, first, ring, out, entries))
-            position, first, chunks = position + n * chunk_rows, first + n * chunk_bytes, chunks - n
-        return runs
+    def _shards(self, path: str, stream: int) -> dict[int, LiveShard]:
+        return {ordinal: segment.shards[path] for ordinal, segment in self._open[stream].items()}
 
-    def _encode(self, path: str, runs: list[_Run]) -> None:
-        chunk_bytes = self._layout.chunk_bytes(path)
-
-        def encode(some: list[_Run]) -> None:
-            for run in some:
-                run.size = codec.encode_chunks(run.source, run.first, run.ring, chunk_bytes, run.out, run.entries)
-
-        parts = min(self._threads, len(runs), sum(run.chunks for run in runs) // WORTH_A_THREAD)
-        if parts > 1:
-            self._pool = self._pool or ThreadPoolExecutor(self._threads - 1, "diskbuffer-pack")
-            others = [self._pool.submit(encode, runs[i::parts]) for i in range(1, parts)]
-            encode(runs[::parts])
-            for other in others:
-                other.result()
-        else:
-            encode(runs)
-        for run in runs:
-            run.shard.append(run.first_chunk, run.out[: run.size], run.entries)
-            self._packed[path][run.stream] = run.position + run.chunks * self._layout.chunk_rows(path)
-
-    def _drop_packed(self, stream: int, head: int) -> None:
+    def _drop_packed(self, heads: Int64) -> None:
         """Let go of segments whose every row is written and packed: they wait for being sealed now.
 
         A row is written once there is another behind it: only then is what was done there known.
         """
-        done = head
-        for packed in self._packed.values():
-            done = min(done, int(packed[stream]))
-        for ordinal in [n for n in self._open[stream] if (n + 1) * self._layout.segment_rows <= done]:
-            segment = self._open[stream].pop(ordinal)
-            segment.close()
-            self._complete(segment.slot)
+        for stream in range(self._layout.streams):
+            done = int(min([heads[stream], *(packed[stream] for packed in self._packed.values())]))
+            for ordinal in [n for n in self._open[stream] if (n + 1) * self._layout.segment_rows <= done]:
+                segment = self._open[stream].pop(ordinal)
+                segment.close()
+                self._complete(segment.slot)
+
+    def is_open(self, stream: int, position: int) -> bool:
+        """Tell whether the segment that a position lies in is written to, or not packed yet."""
+        return position // self._layout.segment_rows in self._open[stream]
 
     # Closing
 
@@ -347,10 +318,37 @@ class Writer:
                 segment.shards[path].publish((first - segment.first_row) // chunk_rows, out[:size])
 
     def close(self) -> None:
-        """Close descriptors and threads."""
+        """Close descriptors and threads. Segments made ahead that no row came into are removed."""
+        with contextlib.suppress(OSError):
+            self._packer.finish()
+        self._packer.close()
+        for slot, making in self._ahead.values():
+            if making.exception() is None:
+                making.result().close()
+            self._store.remove_files(slot)
+        self._ahead.clear()
         for stream in self._open:
             for segment in stream.values():
                 segment.close()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+
+
+def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> OpenSegment:
+    """Open a slot's files for writing, new ones where `create` is set."""
+    layout, files, segment = store.layout, store.files, OpenSegment(slot, first_row)
+    try:
+        for path in layout.flat:
+            name, size = layout.data_file(path, slot), layout.flat_bytes(path)
+            if create:
+                fd = files.create(name, size, reserve=True)
+                try:
+                    segment.flats[path] = files.map_open(fd, size, writable=True)
+                finally:
+                    files.close(fd)
+            else:
+                segment.flats[path] = files.map(name, size, writable=True)
+        for path in layout.packed:
+            segment.shards[path] = LiveShard(files, layout, path, slot, create=create)
+    except BaseException:
+        segment.close()
+        raise
+    return segment
