@@ -14,13 +14,14 @@ import torch
 
 from diskbuffer import codec
 from diskbuffer.creation import plan_layout, refuse_another
-from diskbuffer.episodes import Episodes, list_episodes
+from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, InputError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.batch import Batch
 from diskbuffer.loader import Loader
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.store import Store
@@ -118,8 +119,9 @@ class ReplayBuffer:
         self._closed = True  # until it is open
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
-        if threads is not None and threads < 1:
-            raise InputError(f"threads must be at least 1, found {threads}")
+        threads = None if threads is None else _at_least_one("threads", threads)
+        seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
+        self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self.path = Path(path).absolute()
         wanted = plan_layout(
             capacity, env, observation_space, action_space, columns, extra, n_envs, frame_stack, padding, autoreset, segment_rows
@@ -146,8 +148,6 @@ class ReplayBuffer:
         except BaseException:
             self._store.unlock()
             raise
-        seeds = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-        self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self._closed = False
 
     # Writing
@@ -246,8 +246,8 @@ class ReplayBuffer:
         """
         with self._store.lock:
             recorder = self._writing()
-            if not 0 <= env < self.n_envs:
-                raise InputError(f"env must be from 0 to {self.n_envs - 1}, found {env}")
+            if not isinstance(env, int | np.integer) or not 0 <= env < self.n_envs:
+                raise InputError(f"env must be an integer from 0 to {self.n_envs - 1}, found {env!r}")
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
             return recorder.extend(values, obs, next_obs, env)
 
@@ -260,7 +260,15 @@ class ReplayBuffer:
             Which; all of them by default.
         """
         with self._store.lock:
-            self._writing().cut_off(envs)
+            recorder = self._writing()
+            try:
+                which = np.arange(self.n_envs)[envs] if isinstance(envs, slice) else np.atleast_1d(np.asarray(envs))
+                which = which if which.size else np.empty(0, np.int64)
+            except ValueError:
+                which = np.array([-1])
+            if which.dtype.kind not in "iu" or (which < 0).any() or (which >= self.n_envs).any():
+                raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
+            recorder.cut_off(which.tolist())
 
     def flush(self) -> None:
         """Bring every step to the disk, so that it survives a power loss, too. Blocks for as long as that takes."""
@@ -374,10 +382,13 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the draws of a state that `state_dict` returned."""
-        if set(state) != set(self._samplers):
-            raise InputError(f"a buffer's state must have {sorted(self._samplers)}, found {sorted(state)}")
-        for name, sampler in self._samplers.items():
+        if not isinstance(state, Mapping) or set(state) != set(self._samplers):
+            raise InputError(f"a buffer's state must have {sorted(self._samplers)}, found {state!r}")
+        loaded = {name: Uniform(0) for name in self._samplers}
+        for name, sampler in loaded.items():
             sampler.load_state_dict(state[name])
+        for name, sampler in self._samplers.items():
+            sampler.load_state_dict(loaded[name].state_dict())
 
     # Looking
 
@@ -405,8 +416,7 @@ class ReplayBuffer:
     def episodes(self) -> Episodes:
         """The episodes, as columns. Reads two flags of each: milliseconds for thousands."""
         self._check_open()
-        with self._store.lock:
-            return list_episodes(self._store, self._reader.index)
+        return self._reader.episodes()
 
     @property
     def zarr(self) -> zarr.Group:
@@ -478,6 +488,6 @@ class ReplayBuffer:
 
 
 def _at_least_one(name: str, value: int) -> int:
-    if not isinstance(value, int | np.integer) or value < 1:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} must be an integer of at least 1, found {value!r}")
     return int(value)

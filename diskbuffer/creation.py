@@ -69,13 +69,14 @@ def plan_layout(
     for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
         if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
             raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
-    if capacity is not None and capacity < (frame_stack or 1):
-        raise InputError(f"capacity must hold a stack of {frame_stack} frames at least, found {capacity}")
+    _check_capacity(capacity, frame_stack)
     if padding not in (None, "first", "zeros"):
         raise InputError(f"padding must be 'first' or 'zeros', found {padding!r}")
     if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
         raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {autoreset!r}")
-    if segment_rows is not None and (segment_rows < 8 or segment_rows & (segment_rows - 1)):
+    if segment_rows is not None and (
+        not isinstance(segment_rows, int | np.integer) or segment_rows < 8 or segment_rows & (segment_rows - 1)
+    ):
         raise InputError(f"segment_rows must be a power of two of at least 8, found {segment_rows}")
     if sum(given is not None for given in (env, observation_space, columns)) > 1:
         raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
@@ -104,8 +105,14 @@ def plan_layout(
     )
 
 
+def _check_capacity(capacity: int | None, frame_stack: int | None) -> None:
+    if capacity is not None and capacity < (frame_stack or 1):
+        raise InputError(f"capacity must hold a stack of {frame_stack} frames at least, found {capacity}")
+
+
 def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
+    _check_capacity(stored.capacity, wanted.frame_stack)
     lines = []
     if wanted.schema is not None:
         lines += [stored.schema.difference(wanted.schema)]

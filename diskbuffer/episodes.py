@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index import HEAD, LOW, Index
+from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.store.store import Store
 
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
@@ -25,15 +25,15 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True)
 class Episodes:
-    """All episodes of which a step is there, stream after stream, as columns of equal length.
+    """All episodes of which a step can be sampled, stream after stream, as columns of equal length.
 
     Attributes
     ----------
     stream : (n,) int64
     start : (n,) int64
-        The first step that is there, as in a batch's ``steps``. Eviction may have taken earlier ones.
+        The first step that can be sampled, as in a batch's ``steps``. Eviction may have taken earlier ones.
     length : (n,) int64
-        Steps that are there.
+        Steps that can be sampled.
     ending : (n,) str
         "terminated", "truncated" (both, then "terminated"), "cut off", or "running".
     """
@@ -54,15 +54,15 @@ def list_episodes(store: Store, index: Index) -> Episodes:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     columns: list[list[npt.NDArray[np.generic]]] = [[], [], [], []]
     for stream in range(store.layout.streams):
-        head, low = int(index.table[stream, HEAD]), int(index.table[stream, LOW])
-        starts = np.maximum(index.starts(stream), low)
+        head = int(index.table[stream, HEAD])
+        starts = np.maximum(index.starts(stream), index.table[stream, FLOOR])
         ends = np.append(starts[1:] - 1, head) if len(starts) else starts
         some = ends > starts
         starts, ends = starts[some], ends[some]
         flags = {name: _at(store, index, stream, ends - 1, name) for name in ("terminated", "truncated")}
-        ending = np.full(len(ends), CUT_OFF)
+        ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
         ending[flags["truncated"]], ending[flags["terminated"]] = TRUNCATED, TERMINATED
-        if len(ends) and ends[-1] == head and not index.table[stream, 1]:
+        if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
             ending[-1] = RUNNING
         streams = store.layout.streams
         for column, values in zip(
@@ -79,6 +79,8 @@ def _at(store: Store, index: Index, stream: int, positions: npt.NDArray[np.int64
     found = np.zeros(len(positions), np.bool_)
     for segment in np.unique(positions // rows):
         here = positions // rows == segment
-        values = store.maps.get(name, int(index.slots(stream)[segment - first])).array(np.bool_, (rows,))
+        slot = int(index.slots(stream)[segment - first])
+        store.maps.ensure([slot])
+        values = store.maps.get(name, slot).array(np.bool_, (rows,))
         found[here] = values[positions[here] % rows]
     return found

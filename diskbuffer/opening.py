@@ -16,13 +16,19 @@ _TRIES = 20  # for a reader whose view is torn by a writer that evicts, seals an
 
 def read_index(store: Store, context: int) -> Index:
     """Build the index of a store. About 1 ms for 100,000 steps."""
-    for _ in range(_TRIES - 1):
+    if store.writable:
+        return _read_index(store, context)
+    for _ in range(_TRIES):
+        store.reread()
         try:
-            return _read_index(store, context)
-        except (CorruptionError, FileNotFoundError):
-            if store.writable:
-                raise
-    return _read_index(store, context)
+            index = _read_index(store, context)
+        except CorruptionError as error:
+            torn: Exception = error
+            continue
+        if store.unchanged():  # or a map of a slot's last rows would serve for the rows that are in it now
+            return index
+        torn = CorruptionError(f"{store.root}: segments come and go faster than the table can be read")
+    raise torn
 
 
 def _read_index(store: Store, context: int) -> Index:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.episodes import Episodes, list_episodes
 from diskbuffer.errors import InputError
 from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Window
 from diskbuffer.gather.gatherer import Gatherer, default_threads
@@ -18,7 +19,7 @@ from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
 from diskbuffer.samplers import Draw, Sampler
 from diskbuffer.schema import is_obs
-from diskbuffer.store.store import Store
+from diskbuffer.store.store import SlotMovedError, Store
 
 Int64 = npt.NDArray[np.int64]
 _TRIES = 20  # of a reader whose store is written to elsewhere, until a draw finds all its segments
@@ -53,12 +54,21 @@ class Reader:
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted."""
         with self._store.lock:
-            self._store.reread()
             self.index = read_index(self._store, self._frame_stack - 1)
 
     def arrays(self, window: Window, size: int, *, pinned: bool) -> Arrays:
         """Return memory for batches that is the caller's own."""
         return Arrays(self._columns, window, size, pinned)
+
+    def episodes(self) -> Episodes:
+        """List the episodes of which a step can be sampled."""
+        with self._store.lock:
+            for _ in range(_TRIES):
+                try:
+                    return list_episodes(self._store, self.index)
+                except SlotMovedError:
+                    self.refresh()
+            return list_episodes(self._store, self.index)
 
     def fill(self, draw: Callable[[Index], Draw], arrays: Arrays, threads: int | None = None) -> None:
         """Draw steps and gather them into `arrays`."""
@@ -69,7 +79,7 @@ class Reader:
                     drawn = draw(self.index)
                     plan = make_plan(self.index, self._store.maps, *drawn, before=window.before, rows=window.rows)
                     break
-                except FileNotFoundError:  # evicted by the writer since the last refresh
+                except SlotMovedError:
                     if last_try:
                         raise
                     self.refresh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import gymnasium
 
 FLAGS = ("terminated", "truncated", "is_last")
-_KINDS = "biufc"  # bool, signed, unsigned, float, complex: what both Zarr and torch hold
+_SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
+_DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,14 @@ class Column:
     allow_nan: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "shape", _shape(self.shape))
         try:
             dtype = np.dtype(self.dtype)
         except TypeError as error:
             raise SchemaError(f"a column's dtype must be one that numpy knows, found {self.dtype!r}") from error
-        object.__setattr__(self, "dtype", dtype.newbyteorder("=") if dtype.kind in _KINDS else dtype)
-        if dtype.kind not in _KINDS or dtype.itemsize > 16:
-            raise SchemaError(f"a column's dtype must be boolean, integer, floating or complex, found {dtype}")
+        object.__setattr__(self, "dtype", dtype.newbyteorder("=") if dtype.name in _DTYPES else dtype)
+        if dtype.name not in _DTYPES:
+            raise SchemaError(f"a column's dtype must be one of {', '.join(_DTYPES)}, found {dtype}")
         if any(n < 1 for n in self.shape):
             raise SchemaError(f"every axis of a column must be at least 1 long, found shape {self.shape}")
 
@@ -152,6 +154,13 @@ class Schema:
             if stored != given:
                 lines.append(f"  {path}: stored {stored or 'nothing'}, asked for {given or 'nothing'}")
         return "\n".join(lines)
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(n) for n in (given if isinstance(given, tuple | list) else (given,)))
+    except TypeError:
+        raise SchemaError(f"a column's shape must be a tuple of integers, found {given!r}") from None
 
 
 def is_obs(path: str) -> bool:

@@ -129,8 +129,9 @@ class World:
                 parts.append((pick(env, len(env.frames) - 2), action, reward, pick(env, len(env.frames) - 1), *flags, wide))
             if ending != "goes on":
                 env.reset()
-        obs, action, reward, next_obs, terminated, truncated, wide = (np.array(column) for column in zip(*parts, strict=True))
-        assert self.buffer.extend(obs, action, reward, next_obs, terminated, truncated, env=number, wide=wide) == len(parts)
+        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "wide")
+        columns = {name: np.array(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)}
+        assert self.buffer.extend(**columns, env=number) == len(parts)
 
     def check(self) -> None:
         """Compare every step that can be sampled, and that those that must be there are."""

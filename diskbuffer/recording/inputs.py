@@ -38,6 +38,14 @@ def check_names(given: Mapping[str, Any], wanted: Collection[str]) -> None:
         raise InputError(f"missing column {', '.join(map(repr, missing))}; every step has a value in each column")
 
 
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of what may be an array; that of a scalar for what is ragged, which `fit` refuses."""
+    try:
+        return np.shape(value)
+    except ValueError:
+        return ()
+
+
 def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ...]) -> Array:
     """Return `value` as a contiguous array of the column's dtype and the first of `shapes`.
 

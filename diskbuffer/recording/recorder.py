@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.index import ENDED, HEAD, Index
 from diskbuffer.recording import steps
 from diskbuffer.recording.bulk import Block, check_stacks, same_rows
-from diskbuffer.recording.inputs import check_names, fit, flatten
+from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
 from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Staging
 from diskbuffer.store.store import Store
@@ -93,9 +93,15 @@ class Recorder:
         ended = self._index.table[:, ENDED] != 0
         return (self._index.table[:, HEAD] >= 0) & ~ended, ended & self._next_step
 
-    def cut_off(self, streams: Any) -> None:
-        """Have the next step of some streams start an episode, whatever its observation."""
-        self._cut[streams] = True
+    def cut_off(self, streams: Iterable[int]) -> None:
+        """End the running episodes of some streams, and have their next step start one, whatever its observation."""
+        table = self._index.table
+        for stream in streams:
+            head = int(table[stream, HEAD])
+            if head >= 0 and not table[stream, ENDED]:
+                self.log.writer.put_last("is_last", stream, head, np.array(True))
+                table[stream, ENDED] = 1
+            self._cut[stream] = True
 
     def _with_final_obs(self, next_obs: Any, info: Any, ended: Bools) -> Any:
         """Put the observations that ended episodes in place of those that the environments were reset to."""
@@ -140,9 +146,9 @@ class Recorder:
     def _fit_steps(self, values: dict[str, Any]) -> dict[str, Array]:
         given = flatten(values)
         check_names({**given, "terminated": 0, "truncated": 0}, self._schema.step)
-        first = next(iter(given.values()), ())
-        if np.ndim(first) == 0:
-            raise InputError("extend takes arrays with a leading axis of steps; for a single step there is add")
+        name, first = next(iter(given.items()))
+        if shape_of(first) == ():
+            raise InputError(f"{name}: expected an array with a leading axis of steps; for a single step there is add")
         n = len(first)
         for flag in ("terminated", "truncated"):
             given.setdefault(flag, np.zeros(n, np.bool_))
@@ -164,7 +170,7 @@ class Recorder:
     def _fit_frames(self, name: str, path: str, value: Any, rows: int, trajectory: bool) -> Array:
         column = self._schema[path]
         stack = (rows, self._stack, *column.shape)
-        if self._stack > 1 and np.shape(value) == stack:
+        if self._stack > 1 and shape_of(value) == stack:
             return fit(name, column, value, (stack,))
         try:
             return fit(name, column, value, ((rows, *column.shape),))
@@ -190,12 +196,12 @@ class Recorder:
                 same = self._follow_on(before, after, env)
                 running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
         goes_on = same & running_before
-        if self._cut[env]:
-            goes_on[0] = self._cut[env] = False
+        goes_on[0] &= not self._cut[env]
         for path in self._schema.obs:
             if before[path].ndim > len(self._schema[path].shape) + 1:
                 check_stacks(path, before[path], after[path], goes_on, self._zeros)
                 before[path], after[path] = before[path][:, -1], after[path][:, -1]
+        self._cut[env] = False
         self._write(Block(int(self._index.heads[env]), goes_on, ended), columns, before, after, env)
         return len(ended)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.native import address_of
 from diskbuffer.recording import steps
-from diskbuffer.recording.inputs import check_names, fit, flatten
+from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
 from diskbuffer.recording.stacks import RollingStacks
 from diskbuffer.schema import Column, Schema
 
@@ -84,12 +84,12 @@ class _ObsColumn:
                 return value, False
             if value.shape in self._stack:
                 return value, True
-        if np.shape(value) in self._stack:
+        if shape_of(value) in self._stack:
             return fit(name, self._column, value, self._stack), True
         try:
             return fit(name, self._column, value, self._single), False
         except InputError as error:
-            if not self._stack or np.shape(value) in self._single:
+            if not self._stack or shape_of(value) in self._single:
                 raise
             raise InputError(f"{error} (or, for stacks of frames, {self._stack[0]})") from None
 

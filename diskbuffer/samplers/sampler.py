@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -23,6 +24,14 @@ class Draw(NamedTuple):
     starts: Int64
 
 
+def seed_sequence(seed: int | None) -> np.random.SeedSequence:
+    """Return numpy's seed sequence; an InputError where the seed is none."""
+    try:
+        return np.random.SeedSequence(None if seed is None else operator.index(seed))
+    except (TypeError, ValueError):
+        raise InputError(f"seed must be an integer of at least 0, or None, found {seed!r}") from None
+
+
 class Sampler(ABC):
     """Draw steps.
 
@@ -39,7 +48,7 @@ class Sampler(ABC):
     length: int | None = None  # steps in a sample, or None for single steps without a time axis
 
     def __init__(self, seed: int | None = None) -> None:
-        self._seed(np.random.SeedSequence(seed).entropy)
+        self._seed(seed_sequence(seed).entropy)
         self.batches = 0
 
     def _seed(self, entropy: Any) -> None:

@@ -36,7 +36,7 @@ def read_metadata(root: Path) -> tuple[Layout, int]:
         metadata: Any = json.loads((root / "zarr.json").read_bytes())
     except FileNotFoundError:
         raise NotAStoreError(f"there is no store at {root}; mode 'a' would create one") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotAStoreError(f"{root}/zarr.json is not JSON: {error}") from error
     layout = Layout.from_group(metadata, str(root))
     try:
@@ -59,7 +59,7 @@ def create(root: Path, layout: Layout) -> None:
         for path, metadata in layout.arrays(slots).items():
             files.make_directory(path)
             files.replace_contents(f"{path}/zarr.json", encode_json(metadata))
-        SegmentTable(files, layout, writable=True).grow(slots)
+        SegmentTable(files, layout, writable=True).grow(slots, create=True)
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             files.close(files.create(tail_file(layout, path), size, reserve=True))

@@ -33,12 +33,13 @@ class Files:
         (self.root / name).mkdir(parents=True, exist_ok=True)
 
     def create(self, name: str, size: int, *, reserve: bool) -> int:
-        """Create a file of `size` zeros, or make an old one so, and return its descriptor, for reading and writing.
+        """Create a file of `size` zeros, in place of an old one, and return its descriptor, for reading and writing.
 
         With `reserve`, its space on the disk is taken now: a store through a map to a page that the disk has no room for is
         SIGBUS, not an error, so what is written through maps must be reserved.
         """
-        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        self.remove(name)  # and never cut short: somebody may have it mapped
+        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             if reserve and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)
@@ -100,7 +101,10 @@ class Files:
 
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that must have `size` bytes (-1: as many as it has)."""
-        fd = os.open(self.root / name, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            fd = os.open(self.root / name, os.O_RDWR if writable else os.O_RDONLY)
+        except FileNotFoundError:
+            raise CorruptionError(f"{self.root / name} is missing; was it removed?") from None
         try:
             found = os.fstat(fd).st_size
             if size not in (-1, found) or found == 0:

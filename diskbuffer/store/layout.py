@@ -22,6 +22,8 @@ from diskbuffer.errors import FormatError, NotAStoreError, SchemaError
 from diskbuffer.schema import Column, Schema
 
 FORMAT = 1
+PADDINGS = ("first", "zeros")
+AUTORESETS = ("next_step", "same_step", "disabled")
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
@@ -172,6 +174,7 @@ class Layout:
             rows = layout.segment_rows
             sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
             sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema for p, n in layout.chunks_of.items())
+            sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
             sane = sane and (layout.capacity is None or layout.capacity > 0)
         except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
             raise NotAStoreError(f"{where}/zarr.json describes a diskbuffer store, but is damaged: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import CorruptionError
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.layout import Layout
 
@@ -55,8 +56,12 @@ class Maps:
     def ensure(self, slots: Iterable[int]) -> None:
         """Map every column of the slots, where it is not."""
         for slot in slots:
-            for path in self._paths:
-                self.get(path, slot)
+            try:
+                for path in self._paths:
+                    self.get(path, slot)
+            except CorruptionError:
+                self._verify(slot)  # which tells whether the file is gone or damaged, or just another by now
+                raise
             try:
                 self._verify(slot)
             except BaseException:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 
 from diskbuffer import codec
+from diskbuffer.errors import CorruptionError
 from diskbuffer.store.shard import write_sealed
 from diskbuffer.store.store import Store
 
@@ -112,7 +113,7 @@ class Sealer:
                 for path, value in checksums.items():
                     store.table.set_checksum(path, slot, value)
                 store.table.set("sealed", slot, 1)
-        except FileNotFoundError:
+        except CorruptionError:
             if not self._evicted(slot, rows):
                 raise
         finally:

@@ -27,13 +27,13 @@ class SegmentTable:
         self._parts: dict[str, list[tuple[Map, npt.NDArray[Any]]]] = {name: [] for name in self._dtypes}
         self.slots = 0
 
-    def grow(self, slots: int) -> None:
-        """Have room for `slots` slots; new chunk files are created where the table is writable."""
+    def grow(self, slots: int, *, create: bool = False) -> None:
+        """Have room for `slots` slots. Chunk files of the table that are not there are made only with `create`."""
         for name, dtype in self._dtypes.items():
             parts = self._parts[name]
             while len(parts) * TABLE_SLOTS < slots:
                 file, size = f"{name}/c.{len(parts)}", TABLE_SLOTS * np.dtype(dtype).itemsize
-                if self._writable and not (self._files.root / file).exists():
+                if create:
                     self._files.close(self._files.create(file, size, reserve=True))
                 mapped = self._files.map(file, size, writable=self._writable)
                 parts.append((mapped, mapped.array(dtype, (TABLE_SLOTS,))))

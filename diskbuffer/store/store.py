@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from diskbuffer.store.maps import Maps
 from diskbuffer.store.segments import SegmentTable
 
 Int64 = npt.NDArray[np.int64]
+
+
+class SlotMovedError(Exception):
+    """A slot holds other rows than this reader's index says: refresh it, and draw again."""
 
 
 class Store:
@@ -70,10 +75,16 @@ class Store:
             self.maps.retire(int(slot))
         self._seen = seen
 
+    def unchanged(self) -> bool:
+        """Tell whether all slots still hold the rows that `reread` saw."""
+        return bool((self._identities()[:2, : self._seen.shape[1]] == self._seen[:2]).all())
+
     def _verify(self, slot: int) -> None:
         """Make sure that a slot still holds the rows that it was seen with: a writer elsewhere may have used it again."""
-        if not self.writable and (self._seen[:2, slot] != self._identity(slot)).any():
-            raise FileNotFoundError(f"{self.root}: slot {slot} was evicted by the writer; refresh")
+        if self.writable:
+            return
+        if self.table.get("length", slot) == 0 or (self._seen[:2, slot] != self._identity(slot)).any():
+            raise SlotMovedError(f"{self.root}: slot {slot} was evicted by the writer; refresh")
 
     def _identity(self, slot: int) -> tuple[int, int]:
         return self.table.get("stream", slot), self.table.get("first_row", slot)
@@ -93,8 +104,9 @@ class Store:
         if not self.free:
             slots = self.table.slots
             more = slots + max(self.layout.streams, slots // 8)
+            self.table.grow(more, create=True)
             directory.grow(self.files, self.layout, more)
-            self._have_room(more)
+            self.maps.grow(more)
             self.free = list(range(more - 1, slots - 1, -1))
         slot = self.free.pop()
         for name, value in (
@@ -137,10 +149,12 @@ class Store:
 
     def disk_bytes(self) -> int:
         """Return the bytes that the store takes on the disk, holes not counted."""
-        return sum(
-            (entry.stat().st_blocks * 512 if hasattr(entry.stat(), "st_blocks") else entry.stat().st_size)
-            for entry in self.root.rglob("*")
-        )
+        total = 0
+        for entry in self.root.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                stat = entry.stat()
+                total += stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
+        return total
 
     def unlock(self) -> None:
         """Let another writer in; twice is fine."""

@@ -1,0 +1,722 @@
+"""Bad input: each a typed error that says what was expected and what was found, and the buffer as it was."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zarr
+
+import diskbuffer as db
+
+if TYPE_CHECKING:
+    from conftest import Experience, Feeder
+
+SHAPE = (34, 33)
+FRAME = np.full(SHAPE, 7, np.uint8)
+OPTIONS: dict[str, Any] = {
+    "columns": {
+        "obs": db.Column(SHAPE, "uint8"),
+        "action": db.Column((), "int16"),
+        "small": db.Column((2,), "float32"),
+        "mask": db.Column((), "bool"),
+        "loose": db.Column((), "float32", allow_nan=True),
+    },
+    "seed": 5,
+}
+
+
+def step(t: int, **other: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "obs": FRAME + np.uint8(t % 100),
+        "action": t,
+        "reward": t / 2,
+        "next_obs": FRAME + np.uint8((t + 1) % 100),
+        "terminated": t % 10 == 9,
+        "truncated": False,
+        "small": [t, -t],
+        "mask": t % 3 == 0,
+        "loose": float("nan"),
+    }
+    return values | other
+
+
+def steps(n: int, **other: Any) -> dict[str, Any]:
+    rows = [step(t) for t in range(n)]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} | other
+
+
+def everything(buffer: db.ReplayBuffer) -> dict[str, Any]:
+    """All that a buffer answers, for comparing before and after."""
+    stats = buffer.stats()
+    found: dict[str, Any] = {name: stats[name] for name in ("steps", "added", "episodes", "segments")}
+    found["draws"] = buffer.state_dict()
+    if len(buffer):
+        ids = buffer.episodes.start
+        found["batch"] = {name: value.numpy().tobytes() for name, value in buffer.at(ids).items()}
+        starts, lengths = buffer.episodes.start, buffer.episodes.length
+        ids = np.concatenate([np.arange(0, n) * buffer.n_envs + s for s, n in zip(starts, lengths, strict=True)])
+        found["all"] = {name: value.numpy().tobytes() for name, value in buffer.at(ids).items()}
+    return found
+
+
+@pytest.fixture
+def buffer(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
+    with db.ReplayBuffer(tmp_path / "store", **OPTIONS) as buffer:
+        for t in range(25):
+            buffer.add(**step(t))
+        yield buffer
+
+
+@pytest.fixture
+def unchanged(buffer: db.ReplayBuffer) -> Iterator[None]:
+    """Whatever the test does, the buffer is as before afterwards, and goes on."""
+    before = everything(buffer)
+    yield
+    assert everything(buffer) == before
+    episodes = len(buffer.episodes)
+    buffer.add(**step(25))
+    assert len(buffer) == before["steps"] + 1
+    assert len(buffer.episodes) == episodes  # the running one went on
+    batch = buffer.at([buffer.episodes.start[-1] + 5])
+    assert batch["action"].item() == 25
+    np.testing.assert_array_equal(batch["obs"][0].numpy(), step(25)["obs"])
+
+
+BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
+    "obs of another shape": ({"obs": np.zeros((33, 34), np.uint8)}, r"obs.*\(34, 33\).*\(33, 34\)"),
+    "next_obs of another shape": ({"next_obs": np.zeros(3, np.uint8)}, r"next_obs.*\(34, 33\).*\(3,\)"),
+    "two environments": ({"obs": np.zeros((2, *SHAPE), np.uint8)}, r"obs.*\(34, 33\).*\(2, 34, 33\)"),
+    "two rewards": ({"reward": [1.0, 2.0]}, r"reward.*\(2,\)"),
+    "obs of floats that do not fit": ({"obs": np.full(SHAPE, 0.5)}, r"obs.*0\.5.*uint8"),
+    "obs too large for its dtype": ({"obs": np.full(SHAPE, 256)}, "obs.*256.*uint8"),
+    "obs below zero": ({"next_obs": np.full(SHAPE, -1)}, "next_obs.*-1.*uint8"),
+    "obs of strings": ({"obs": np.full(SHAPE, "a")}, "obs.*uint8"),
+    "obs of objects": ({"obs": np.full(SHAPE, object())}, "obs.*uint8"),
+    "ragged obs": ({"obs": [[1, 2], [3]]}, "obs"),
+    "ragged reward": ({"reward": [[1, 2], [3]]}, "reward"),
+    "action too large": ({"action": 40_000}, "action.*40000.*int16"),
+    "action too large for any integer": ({"action": 2**70}, "action.*int16"),
+    "half an action": ({"action": 0.5}, r"action.*0\.5.*int16"),
+    "action of two": ({"action": [1, 2]}, r"action.*\(2,\)"),
+    "an action that is not there": ({"action": None}, "action"),
+    "reward too large": ({"reward": 1e39}, "reward.*float32"),
+    "reward NaN": ({"reward": float("nan")}, "reward.*NaN"),
+    "reward NaN of numpy": ({"reward": np.float32("nan")}, "reward.*NaN"),
+    "complex reward": ({"reward": 1j}, "reward.*float32"),
+    "reward of text": ({"reward": "much"}, "reward.*float32"),
+    "NaN in an array": ({"small": np.array([1, np.nan], np.float32)}, "small.*NaN"),
+    "NaN in a list": ({"small": [1, float("nan")]}, "small.*NaN"),
+    "NaN as an integer": ({"action": float("nan")}, "action.*int16"),
+    "infinity as an integer": ({"action": float("inf")}, "action.*int16"),
+    "terminated of two": ({"terminated": 2}, "terminated.*2.*bool"),
+    "truncated of text": ({"truncated": "no"}, "truncated.*bool"),
+    "mask between": ({"mask": 0.5}, r"mask.*0\.5.*bool"),
+    "obs missing": ({"obs": None}, "obs"),
+    "obs nested": ({"obs": {"pixels": FRAME}}, "obs"),
+    "unknown column": ({"log_prob": 1.0}, "unknown column 'log_prob'.*'action'"),
+    "is_last given": ({"is_last": True}, "is_last"),
+}
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("what", BAD_STEPS)
+def test_a_bad_step_is_refused_and_the_buffer_as_it_was(what: str, buffer: db.ReplayBuffer) -> None:
+    change, message = BAD_STEPS[what]
+    with pytest.raises(db.InputError, match=message):
+        buffer.add(**step(25, **change))
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_missing_column_is_named(buffer: db.ReplayBuffer) -> None:
+    some = step(25)
+    del some["mask"], some["small"]
+    with pytest.raises(db.InputError, match="missing column 'small', 'mask'"):
+        buffer.add(**some)
+
+
+N = 6
+BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "a single step": (step(25), "leading axis"),
+    "one obs too few": ({"obs": np.zeros((N - 1, *SHAPE), np.uint8)}, r"obs.*\(6, 34, 33\).*\(5, 34, 33\)"),
+    "a trajectory without its last obs": ({"next_obs": None}, r"obs.*\(7, 34, 33\).*\(6, 34, 33\).*one observation more"),
+    "next_obs and a trajectory": ({"obs": np.zeros((N + 1, *SHAPE), np.uint8)}, r"obs.*\(6, 34, 33\).*\(7, 34, 33\)"),
+    "no obs": ({"obs": None}, "missing.*obs"),
+    "a reward too few": ({"reward": np.zeros(N - 1)}, r"reward.*\(6,\).*\(5,\)"),
+    "terminated too long": ({"terminated": np.zeros(N + 1, bool)}, r"terminated.*\(6,\).*\(7,\)"),
+    "no action": ({"action": None}, "missing.*action"),
+    "ragged action": ({"action": [[1, 2], [3]]}, "action"),
+    "ragged obs": ({"obs": [[1, 2], [3]]}, "obs"),
+    "unknown column": ({"log_prob": np.zeros(N)}, "unknown column 'log_prob'"),
+    "NaN in a reward": ({"reward": np.array([1, 2, 3, 4, 5, np.nan])}, "reward.*NaN"),
+    "an action that does not fit": ({"action": np.array([1, 2, 3, 4, 5, 70_000])}, "action.*70000.*int16"),
+    "obs of another dtype": ({"next_obs": np.full((N, *SHAPE), 1.5)}, r"next_obs.*1\.5.*uint8"),
+    "an environment that is not there": ({"env": 1}, "env.*1"),
+    "an environment below zero": ({"env": -1}, "env.*-1"),
+    "an environment by name": ({"env": "0"}, "env"),
+}
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("what", BAD_ARRAYS)
+def test_bad_arrays_are_refused_and_the_buffer_as_it_was(what: str, buffer: db.ReplayBuffer) -> None:
+    change, message = BAD_ARRAYS[what]
+    with pytest.raises(db.InputError, match=message):
+        buffer.extend(**steps(N, **change))
+
+
+def test_infinity_and_allowed_nan_are_kept(buffer: db.ReplayBuffer) -> None:
+    buffer.add(**step(25, reward=float("inf"), small=[np.inf, -np.inf], loose=float("nan")))
+    batch = buffer.at([buffer.episodes.start[-1] + 5])
+    assert batch["reward"].item() == float("inf")
+    assert batch["small"].tolist() == [[float("inf"), float("-inf")]]
+    assert np.isnan(batch["loose"].item())
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_wrong_number_of_environments_is_refused(
+    n: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2)
+    with world.open(tmp_path / "store") as buffer:
+        feed = feeder(world, buffer)
+        feed.add(5)
+        frames = np.ones((n, *SHAPE), np.uint8)
+        with pytest.raises(db.InputError, match=rf"obs.*\(2, 34, 33\).*\({n}, 34, 33\)"):
+            buffer.add(frames, [1, 2], [1, 2], frames, [False] * 2, [False] * 2)
+        two = np.ones((2, *SHAPE), np.uint8)
+        with pytest.raises(db.InputError, match=rf"action.*\(2,\).*\({n},\)"):
+            buffer.add(two, [1] * n, [1, 2], two, [False] * 2, [False] * 2)
+        with pytest.raises(db.InputError, match="obs"):
+            buffer.add(two[0], [1, 2], [1, 2], two[0], [False] * 2, [False] * 2)
+        feed.add(5)
+        assert world.check(buffer) == 20
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("envs", [1, -2, [0, 3], "all"])
+def test_cutting_off_an_environment_that_is_not_there_is_refused(envs: Any, buffer: db.ReplayBuffer) -> None:
+    with pytest.raises(db.InputError):
+        buffer.cut_off(envs)
+
+
+# Stacks
+
+
+def rolling(first: int, n: int = 4) -> Any:
+    return np.stack([FRAME + np.uint8(max(t, 0)) for t in range(first - n + 1, first + 1)])
+
+
+@pytest.fixture
+def stacked(tmp_path: Path) -> Iterator[db.ReplayBuffer]:
+    columns = {"obs": db.Column(SHAPE, "uint8"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "stacked", columns=columns, frame_stack=4) as buffer:
+        for t in range(12):
+            buffer.add(rolling(t), t, 1.0, rolling(t + 1), False, False)
+        yield buffer
+
+
+BAD_STACKS: dict[str, tuple[Any, Any, str]] = {
+    "next_obs does not move on": (rolling(12), rolling(12), "next_obs is not obs moved on by one frame"),
+    "next_obs moves two": (rolling(12), rolling(14), "next_obs is not obs moved on by one frame"),
+    "obs is not the last next_obs": (rolling(13), rolling(14), "obs is not the last next_obs, and does not start an episode"),
+    "filled with zeros": (
+        np.concatenate([np.zeros((3, *SHAPE), np.uint8), FRAME[None]]),
+        np.concatenate([np.zeros((2, *SHAPE), np.uint8), FRAME[None], FRAME[None] + np.uint8(1)]),
+        "filled with copies of its newest frame",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_STACKS)
+def test_a_stack_that_does_not_roll_is_refused(what: str, stacked: db.ReplayBuffer) -> None:
+    obs, next_obs, message = BAD_STACKS[what]
+    before = everything(stacked)
+    with pytest.raises(db.StackError, match=f"expected a rolling stack of 4 frames.*{message}"):
+        stacked.add(obs, 1, 1.0, next_obs, False, False)
+    with pytest.raises(db.StackError, match="no rolling stack of 4 frames"):
+        stacked.extend(obs[None], [1], [1.0], next_obs[None])
+    assert everything(stacked) == before
+    stacked.add(rolling(12), 12, 1.0, rolling(13), True, False)
+    assert stacked.episodes[0] == (0, 0, 13, "terminated")
+    np.testing.assert_array_equal(stacked.at([12])["obs"][0].numpy(), rolling(12))
+
+
+def test_a_stack_and_a_frame_in_one_step_are_refused(stacked: db.ReplayBuffer) -> None:
+    with pytest.raises(db.InputError, match="both be single frames, or both stacks"):
+        stacked.add(rolling(12), 1, 1.0, rolling(13)[-1], False, False)
+    with pytest.raises(db.InputError, match=r"\(3, 34, 33\).*stacks of frames, \(1, 4, 34, 33\)|\(4, 34, 33\)"):
+        stacked.add(rolling(12, 3), 1, 1.0, rolling(13, 3), False, False)
+    assert len(stacked) == 12
+
+
+def test_a_refused_stack_does_not_undo_a_cut_off(stacked: db.ReplayBuffer) -> None:
+    stacked.cut_off()
+    obs, next_obs, _ = BAD_STACKS["next_obs moves two"]
+    with pytest.raises(db.StackError):
+        stacked.extend(obs[None], [1], [1.0], next_obs[None])
+    frame = FRAME + np.uint8(12)
+    stacked.add(frame, 1, 1.0, FRAME, False, False)  # what the last episode ended with, but another episode
+    assert stacked.episodes.ending.tolist() == ["cut off", "running"]
+
+
+# Opening
+
+GOOD: dict[str, Any] = {"columns": {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}}
+BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "mode w": ({"mode": "w"}, "mode.*'w'.*no mode that wipes"),
+    "no mode": ({"mode": None}, "mode"),
+    "capacity 0": ({"capacity": 0}, "capacity.*0"),
+    "capacity below 0": ({"capacity": -5}, "capacity.*-5"),
+    "half a capacity": ({"capacity": 2.5}, r"capacity.*2\.5"),
+    "capacity true": ({"capacity": True}, "capacity.*True"),
+    "capacity as text": ({"capacity": "1000"}, "capacity.*'1000'"),
+    "no environments": ({"n_envs": 0}, "n_envs.*0"),
+    "environments in floats": ({"n_envs": 2.0}, r"n_envs.*2\.0"),
+    "no frames in the stack": ({"frame_stack": 0}, "frame_stack.*0"),
+    "a stack as text": ({"frame_stack": "4"}, "frame_stack.*'4'"),
+    "capacity too small for the stack": ({"capacity": 3, "frame_stack": 4}, "capacity.*4.*3"),
+    "padding": ({"padding": "edge"}, "padding.*'edge'"),
+    "autoreset": ({"autoreset": "NextStep"}, "autoreset.*'NextStep'"),
+    "segment_rows no power of two": ({"segment_rows": 12}, "segment_rows.*12"),
+    "segment_rows too small": ({"segment_rows": 4}, "segment_rows.*4"),
+    "segment_rows in floats": ({"segment_rows": 8.0}, r"segment_rows.*8\.0"),
+    "no threads": ({"threads": 0}, "threads.*0"),
+    "threads as text": ({"threads": "2"}, "threads.*'2'"),
+    "seed below 0": ({"seed": -1}, "seed.*-1"),
+    "seed as text": ({"seed": "x"}, "seed.*'x'"),
+    "nothing to create from": ({"columns": None}, "env=.*columns="),
+    "only extra columns": ({"columns": None, "extra": {"x": db.Column()}}, "extra="),
+    "no environment": ({"columns": None, "env": object()}, "gymnasium.Env.*object"),
+    "two descriptions": ({"env": object()}, "one of"),
+    "one space only": ({"columns": None, "observation_space": object()}, "both"),
+    "columns that are none": ({"columns": {"obs": ((3,), "float32")}}, "diskbuffer.Column.*tuple"),
+    "a name that is none": ({"columns": {"obs": db.Column(), "an action": db.Column()}}, "identifier.*'an action'"),
+    "a name with an underscore": ({"columns": {"obs": db.Column(), "_x": db.Column()}}, "'_x'"),
+    "a path upwards": ({"columns": {"obs": db.Column(), "../x": db.Column()}}, r"'\.\./x'"),
+    "a name that batches use": ({"columns": {"obs": db.Column(), "steps": db.Column()}}, "'steps'"),
+    "a column in a column": ({"columns": {"obs": db.Column(), "obs/x": db.Column()}}, "'obs/x'.*inside"),
+    "a flag that is no bool": ({"columns": {"obs": db.Column(), "terminated": db.Column()}}, "'terminated'.*bool"),
+    "an extra column that is there": ({"extra": {"action": db.Column()}}, "'action'"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_OPTIONS)
+def test_a_bad_option_is_refused_and_nothing_created(what: str, tmp_path: Path) -> None:
+    change, message = BAD_OPTIONS[what]
+    with pytest.raises(db.InputError, match=message):
+        db.ReplayBuffer(tmp_path / "store", **(GOOD | change))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["seed below 0", "threads as text", "no frames in the stack", "two descriptions"])
+def test_a_bad_option_does_not_leave_a_store_locked(what: str, tmp_path: Path) -> None:
+    db.ReplayBuffer(tmp_path / "store", **GOOD).close()
+    held = []  # the traceback would keep the buffer, and so a lock that was not given back
+    try:
+        db.ReplayBuffer(tmp_path / "store", **(GOOD | BAD_OPTIONS[what][0]))
+    except Exception as error:  # noqa: BLE001  which one, the test above tells
+        held.append(error)
+    assert held
+    db.ReplayBuffer(tmp_path / "store").close()
+
+
+@pytest.mark.parametrize("dtype", ["O", "U5", "M8[s]", "float128", "V4", "nonsense"])
+def test_a_dtype_that_cannot_be_stored_is_refused(dtype: str) -> None:
+    with pytest.raises(db.SchemaError, match="dtype"):
+        db.Column((), dtype)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (-1,), "ab", None, 2.5])
+def test_a_shape_that_is_none_is_refused(shape: Any) -> None:
+    with pytest.raises(db.SchemaError):
+        db.Column(shape)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "another column": (
+        {"columns": {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}},
+        ["obs: stored float32[3], asked for float32[4]"],
+    ),
+    "a column more and one less": (
+        {"columns": {"obs": db.Column((3,), "float32"), "deed": db.Column((2,), "int8")}},
+        ["action: stored int64[], asked for nothing", "deed: stored nothing, asked for int8[2]"],
+    ),
+    "another capacity": ({"capacity": 200}, ["capacity: stored 100, asked for 200"]),
+    "other environments": ({"n_envs": 5}, ["n_envs: stored 2, asked for 5"]),
+    "other segments": ({"segment_rows": 64}, ["segment_rows: stored 8, asked for 64"]),
+    "all at once": (
+        {"capacity": 7, "n_envs": 1, "columns": {**GOOD["columns"], "reward": db.Column((2,), "float64")}},
+        [
+            "reward: stored float32[], asked for float64[2]",
+            "capacity: stored 100, asked for 7",
+            "n_envs: stored 2, asked for 1",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["a", "r", "r+"])
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_schema_is_refused_and_the_difference_shown(what: str, mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    db.ReplayBuffer(path, 100, n_envs=2, segment_rows=8, **GOOD).close()
+    change, differences = OTHERS[what]
+    with pytest.raises(db.SchemaError) as caught:
+        db.ReplayBuffer(path, **change, mode=mode)  # type: ignore[arg-type]
+    assert str(path) in str(caught.value)
+    lines = [line.strip() for line in str(caught.value).splitlines()]
+    assert [line for line in lines if ": stored " in line] == differences
+    db.ReplayBuffer(path, 100, n_envs=2, segment_rows=8, **GOOD).close()  # as it is, it opens, and nobody holds it
+
+
+def test_a_capacity_too_small_for_the_stack_is_refused_at_reopening_too(tmp_path: Path) -> None:
+    db.ReplayBuffer(tmp_path / "store", 3, **GOOD).close()
+    with pytest.raises(db.InputError, match=r"capacity.*4.*3"):
+        db.ReplayBuffer(tmp_path / "store", frame_stack=4)
+
+
+# Paths
+
+
+def make_a_file(path: Path) -> None:
+    path.write_text("precious")
+
+
+def make_a_directory_of_files(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.txt").write_text("precious")
+
+
+def make_a_group(path: Path) -> None:
+    zarr.open_group(str(path), mode="w", zarr_format=3).create_array("obs", shape=(3,), dtype="uint8")
+
+
+def make_an_array(path: Path) -> None:
+    zarr.create_array(str(path), shape=(3,), dtype="uint8", zarr_format=3)
+
+
+def make_an_old_group(path: Path) -> None:
+    zarr.open_group(str(path), mode="w", zarr_format=2).create_array("obs", shape=(3,), dtype="uint8")
+
+
+def make_an_old_array(path: Path) -> None:
+    zarr.create_array(str(path), shape=(3,), dtype="uint8", zarr_format=2)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("mode", ["a", "r", "r+", "w-"])
+@pytest.mark.parametrize(
+    "make", [make_a_file, make_a_directory_of_files, make_a_group, make_an_array, make_an_old_group, make_an_old_array]
+)
+def test_what_is_no_store_is_refused_and_left_alone(make: Callable[[Path], None], mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "thing"
+    make(path)
+    before = contents(path)
+    with pytest.raises(db.NotAStoreError, match="thing"):
+        db.ReplayBuffer(path, mode=mode, **GOOD)  # type: ignore[arg-type]
+    assert contents(path) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thing"]
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_store_that_must_be_there_and_is_not_is_missed(mode: str, there: bool, tmp_path: Path) -> None:
+    if there:
+        (tmp_path / "store").mkdir()
+    with pytest.raises(db.NotAStoreError, match="there is no store at"):
+        db.ReplayBuffer(tmp_path / "store", mode=mode, **GOOD)  # type: ignore[arg-type]
+    assert (tmp_path / "store").exists() == there
+
+
+def test_a_store_that_must_be_new_and_is_not_is_refused(tmp_path: Path) -> None:
+    db.ReplayBuffer(tmp_path / "store", mode="w-", **GOOD).close()
+    before = contents(tmp_path / "store")
+    with pytest.raises(db.NotAStoreError, match="already"):
+        db.ReplayBuffer(tmp_path / "store", mode="w-", **GOOD)
+    assert contents(tmp_path / "store") == before
+
+
+def test_an_empty_directory_and_missing_parents_are_room_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "a" / "b" / "c"):
+        with db.ReplayBuffer(path, **GOOD) as buffer:
+            buffer.add([1, 2, 3], 1, 1, [2, 3, 4], False, False)
+            assert len(buffer) == 1
+
+
+def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    make_a_file(tmp_path / "file")
+    with pytest.raises((db.NotAStoreError, NotADirectoryError, FileExistsError)):
+        db.ReplayBuffer(tmp_path / "file" / "store", **GOOD)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def _attributes(metadata: Any) -> Any:
+    return metadata["attributes"]["diskbuffer"]
+
+
+DAMAGE: dict[str, Callable[[Any], Any]] = {
+    "a list": lambda m: [m],
+    "a number": lambda m: 5,
+    "no attributes": lambda m: {**m, "attributes": {}},
+    "attributes that are text": lambda m: {**m, "attributes": "diskbuffer"},
+    "no format": lambda m: _attributes(m).pop("format") and m,
+    "no columns": lambda m: _attributes(m).pop("columns") and m,
+    "columns in a list": lambda m: _attributes(m).update(columns=[1, 2]) or m,
+    "a column without a dtype": lambda m: _attributes(m)["columns"]["obs"].pop("dtype") and m,
+    "a column of another dtype": lambda m: _attributes(m)["columns"]["obs"].update(dtype="object") or m,
+    "a shape of text": lambda m: _attributes(m)["columns"]["obs"].update(shape="ab") or m,
+    "a path out of the store": lambda m: _attributes(m)["columns"].update({"../../x": {"shape": [], "dtype": "int8"}}) or m,
+    "no streams": lambda m: _attributes(m).update(streams=0) or m,
+    "streams below 0": lambda m: _attributes(m).update(streams=-1) or m,
+    "capacity of text": lambda m: _attributes(m).update(capacity="many") or m,
+    "capacity 0": lambda m: _attributes(m).update(capacity=0) or m,
+    "segment_rows 12": lambda m: _attributes(m).update(segment_rows=12) or m,
+    "segment_rows 2**40": lambda m: _attributes(m).update(segment_rows=2**40) or m,
+    "frame_stack 0": lambda m: _attributes(m).update(frame_stack=0) or m,
+    "padding that is none": lambda m: _attributes(m).update(padding="edge") or m,
+    "autoreset that is none": lambda m: _attributes(m).update(autoreset=7) or m,
+    "nothing consolidated": lambda m: m.pop("consolidated_metadata") and m,
+    "slots below 0": lambda m: m["consolidated_metadata"]["metadata"]["_segments/length"].update(shape=[-1]) or m,
+    "slots of text": lambda m: m["consolidated_metadata"]["metadata"]["_segments/length"].update(shape=["x"]) or m,
+    "slots in two dimensions": lambda m: m["consolidated_metadata"]["metadata"]["_segments/length"].update(shape=[1, 2]) or m,
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pristine") / "store"
+    with db.ReplayBuffer(path, 100, **GOOD) as buffer:
+        for t in range(20):
+            buffer.add([t, 0, 0], t, 1, [t + 1, 0, 0], False, False)
+    return path
+
+
+def copy_with(pristine: Path, tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    (path / "zarr.json").write_bytes(data)
+    return path
+
+
+def check_refused(path: Path, error: type[db.DiskBufferError], message: str) -> None:
+    before = contents(path)
+    for mode in ("r", "a", "r+"):
+        with pytest.raises(error, match=message):
+            db.ReplayBuffer(path, mode=mode)
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damaged_metadata_is_refused(what: str, pristine: Path, tmp_path: Path) -> None:
+    damaged = DAMAGE[what](json.loads((pristine / "zarr.json").read_bytes()))
+    check_refused(copy_with(pristine, tmp_path, json.dumps(damaged).encode()), db.NotAStoreError, "store")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"\xff\xfe{}", b'{"zarr_format": 3,', b"[" * 100_000])
+def test_metadata_that_is_no_json_is_refused(data: bytes, pristine: Path, tmp_path: Path) -> None:
+    check_refused(copy_with(pristine, tmp_path, data), db.NotAStoreError, "store")
+
+
+@pytest.mark.parametrize("version", [2, 99, "two", None, 1.5])
+def test_a_newer_format_is_refused(version: Any, pristine: Path, tmp_path: Path) -> None:
+    metadata = json.loads((pristine / "zarr.json").read_bytes())
+    metadata["attributes"]["diskbuffer"] = {"format": version, "what is in it": "only the future knows"}
+    path = copy_with(pristine, tmp_path, json.dumps(metadata).encode())
+    check_refused(path, db.FormatError, f"format {version}.*newer diskbuffer")
+
+
+def table(path: Path, name: str) -> Any:
+    return np.memmap(path / "_segments" / name / "c.0", "<i8", "r+")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("length", 2**40), ("stream", 5), ("stream", -1), ("first_row", 3), ("first_row", -8)]
+)
+def test_a_segment_table_that_cannot_be_is_refused(name: str, value: int, pristine: Path, tmp_path: Path) -> None:
+    path = copy_with(pristine, tmp_path, (pristine / "zarr.json").read_bytes())
+    slot = int(np.flatnonzero(table(path, "length"))[0])
+    table(path, name)[slot] = value
+    for mode in ("r", "a"):
+        with pytest.raises(db.CorruptionError, match="slot"):
+            db.ReplayBuffer(path, mode=mode)
+
+
+@pytest.mark.parametrize("name", ["action/c.*", "_segments/length/c.0", "is_last/c.*"])
+@pytest.mark.parametrize("damage", ["removed", "cut short", "emptied"])
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_file_that_is_missing_or_too_short_is_a_typed_error(
+    name: str, damage: str, mode: str, pristine: Path, tmp_path: Path
+) -> None:
+    path = copy_with(pristine, tmp_path, (pristine / "zarr.json").read_bytes())
+    for file in path.glob(name):
+        if damage == "removed":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-5] if damage == "cut short" else b"")
+    with pytest.raises(db.CorruptionError), db.ReplayBuffer(path, mode=mode) as buffer:  # type: ignore[arg-type]
+        buffer.sample(64)
+
+
+# Reading
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_an_empty_buffer_has_nothing_to_sample(mode: str, tmp_path: Path) -> None:
+    db.ReplayBuffer(tmp_path / "store", **GOOD).close()
+    with db.ReplayBuffer(tmp_path / "store", mode=mode) as buffer:  # type: ignore[arg-type]
+        assert len(buffer) == 0
+        assert len(buffer.episodes) == 0
+        assert buffer.stats()["steps"] == 0
+        for _ in range(2):
+            with pytest.raises(db.EmptyBufferError):
+                buffer.sample(8)
+            with pytest.raises(db.EmptyBufferError):
+                next(iter(buffer.loader(8)))
+        with pytest.raises(db.InputError):
+            buffer.at([0])
+        assert buffer.state_dict()["sample"]["batches"] == 0
+
+
+def test_an_empty_buffer_can_be_sampled_once_it_is_filled(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", **GOOD) as buffer:
+        loader = buffer.loader(8)
+        with pytest.raises(db.EmptyBufferError):
+            next(iter(loader))
+        buffer.add([1, 2, 3], 1, 1, [2, 3, 4], False, False)
+        assert buffer.sample(8)["action"].tolist() == [1] * 8
+        assert next(iter(loader))["action"].tolist() == [1] * 8
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "8", None])
+@pytest.mark.usefixtures("unchanged")
+def test_a_bad_batch_size_is_refused(size: Any, buffer: db.ReplayBuffer) -> None:
+    with pytest.raises(db.InputError, match="batch_size"):
+        buffer.sample(size)
+    with pytest.raises(db.InputError, match="batch_size"):
+        buffer.loader(size)
+    with pytest.raises(db.InputError, match="prefetch"):
+        buffer.loader(8, prefetch=size or 0)
+    with pytest.raises(db.InputError, match="threads"):
+        buffer.loader(8, threads=0 if size is None else size)
+    with pytest.raises(db.InputError, match="length"):
+        buffer.at([0], length=0 if size is None else size)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("ids", [[10**9], [-1], [10], [0.0], [[0]], 0, ["a"], [2**70], None])
+def test_steps_that_are_not_there_are_refused(ids: Any, buffer: db.ReplayBuffer) -> None:
+    with pytest.raises(db.InputError, match="step"):  # 10 is the last row of the first episode, and no step
+        buffer.at(ids)
+
+
+def test_a_sequence_that_reaches_beyond_its_episode_is_refused(buffer: db.ReplayBuffer) -> None:
+    assert buffer.at([0], length=10)["action"].tolist() == [list(range(10))]
+    with pytest.raises(db.InputError, match="ends before 11 steps"):
+        buffer.at([0], length=11)
+
+
+BAD_STATES: list[Any] = [
+    {},
+    {"sample": {"seed": 1, "batches": 2}},
+    {"sample": {"seed": 1}, "loader": {"seed": 1, "batches": 0}},
+    {"sample": {"seed": "x", "batches": 0}, "loader": {"seed": 1, "batches": 0}},
+    {"sample": {"seed": 1, "batches": -1}, "loader": {"seed": 1, "batches": 0}},
+    {"sample": {"seed": 1, "batches": 0}, "loader": {"seed": -1, "batches": 0}},
+    {"sample": 3, "loader": None},
+    {"sample": {"seed": 1, "batches": 3}, "loader": {}},
+    None,
+]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("state", BAD_STATES)
+def test_a_state_that_is_none_is_refused(state: Any, buffer: db.ReplayBuffer) -> None:
+    with pytest.raises(db.InputError):
+        buffer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 1.5])
+def test_a_bad_seed_of_a_sampler_is_refused(seed: Any) -> None:
+    with pytest.raises(db.InputError, match="seed"):
+        db.Uniform(seed)
+
+
+# Closed, and read only
+
+CALLS: dict[str, Callable[[db.ReplayBuffer], Any]] = {
+    "add": lambda b: b.add(**step(25)),
+    "extend": lambda b: b.extend(**steps(6)),
+    "cut_off": lambda b: b.cut_off(),
+    "flush": lambda b: b.flush(),
+    "seal": lambda b: b.seal(),
+    "sample": lambda b: b.sample(4),
+    "at": lambda b: b.at([0]),
+    "loader": lambda b: b.loader(4),
+    "refresh": lambda b: b.refresh(),
+    "len": len,
+    "episodes": lambda b: b.episodes,
+    "stats": lambda b: b.stats(),
+}
+WRITING = ("add", "extend", "cut_off", "flush", "seal")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_use_after_close_is_refused(call: str, buffer: db.ReplayBuffer) -> None:
+    buffer.close()
+    with pytest.raises(db.ClosedError, match=r"closed.*open it again"):
+        CALLS[call](buffer)
+
+
+def test_a_closed_buffer_says_so_and_closing_twice_is_fine(buffer: db.ReplayBuffer) -> None:
+    buffer.close()
+    buffer.close()
+    assert repr(buffer).endswith("closed>")
+    with db.ReplayBuffer(buffer.path) as again:
+        assert len(again) == 25
+        assert "25" in repr(again)
+
+
+def test_a_loader_of_a_closed_buffer_raises_and_does_not_hang(buffer: db.ReplayBuffer) -> None:
+    loader = buffer.loader(4)
+    batches = iter(loader)
+    next(batches)
+    buffer.close()
+    with pytest.raises(db.ClosedError):
+        list(itertools.islice(batches, 10))
+    with pytest.raises(db.ClosedError):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("call", WRITING)
+def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> None:
+    buffer.close()
+    before = contents(buffer.path)
+    with db.ReplayBuffer(buffer.path, mode="r") as reader:
+        with pytest.raises(db.ReadOnlyError, match=r"mode='r'.*mode='a'"):
+            CALLS[call](reader)
+        assert len(reader) == 25
+        reader.sample(5)
+    assert contents(buffer.path) == before
+
+
+def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
+    errors = {name: getattr(db, name) for name in db.__all__ if name.endswith("Error")}
+    assert len(errors) == 11
+    assert all(issubclass(error, db.DiskBufferError) for error in errors.values())
+    assert issubclass(db.InputError, ValueError)
+    assert issubclass(db.EmptyBufferError, LookupError)
+    for error in (db.LockedError, db.NotAStoreError, db.FormatError, db.CorruptionError, db.ReadOnlyError):
+        assert issubclass(error, OSError)

@@ -1,0 +1,411 @@
+"""The loader: the same batches as by hand, ahead of the learner; and sampling from many threads beside one that adds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import diskbuffer as db
+
+if TYPE_CHECKING:
+    from conftest import Experience, Feeder
+
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none"),
+]
+DEVICES = [None, "cpu", torch.device("cpu"), pytest.param("cuda", marks=gpu)]
+
+
+@pytest.fixture
+def world(experience: type[Experience]) -> Experience:
+    return experience(2)
+
+
+@pytest.fixture
+def buffer(tmp_path: Path, world: Experience, feeder: type[Feeder]) -> Iterator[db.ReplayBuffer]:
+    with world.open(tmp_path / "store", frame_stack=2, segment_rows=64, seed=11) as buffer:
+        feeder(world, buffer).add(200)
+        yield buffer
+
+
+def take(loader: Any, n: int) -> list[dict[str, Any]]:
+    return [on_cpu(batch, copy=True) for batch in itertools.islice(loader, n)]
+
+
+def on_cpu(batch: dict[str, Any], *, copy: bool = False) -> dict[str, Any]:
+    return {name: value.cpu().clone() if copy else value.cpu() for name, value in batch.items()}
+
+
+def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a.keys() == b.keys()
+        for name, value in a.items():
+            assert torch.equal(value, b[name]), name
+
+
+def loading() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("diskbuffer-load")]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (3, None), (8, 4)])
+def test_a_loader_gives_the_batches_of_a_uniform_draw_with_the_same_seed(
+    device: Any, prefetch: int, threads: int | None, buffer: db.ReplayBuffer, world: Experience
+) -> None:
+    by_hand = db.Uniform(seed=7)
+    expected = [on_cpu(buffer.sample(32, by_hand), copy=True) for _ in range(25)]
+    loader = buffer.loader(32, db.Uniform(seed=7), device=device, prefetch=prefetch, threads=threads)
+    loaded = take(loader, 25)
+    assert_same(loaded, expected)
+    for batch in loaded:
+        world.check_batch(batch, stack=2)
+
+
+def test_batches_on_another_device_have_its_shapes(buffer: db.ReplayBuffer) -> None:
+    expected = buffer.sample(16)
+    for batch in itertools.islice(buffer.loader(16, device=torch.device("meta")), 5):
+        assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
+            name: (value.shape, value.dtype) for name, value in expected.items()
+        }
+        assert all(value.device.type == "meta" for value in batch.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none")
+def test_batches_on_a_gpu_stay_as_they_are_while_it_computes(buffer: db.ReplayBuffer, world: Experience) -> None:
+    kept, weight = [], torch.randn(2000, 2000, device="cuda")
+    for batch in itertools.islice(buffer.loader(64, device="cuda", prefetch=2), 40):
+        weight = weight @ weight / 2000  # the copies run beside this
+        kept.append(batch)
+    for batch in kept:
+        assert all(value.is_cuda for value in batch.values())
+        world.check_batch(on_cpu(batch), stack=2)
+
+
+# Threads
+
+
+def test_leaving_the_loop_stops_the_threads(buffer: db.ReplayBuffer) -> None:
+    assert loading() == []
+    for n, _ in enumerate(buffer.loader(8, prefetch=4, threads=3)):
+        assert len(loading()) == 3
+        if n == 5:
+            break
+    assert loading() == []
+
+
+def test_an_error_in_the_loop_stops_the_threads(buffer: db.ReplayBuffer) -> None:
+    def learn() -> None:
+        for _ in buffer.loader(8):
+            raise RuntimeError("the learner's own")
+
+    with pytest.raises(RuntimeError, match="the learner's own") as caught:
+        learn()
+    del caught  # its traceback holds the loop
+    assert loading() == []
+
+
+def test_two_loops_at_once_do_not_disturb_each_other(buffer: db.ReplayBuffer) -> None:
+    one, other = buffer.loader(8, db.Uniform(1)), buffer.loader(8, db.Uniform(2))
+    pairs = [(on_cpu(a, copy=True), on_cpu(b, copy=True)) for a, b in itertools.islice(zip(one, other, strict=False), 10)]
+    assert_same([a for a, _ in pairs], take(buffer.loader(8, db.Uniform(1)), 10))
+    assert_same([b for _, b in pairs], take(buffer.loader(8, db.Uniform(2)), 10))
+
+
+def test_a_loop_goes_on_where_the_last_one_was_left(buffer: db.ReplayBuffer) -> None:
+    loader = buffer.loader(8, db.Uniform(3), prefetch=5)
+    assert_same(take(loader, 4) + take(loader, 3), take(buffer.loader(8, db.Uniform(3)), 7))
+
+
+def test_the_time_that_a_learner_waited_is_counted(buffer: db.ReplayBuffer) -> None:
+    loader = buffer.loader(8)
+    begin = time.perf_counter()
+    take(loader, 20)
+    assert 0 < loader.waited <= time.perf_counter() - begin
+
+
+# Batches that are kept
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kept_batches_are_not_overwritten(device: Any, buffer: db.ReplayBuffer, world: Experience) -> None:
+    kept = list(itertools.islice(buffer.loader(16, device=device, prefetch=2), 60))
+    for batch in kept:
+        world.check_batch(on_cpu(batch), stack=2)
+    assert len({tuple(batch["steps"].tolist()) for batch in kept}) == 60
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda batch: batch["next_obs"],
+        lambda batch: batch["obs"][3:5],
+        lambda batch: batch["action"].view(4, 4),
+        lambda batch: batch["obs"].numpy(),
+        lambda batch: batch["obs"][:, -1].numpy()[2:3],
+        lambda batch: memoryview(batch["reward"].numpy()),
+        lambda batch: batch["steps"],
+    ],
+)
+@pytest.mark.parametrize("how", ["loader", "sample"])
+def test_a_part_that_is_kept_is_not_overwritten(keep: Callable[[Any], Any], how: str, buffer: db.ReplayBuffer) -> None:
+    kept, copies = [], []
+    batches = buffer.loader(16) if how == "loader" else (buffer.sample(16) for _ in itertools.count())
+    for batch in itertools.islice(batches, 30):
+        kept.append(keep(batch))
+        copies.append(np.asarray(kept[-1]).copy())
+        del batch
+    for part, copy in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(np.asarray(part), copy)
+
+
+def test_batches_that_are_not_kept_use_the_same_memory_again(buffer: db.ReplayBuffer) -> None:
+    places = set()
+    for batch in itertools.islice(buffer.loader(16, prefetch=2), 60):
+        places.add(batch["obs"].data_ptr())
+    assert len(places) < 20
+
+
+# Errors
+
+
+def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 8) -> None:
+    """Flip a bit in the middle of a chunk of the first slot's sealed shard."""
+    data = bytearray(path.read_bytes())
+    entries = np.frombuffer(data, np.int64)[-2 * rows // chunk_rows :].reshape(-1, 2)
+    at, size = entries[chunk].tolist()
+    with path.open("r+b") as file:
+        file.seek(at + size // 2)
+        file.write(bytes([data[at + size // 2] ^ 4]))
+
+
+@pytest.fixture
+def damaged(buffer: db.ReplayBuffer) -> tuple[int, list[int]]:
+    """Damage chunk 2 of a sealed segment of `buffer`; return its stream, and the steps of its rows."""
+    buffer.seal()
+    table = {name: np.fromfile(buffer.path / "_segments" / name / "c.0", np.int64) for name in ("stream", "first_row", "length")}
+    slot = int(np.flatnonzero((table["first_row"] == 64) & (table["length"] > 0))[0])
+    damage(buffer.path / "obs" / f"c.{slot}.0.0", 2)
+    stream = int(table["stream"][slot])
+    return stream, [position * 2 + stream for position in range(64 + 16, 64 + 24)]
+
+
+def test_a_damaged_chunk_is_named_by_sample_and_at(
+    damaged: tuple[int, list[int]], buffer: db.ReplayBuffer, world: Experience
+) -> None:
+    stream, steps = damaged
+    message = rf"'obs', rows 80 to 87 of stream {stream}.*checksum"
+    some = [step for step in steps if not world.is_last(stream, np.array(step // 2))]
+    for step in some:
+        with pytest.raises(db.CorruptionError, match=message):
+            buffer.at([step])
+    with pytest.raises(db.CorruptionError, match=message):
+        take((buffer.sample(32) for _ in range(200)), 200)
+    fine = [10, 12, 14]
+    world.check_batch(buffer.at(fine), stack=2)  # the others can be read
+
+
+@pytest.mark.parametrize("device", [None, torch.device("meta")])
+def test_an_error_in_a_thread_reaches_the_learner(device: Any, damaged: tuple[int, list[int]], buffer: db.ReplayBuffer) -> None:
+    stream, _ = damaged
+    with pytest.raises(db.CorruptionError, match=rf"'obs', rows 80 to 87 of stream {stream}.*checksum"):
+        take(buffer.loader(32, device=device, threads=2), 200)
+    assert loading() == []
+
+
+def test_an_error_comes_in_its_turn_and_a_new_loop_goes_on_there(damaged: tuple[int, list[int]], buffer: db.ReplayBuffer) -> None:
+    def until_it_fails(batches: Iterator[Any]) -> int:
+        delivered: list[Any] = []
+        with pytest.raises(db.CorruptionError):
+            delivered.extend(batches)  # keeps what came before the error
+        return len(delivered)
+
+    by_hand, sampler = db.Uniform(9), db.Uniform(9)
+    expected = until_it_fails(buffer.sample(4, by_hand) for _ in itertools.count())
+    assert until_it_fails(iter(buffer.loader(4, sampler, prefetch=6, threads=3))) == expected
+    assert sampler.state_dict() == by_hand.state_dict()
+    assert loading() == []
+
+
+def test_an_index_entry_that_points_outside_is_found(buffer: db.ReplayBuffer) -> None:
+    buffer.seal()
+    buffer.close()
+    for file in (buffer.path / "obs").glob("c.*"):
+        data = bytearray(file.read_bytes())
+        data[-128:] = np.array([[2**40, 100]] * 8, np.int64).tobytes()
+        file.write_bytes(data)
+    with db.ReplayBuffer(buffer.path, mode="r") as reader, pytest.raises(db.CorruptionError, match="index points outside"):
+        reader.sample(32)
+
+
+def test_a_shard_that_was_cut_short_is_found(buffer: db.ReplayBuffer) -> None:
+    buffer.seal()
+    buffer.close()
+    for file in (buffer.path / "obs").glob("c.*"):
+        with file.open("r+b") as shard:
+            shard.truncate(100)
+    with db.ReplayBuffer(buffer.path, mode="r") as reader, pytest.raises(db.CorruptionError):
+        reader.sample(32)
+
+
+# Resume
+
+
+@pytest.mark.parametrize("prefetch", [1, 3, 9])
+def test_a_loader_that_is_resumed_gives_the_batches_of_one_that_was_not_interrupted(
+    prefetch: int, buffer: db.ReplayBuffer, world: Experience
+) -> None:
+    state = buffer.state_dict()
+    expected = take(buffer.loader(16), 12)
+    buffer.load_state_dict(state)
+    loaded = take(buffer.loader(16, prefetch=prefetch), 5)  # others were drawn ahead, and are thrown away
+    saved = json.loads(json.dumps(buffer.state_dict()))
+    buffer.close()
+    with db.ReplayBuffer(buffer.path, seed=99) as again:
+        again.load_state_dict(saved)
+        loaded += take(again.loader(16, prefetch=prefetch), 7)
+    assert_same(loaded, expected)
+
+
+def test_a_state_saved_within_the_loop_counts_the_batches_that_were_delivered(buffer: db.ReplayBuffer) -> None:
+    for n, _ in enumerate(buffer.loader(8, prefetch=6)):
+        assert buffer.state_dict()["loader"]["batches"] == n + 1
+        if n == 10:
+            break
+    assert buffer.state_dict()["sample"]["batches"] == 0
+
+
+def test_sample_and_loader_can_be_resumed_apart(buffer: db.ReplayBuffer) -> None:
+    state = buffer.state_dict()
+    first = [on_cpu(buffer.sample(8), copy=True) for _ in range(3)] + take(buffer.loader(8), 3)
+    buffer.load_state_dict(state)
+    loaded = take(buffer.loader(8), 3)
+    assert_same([on_cpu(buffer.sample(8), copy=True) for _ in range(3)] + loaded, first)
+
+
+# Beside a thread that adds
+
+
+def run(*tasks: Callable[[threading.Event], None]) -> None:
+    """Run tasks in threads, until the first is done; raise what one of them raised."""
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def work(task: Callable[[threading.Event], None]) -> None:
+        try:
+            task(done)
+        except BaseException as error:  # noqa: BLE001  raised below
+            errors.append(error)
+            done.set()
+
+    threads = [threading.Thread(target=work, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    done.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("how", ["add", "extend"])
+def test_sampling_threads_beside_one_that_adds_and_evicts_get_right_bytes(
+    stack: int, how: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, batches = experience(2), [0] * 4
+    with world.open(tmp_path / "store", 300, frame_stack=stack, segment_rows=16, threads=2) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+
+        def add(done: threading.Event) -> None:
+            until, n = time.monotonic() + 2, 0
+            while time.monotonic() < until and not done.is_set():
+                n += 1
+                if how == "add":
+                    feed.add()
+                else:
+                    feed.extend(n % 2, 1 + n % 50)
+
+        def sample(number: int) -> Callable[[threading.Event], None]:
+            def work(done: threading.Event) -> None:
+                sampler = db.Uniform(number)
+                while not done.is_set():
+                    batch = buffer.sample(48, sampler)
+                    world.check_batch(batch, stack)
+                    batches[number] += 1
+
+            return work
+
+        run(add, *(sample(number) for number in range(4)))
+        assert min(batches) > 5
+        assert buffer.stats()["added"] > 300
+        assert buffer.stats()["seal_error"] is None
+        world.check(buffer)
+
+
+def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, batches = experience(2), 0
+    with world.open(tmp_path / "store", 300, frame_stack=4, segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+
+        def add(done: threading.Event) -> None:
+            until = time.monotonic() + 2
+            while time.monotonic() < until and not done.is_set():
+                feed.add()
+
+        def learn(done: threading.Event) -> None:
+            nonlocal batches
+            kept: list[Any] = []
+            for batch in buffer.loader(48, threads=2):
+                world.check_batch(batch, 4)
+                kept = [*kept[-3:], batch]
+                batches += 1
+                if done.is_set():
+                    break
+            for batch in kept:
+                world.check_batch(batch, 4)
+
+        run(add, learn)
+        assert batches > 20
+        assert buffer.stats()["added"] > 1000
+    assert loading() == []
+
+
+def test_looking_from_another_thread_while_one_adds_is_fine(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2)
+    with world.open(tmp_path / "store", 200, segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(50)
+
+        def add(done: threading.Event) -> None:
+            until = time.monotonic() + 1
+            while time.monotonic() < until and not done.is_set():
+                feed.add()
+
+        def look(done: threading.Event) -> None:
+            while not done.is_set():
+                assert 100 <= len(buffer) <= 200 + 2 * 16
+                episodes = buffer.episodes
+                assert 100 <= episodes.length.sum() <= 200 + 2 * 16
+                assert buffer.stats()["steps"] >= 100
+                assert "store" in repr(buffer)
+
+        run(add, look)

@@ -1,0 +1,412 @@
+"""Four Zarr readers return the same bytes as we do: whether the store is empty, live, killed, closed, or wrapped around."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore
+import xarray
+import zarr
+
+import diskbuffer as db
+
+if TYPE_CHECKING:
+    from conftest import Experience, Feeder, Writers
+
+Array = npt.NDArray[Any]
+Read = Callable[[Path, str], Array]
+
+
+def with_zarr_python(root: Path, path: str) -> Array:
+    array = zarr.open_group(str(root), mode="r")[path]
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[...])
+
+
+def with_zarrs(root: Path, path: str) -> Array:
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        return with_zarr_python(root, path)
+
+
+def with_tensorstore(root: Path, path: str) -> Array:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(root / path)}}
+    return np.asarray(tensorstore.open(spec, read=True).result().read().result())
+
+
+def with_xarray(root: Path, path: str) -> Array:
+    *parents, name = path.split("/")
+    with xarray.open_zarr(root, group="/".join(parents) or None, consolidated=not parents) as data:
+        return np.asarray(data[name])
+
+
+READERS = {
+    "zarr-python": with_zarr_python,
+    "zarrs": with_zarrs,
+    "tensorstore": with_tensorstore,
+    "xarray": with_xarray,
+}
+
+
+def arrays_of(root: Path) -> dict[str, Any]:
+    """Return the metadata of every array below a group, by path."""
+    files = {str(file.parent.relative_to(root)): json.loads(file.read_bytes()) for file in root.rglob("zarr.json")}
+    return {path: metadata for path, metadata in files.items() if metadata["node_type"] == "array"}
+
+
+def packed_columns(root: Path) -> set[str]:
+    return {path for path, metadata in arrays_of(root).items() if metadata["codecs"][0]["name"] == "sharding_indexed"}
+
+
+class Rows:
+    """The rows of each stream, as one Zarr reader finds them."""
+
+    def __init__(self, root: Path, read: Read) -> None:
+        self._root, self._read = root, read
+        self._length = read(root, "_segments/length")  # first: it is written last
+        self._stream, self._first = read(root, "_segments/stream"), read(root, "_segments/first_row")
+        self.attributes = json.loads((root / "zarr.json").read_bytes())["attributes"]["diskbuffer"]
+        self.segment_rows = int(self.attributes["segment_rows"])
+
+    def positions(self, stream: int) -> Array:
+        """Positions of the rows that are there, ascending."""
+        slots = self._slots(stream)
+        first, length = self._first[slots], self._length[slots]
+        found = [np.arange(begin, begin + n) for begin, n in zip(first, length, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def _slots(self, stream: int) -> Array:
+        slots = np.flatnonzero((self._length > 0) & (self._stream == stream))
+        return slots[np.argsort(self._first[slots])]
+
+    def in_column(self, path: str, stream: int, positions: Array) -> Array:
+        slots = self._slots(stream)
+        slot = slots[np.searchsorted(self._first[slots], positions, side="right") - 1]
+        return np.asarray(self._read(self._root, path)[slot * self.segment_rows + positions % self.segment_rows])
+
+    def in_tail(self, path: str, stream: int, positions: Array) -> Array:
+        tail = self._read(self._root, f"_tail/{path}")[stream]
+        return np.asarray(tail[positions % len(tail)])
+
+
+def expected_rows(buffer: db.ReplayBuffer, path: str) -> dict[int, dict[int, Array]]:
+    """Return what we say is in the rows of each stream: of observations those after steps, too."""
+    found: dict[int, dict[int, Array]] = {stream: {} for stream in range(buffer.n_envs)}
+    index = buffer._reader.index
+    streams, positions, _ = index.locate(np.arange(len(buffer)))
+    if len(buffer) == 0:
+        return found
+    batch = buffer.at(positions * buffer.n_envs + streams)
+    for name, shift in ((path, 0), ("next_" + path, 1)):
+        value: Any = batch
+        for part in name.split("/"):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            for stream, position, row in zip(streams, positions, value.numpy(), strict=True):
+                found[int(stream)][int(position) + shift] = row
+    return found
+
+
+def check(root: Path, buffer: db.ReplayBuffer, read: Read, *, closed: bool) -> int:
+    """Compare all rows of all columns; return how many there are."""
+    rows, n = Rows(root, read), 0
+    columns = buffer.columns
+    packed = packed_columns(root)
+    for path, column in columns.items():
+        if path == "is_last":
+            continue
+        for stream, expected in expected_rows(buffer, path).items():
+            n += len(expected)
+            at = np.array(sorted(expected), np.int64)
+            values = np.array([expected[p] for p in at.tolist()]).reshape(-1, *column.shape)
+            there = rows.positions(stream)
+            assert np.isin(at, there).all()
+            if len(at) == 0:
+                continue
+            found, head = rows.in_column(path, stream, at), int(there[-1])
+            assert found.dtype == column.np_dtype
+            if closed or path not in packed:
+                np.testing.assert_array_equal(found, values, err_msg=f"{path} of stream {stream}")
+                continue
+            tail_rows = arrays_of(root)[f"_tail/{path}"]["shape"][1]
+            right, missing = (
+                np.array([(a == b).all() for a, b in zip(found, other, strict=True)]) for other in (values, np.zeros_like(values))
+            )
+            assert (right | missing).all(), f"{path} of stream {stream}: a chunk that is there has other bytes"
+            assert right[at <= head - tail_rows].all(), f"{path} of stream {stream}: neither in the column nor in the tail"
+            np.testing.assert_array_equal(rows.in_tail(path, stream, at[~right]), values[~right])
+    for stream in range(buffer.n_envs):  # an episode's last row is no step, and the only such
+        there = rows.positions(stream)
+        last = there[rows.in_column("is_last", stream, there)] if len(there) else there
+        steps = set(expected_rows(buffer, "terminated")[stream])
+        assert not steps & set(last.tolist())
+        assert steps | set(last.tolist()) | set(there[-1:].tolist()) == set(there.tolist())
+    return n
+
+
+def of_nested_dicts(root: Path) -> db.ReplayBuffer:
+    """A buffer with observations in nested dicts, packed and flat, of many dtypes, and a packed column of steps."""
+    columns = {
+        "obs/camera/left": db.Column((34, 33), "uint8"),
+        "obs/camera/depth": db.Column((20, 20), "float32"),
+        "obs/joints": db.Column((3,), "float64"),
+        "action/move": db.Column((2,), "int16"),
+        "action/grip": db.Column((), "bool"),
+        "reward": db.Column((), "float64"),
+    }
+    extra = {"state": db.Column((70, 2), "complex64"), "count": db.Column((), "uint32")}
+    return db.ReplayBuffer(root, columns=columns, extra=extra, segment_rows=16)
+
+
+def add_nested(buffer: db.ReplayBuffer, steps: int) -> None:
+    def obs(t: int) -> dict[str, Any]:
+        rng = np.random.default_rng(t)
+        left, depth = rng.integers(1, 9, (34, 33)).astype(np.uint8), rng.normal(size=(20, 20)).astype(np.float32)
+        return {"camera": {"left": left, "depth": depth}, "joints": rng.normal(size=3)}
+
+    for t in range(steps):
+        rng = np.random.default_rng(1000 + t)
+        buffer.add(
+            obs(t),
+            {"move": rng.integers(-99, 99, 2), "grip": t % 3 == 0},
+            rng.normal(),
+            obs(t + 1),
+            False,
+            t == 20,
+            state=(rng.normal(size=(70, 2)) + 1j * rng.normal(size=(70, 2))).astype(np.complex64),
+            count=t + 2**31,
+        )
+        if t == 20:
+            buffer.cut_off()
+
+
+def test_all_four_read_an_empty_store(tmp_path: Path, experience: type[Experience]) -> None:
+    with experience(2).open(tmp_path / "store", 100) as buffer:
+        for read in READERS.values():
+            assert check(tmp_path / "store", buffer, read, closed=False) == 0
+            assert not read(tmp_path / "store", "obs").any()
+            assert len(read(tmp_path / "store", "obs")) == len(read(tmp_path / "store", "action")) > 100
+
+
+def live(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    buffer = world.open(root, segment_rows=32)
+    feed = feeder(world, buffer)
+    feed.add(100)
+    buffer.seal()
+    feed.extend(1, 77)
+    feed.add(75)
+    return buffer, False
+
+
+def killed(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    writers.start(root, world, "seal", steps=203, segment_rows=32)
+    writers.wait_for(204)
+    writers.kill()
+    return db.ReplayBuffer(root, mode="r"), False
+
+
+def killed_and_opened_again(
+    root: Path, world: Experience, feeder: type[Feeder], writers: Writers
+) -> tuple[db.ReplayBuffer, bool]:
+    killed(root, world, feeder, writers)[0].close()
+    buffer = db.ReplayBuffer(root)
+    feeder(world, buffer).add(9)
+    return buffer, False
+
+
+def closed(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    live(root, world, feeder, writers)[0].close()
+    return db.ReplayBuffer(root, mode="r"), True
+
+
+def closed_and_opened_again(
+    root: Path, world: Experience, feeder: type[Feeder], writers: Writers
+) -> tuple[db.ReplayBuffer, bool]:
+    live(root, world, feeder, writers)[0].close()
+    buffer = db.ReplayBuffer(root)
+    feeder(world, buffer).add(3)
+    return buffer, False
+
+
+def wrapped_around(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) -> tuple[db.ReplayBuffer, bool]:
+    buffer = world.open(root, 120, segment_rows=16)
+    feed = feeder(world, buffer)
+    for _ in range(5):
+        feed.add(100)
+        feed.extend(0, 150)
+    assert len(buffer) < 200
+    return buffer, False
+
+
+def wrapped_around_and_closed(
+    root: Path, world: Experience, feeder: type[Feeder], writers: Writers
+) -> tuple[db.ReplayBuffer, bool]:
+    wrapped_around(root, world, feeder, writers)[0].close()
+    return db.ReplayBuffer(root, mode="r"), True
+
+
+@pytest.mark.parametrize(
+    "state", [live, killed, killed_and_opened_again, closed, closed_and_opened_again, wrapped_around, wrapped_around_and_closed]
+)
+def test_all_four_read_the_same_bytes_as_we_do(
+    state: Callable[..., tuple[db.ReplayBuffer, bool]],
+    tmp_path: Path,
+    experience: type[Experience],
+    feeder: type[Feeder],
+    writers: Writers,
+) -> None:
+    world = experience(2)
+    buffer, everything_in_columns = state(tmp_path / "store", world, feeder, writers)
+    with buffer:
+        assert world.check(buffer) >= 120
+        for read in READERS.values():
+            assert check(tmp_path / "store", buffer, read, closed=everything_in_columns) > 600
+
+
+def test_all_four_read_nested_observations_live_and_closed(tmp_path: Path) -> None:
+    with of_nested_dicts(tmp_path / "store") as buffer:
+        add_nested(buffer, 61)
+        for read in READERS.values():
+            assert check(tmp_path / "store", buffer, read, closed=False) > 600
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
+        for read in READERS.values():
+            assert check(tmp_path / "store", buffer, read, closed=True) > 600
+
+
+@pytest.mark.parametrize("reader", ["zarr-python", "zarrs", "tensorstore"])
+def test_reading_while_steps_are_added_never_fails_nor_gives_wrong_bytes(
+    reader: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, root, read = experience(), tmp_path / "store", READERS[reader]
+    errors: list[BaseException] = []
+    done, reads = threading.Event(), 0
+
+    def compare() -> None:
+        rows = Rows(root, read)
+        there = rows.positions(0)
+        if len(there) == 0:
+            return
+        found = rows.in_column("obs", 0, there)
+        packed = np.array(found.reshape(len(there), -1)[:, 8:].all(axis=1))
+        assert packed[there <= there[-1] - tail_rows].all()
+        np.testing.assert_array_equal(found[packed], world.frames(0, there[packed]))
+        steps = there[:-1][~world.is_last(0, there[:-1])]
+        np.testing.assert_array_equal(rows.in_column("action", 0, steps), world.actions(0, steps))
+
+    def keep_reading() -> None:
+        nonlocal reads
+        try:
+            while not done.is_set() or reads < 50:
+                compare()
+                reads += 1
+        except BaseException as error:  # noqa: BLE001  the test's own thread raises it
+            errors.append(error)
+
+    with world.open(root, 1000, segment_rows=64) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+        tail_rows = arrays_of(root)["_tail/obs"]["shape"][1]
+        thread = threading.Thread(target=keep_reading)
+        thread.start()
+        added, until = 100, time.monotonic() + 20
+        while thread.is_alive() and reads < 60 and time.monotonic() < until:
+            if added < 950:  # nothing is evicted: a reader of the whole array would see the slot filled again
+                feed.add()
+                added += 1
+            time.sleep(0.0003)
+        done.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+    assert reads >= 50
+    assert added > 500
+
+
+# Metadata
+
+
+def test_packed_columns_have_the_codecs_of_the_format(tmp_path: Path) -> None:
+    of_nested_dicts(tmp_path / "store").close()
+    packed = packed_columns(tmp_path / "store")
+    assert packed == {"obs/camera/left", "obs/camera/depth", "state"}
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    arrays = arrays_of(tmp_path / "store")
+    for path, metadata in arrays.items():
+        as_bytes = {"name": "bytes"} if metadata["data_type"] in ("uint8", "bool") else little
+        if path not in packed:
+            assert metadata["codecs"] == [as_bytes], path
+            continue
+        (sharding,) = metadata["codecs"]
+        assert sharding["name"] == "sharding_indexed"
+        blosc = {"cname": "lz4hc", "clevel": 4, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
+        assert sharding["configuration"] == {
+            "chunk_shape": [8, *metadata["shape"][1:]],
+            "codecs": [as_bytes, {"name": "blosc", "configuration": blosc}, {"name": "crc32c"}],
+            "index_codecs": [little],
+            "index_location": "end",
+        }
+        assert metadata["chunk_grid"]["configuration"]["chunk_shape"] == [16, *metadata["shape"][1:]]
+
+
+def test_every_array_names_its_dimensions_and_shares_the_rows(tmp_path: Path) -> None:
+    of_nested_dicts(tmp_path / "store").close()
+    arrays = arrays_of(tmp_path / "store")
+    assert len(arrays) > 20
+    sizes: dict[str, set[int]] = {}
+    for path, metadata in arrays.items():
+        names = metadata["dimension_names"]
+        assert len(names) == len(set(names)) == len(metadata["shape"]), path
+        assert all(isinstance(name, str) for name in names), path
+        expected = {"_segments": "slot", "_tail": "stream"}.get(path.split("/")[0], "row")
+        assert names[0] == expected
+        for name, size in zip(names, metadata["shape"], strict=True):
+            sizes.setdefault(name, set()).add(size)
+    assert len(sizes["row"]) == len(sizes["slot"]) == 1
+    assert sizes["row"] == {16 * slots for slots in sizes["slot"]}
+
+
+def test_zarr_lists_the_store_without_a_warning_and_as_its_consolidated_metadata_does(tmp_path: Path) -> None:
+    with of_nested_dicts(tmp_path / "store") as buffer:
+        add_nested(buffer, 40)
+        buffer.seal()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            listed = dict(zarr.open_group(str(tmp_path / "store"), mode="r", use_consolidated=False).members(max_depth=None))
+            known = dict(zarr.open_group(str(tmp_path / "store"), mode="r", use_consolidated=True).members(max_depth=None))
+        assert set(listed) == set(known) > {"obs/camera/left", "action/grip", "reward", "_segments/length", "_tail/state"}
+        for path, node in listed.items():
+            if isinstance(node, zarr.Array):
+                assert node.metadata.to_dict() == known[path].metadata.to_dict(), path
+        assert set(buffer.zarr.attrs["diskbuffer"]["columns"]) == set(buffer.columns)  # type: ignore[arg-type, index, call-overload]
+
+
+def test_the_group_that_the_buffer_gives_cannot_be_written_to(tmp_path: Path) -> None:
+    with of_nested_dicts(tmp_path / "store") as buffer:
+        add_nested(buffer, 5)
+        array = buffer.zarr["action/move"]
+        assert isinstance(array, zarr.Array)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_only_files_of_zarr_are_in_the_store(tmp_path: Path) -> None:
+    with of_nested_dicts(tmp_path / "store") as buffer:
+        add_nested(buffer, 40)
+        buffer.seal()
+    arrays = arrays_of(tmp_path / "store")
+    data = [file for file in (tmp_path / "store").rglob("*") if file.is_file() and file.name != "zarr.json"]
+    for file in data:
+        path = str(file.parent.relative_to(tmp_path / "store"))
+        assert path in arrays, f"{file.name} is not in an array's directory"
+        if not file.name.startswith("writer."):
+            key = file.name.split(".")
+            assert key[0] == "c"
+            assert len(key) == 1 + len(arrays[path]["shape"])
