@@ -12,7 +12,7 @@ import numpy as np
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
-from diskbuffer.store.layout import Layout, chunk_rows_of, segment_rows_of
+from diskbuffer.store.layout import Layout, chunk_rows_of, segment_rows_of, tail_rows_of
 
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
 
@@ -34,13 +34,15 @@ class Wanted:
         if self.schema is None:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
         streams = self.n_envs or 1
+        chunk_rows = chunk_rows_of(self.schema)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema)
         return Layout(
             self.schema,
             self.capacity,
             streams,
             rows,
-            chunk_rows_of(self.schema),
+            chunk_rows,
+            tail_rows_of(chunk_rows),
             self.frame_stack or 1,
             self.padding or "first",
             self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),

@@ -54,8 +54,7 @@ class Log:
         """Make room for a step in every stream. The only place where `add` meets the disk, and its errors."""
         self.writer.prepare(self._index.heads, self._index.add_slot)
         self._leave_behind()
-        left_at = self._index.table[:, LOW] + (self._left + 1) * self._rows + self._index.context
-        self.limits = np.minimum(self.writer.limits, left_at + 2)
+        self.limits = np.minimum(self.writer.limits, self._left_at() + 2)
 
     def pack(self) -> None:
         """Have every complete segment wait for being sealed."""
@@ -86,10 +85,15 @@ class Log:
             self.sealer.forget(slot)
             self._store.evict(slot)
 
+    def _left_at(self) -> Int64:
+        """Return the positions from which on each stream's next segment is left behind."""
+        left_at: Int64 = self._index.table[:, LOW] + (self._left + 1) * self._rows + self._index.context
+        return left_at
+
     def _leave_behind(self) -> None:
         """Note segments that no stack of a later step reaches back into."""
         table, context = self._store.table, self._index.context
-        for stream in range(self._streams):
+        for stream in np.flatnonzero(self._index.heads >= self._left_at()).tolist():
             head, low = self._index.table[stream, [HEAD, LOW]].tolist()
             while head >= (left_at := low + (int(self._left[stream]) + 1) * self._rows + context):
                 if self.writer.is_open(stream, left_at - context - 1):

@@ -52,6 +52,11 @@ def chunk_rows_of(schema: Schema) -> dict[str, int]:
     return chosen
 
 
+def tail_rows_of(chunk_rows: Mapping[str, int]) -> int:
+    """Choose how many rows a stream's tail holds: eight chunks, so that one half is packed while the other fills."""
+    return 8 * max(chunk_rows.values(), default=1)
+
+
 def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:
     """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most."""
     heaviest = max((column.row_bytes for column in schema.columns.values()), default=1)
@@ -79,6 +84,7 @@ class Layout:
     streams: int
     segment_rows: int
     chunks_of: Mapping[str, int]
+    tail_rows: int
     frame_stack: int = 1
     padding: str = "first"
     autoreset: str = "disabled"
@@ -92,11 +98,6 @@ class Layout:
     def flat(self) -> tuple[str, ...]:
         """Paths of the flat columns."""
         return tuple(path for path in self.schema if path not in self.chunks_of)
-
-    @cached_property
-    def tail_rows(self) -> int:
-        """Rows a stream's tail holds: eight chunks, so that chunks are packed several at a time."""
-        return 8 * max(self.chunks_of.values(), default=1)
 
     def chunk_rows(self, path: str) -> int:
         """Rows of a packed column that are compressed together."""
@@ -145,6 +146,7 @@ class Layout:
             "autoreset": self.autoreset,
             "codec": dict(zip(("cname", "clevel"), codec.SEALED, strict=True)),
             "chunk_rows": dict(self.chunks_of),
+            "tail_rows": self.tail_rows,
             "columns": self.schema.to_attributes(),
         }
 
@@ -167,6 +169,7 @@ class Layout:
                 int(found["streams"]),
                 int(found["segment_rows"]),
                 {str(path): int(rows) for path, rows in found["chunk_rows"].items()},
+                int(found["tail_rows"]),
                 int(found["frame_stack"]),
                 str(found["padding"]),
                 str(found["autoreset"]),
@@ -174,6 +177,7 @@ class Layout:
             rows = layout.segment_rows
             sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
             sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema for p, n in layout.chunks_of.items())
+            sane = sane and layout.tail_rows % 8 == 0 and 8 <= layout.tail_rows <= 2**20
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
             sane = sane and (layout.capacity is None or layout.capacity > 0)
         except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
