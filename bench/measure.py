@@ -18,23 +18,30 @@ import numpy as np
 PACKAGES = ("diskbuffer", "numpy", "torch", "zarr", "numcodecs", "numba", "stable-baselines3")
 
 
-def in_turn(rounds: int, competitors: Mapping[str, Callable[[Any], Any]], given: Callable[[], Any]) -> dict[str, list[float]]:
-    """Time each competitor once a round on the round's input; return seconds by name. The order moves on every round."""
-    names = list(competitors)
+def in_turn(
+    rounds: int, competitors: Mapping[str, Callable[[Any], Any]], given: Callable[[], Any], each: int = 1
+) -> dict[str, list[float]]:
+    """Time the competitors in turn, `each` calls of one on inputs that the others get, too; return seconds by name.
+
+    With several calls in a row a competitor's median call finds the CPU's caches as it left them itself, as in a loop that
+    samples; with one, as the competitor before left them.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
-    for turn in range(rounds):
-        value = given()
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            begin = time.perf_counter()
-            result = competitors[name](value)
-            seconds[name].append(time.perf_counter() - begin)
-            del result
+    for _ in range(rounds):
+        values = [given() for _ in range(each)]
+        for name, call in competitors.items():
+            for value in values:
+                begin = time.perf_counter()
+                result = call(value)
+                seconds[name].append(time.perf_counter() - begin)
+                del result
     return seconds
 
 
-def ratio(a: list[float], b: list[float]) -> float:
-    """Return the median of a's time over b's, round by round."""
-    return float(np.median(np.array(a) / np.array(b)))
+def ratio(a: list[float], b: list[float], each: int = 1) -> float:
+    """Return the median, over rounds, of a's time over b's, which are each the median of the round's calls."""
+    one, other = (np.median(np.reshape(seconds, (-1, each)), axis=1) for seconds in (a, b))
+    return float(np.median(one / other))
 
 
 def quantiles(seconds: list[float], unit: float = 1e3) -> dict[str, float]:

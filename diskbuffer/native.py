@@ -104,22 +104,6 @@ load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32
 store_i64, store_u32, store_u8 = _storer(types.int64, 64), _storer(types.uint32, 32), _storer(types.uint8, 8)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(_: Any, address: Any) -> Any:
-    """Have the CPU fetch a cache line that will be read soon; harmless for any address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, i32 = llvmlite.ir.IntType(8).as_pointer(), llvmlite.ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer], llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [pointer, i32, i32, i32])
-        )
-        read, keep, data = (llvmlite.ir.Constant(i32, n) for n in (0, 3, 1))
-        builder.call(function, [builder.inttoptr(args[0], pointer), read, keep, data])
-        return context.get_dummy_value()
-
-    return types.none(types.intp), codegen
-
-
 @compiled
 def address_of(array: Any) -> int:
     """Return where an array's data lie; six times as fast as ``array.ctypes.data``."""

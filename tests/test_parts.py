@@ -132,7 +132,8 @@ def test_slots_are_at_most_about_two_thousand_and_open_segments_a_sixteenth(capa
 
 
 def layout(**options: Any) -> Layout:
-    values: dict[str, Any] = {"capacity": 1000, "streams": 2, "segment_rows": 64, "chunks_of": chunk_rows_of(FRAMES)}
+    values: dict[str, Any] = {"capacity": 1000, "streams": 2, "segment_rows": 64, "tail_rows": 64}
+    values["chunks_of"] = chunk_rows_of(FRAMES)
     return Layout(FRAMES, **(values | options))
 
 

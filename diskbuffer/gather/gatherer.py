@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gather import kernel, slow
 from diskbuffer.gather.batch import Arrays
+from diskbuffer.gather.helpers import Helpers
 from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
 
@@ -59,7 +59,7 @@ class Gatherer:
         self._largest = largest_chunk
         self.threads = threads
         self.compiled = compiled
-        self._pool: ThreadPoolExecutor | None = None
+        self._helpers = Helpers("diskbuffer-gather")
         self._local = threading.local()
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
         self._batches = 0
@@ -82,26 +82,13 @@ class Gatherer:
             while (part := next(turns)) < parts:
                 self._part(plan, arrays, n * part // parts, n * (part + 1) // parts, advised)
 
-        others = []
-        if threads > 1:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "diskbuffer-gather")
-            others = [self._pool.submit(work) for _ in range(1, threads)]
-        try:
-            work()
-        finally:
-            for other in others:
-                other.exception()  # nobody may write into the arrays any more when this returns
-        for other in others:
-            other.result()
+        self._helpers.share(work, threads - 1)
         if not advised:
             self._cold = _major_faults() - faults > n // _COLD
 
     def close(self) -> None:
         """Stop the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._helpers.close()
 
     def _part(self, plan: Plan, arrays: Arrays, begin: int, end: int, advised: bool) -> None:
         if advised:

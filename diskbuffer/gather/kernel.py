@@ -12,7 +12,7 @@ import numpy as np
 
 from diskbuffer.codec import BAD_ENTRY, decode
 from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
-from diskbuffer.native import compiled, load_i64, madvise, memcpy, memset, prefetch
+from diskbuffer.native import compiled, load_i64, madvise, memcpy, memset
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources
@@ -26,7 +26,6 @@ TAIL = 7  # address of (streams, tail_rows, row)
 ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row again
 TARGET_FIELDS = 9
 
-_PREFETCHED = 1536  # bytes of a chunk; the CPU sees by itself that the rest follows
 _ENTRY_BYTES, _PAGE, _WILLNEED, _EMPTY = 16, 4096, 3, -1
 
 
@@ -49,8 +48,6 @@ def gather(
             sample = targets[t, OUT] + runs[r, SAMPLE] * targets[t, ROWS] * row_bytes
             target = sample + (runs[r, AT] + cut - skip) * row_bytes
             source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
-            if r + 1 < end:
-                _prefetch(targets, runs, sources, t, r + 1, chunk_rows)
             if chunk_rows == 0:
                 memcpy(target, source + offset * row_bytes, count * row_bytes)
             else:
@@ -94,21 +91,6 @@ def gather(
                 else:
                     memcpy(sample + k * row_bytes, target, row_bytes)
     return 0
-
-
-@compiled
-def _prefetch(targets: Any, runs: Any, sources: Any, t: int, r: int, chunk_rows: int) -> None:
-    """Have the CPU fetch the first chunk of the next run while this one is decoded."""
-    source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
-    if chunk_rows == 0:
-        prefetch(source + runs[r, OFFSET] * targets[t, ROW_BYTES])
-        return
-    limit = size - targets[t, CHUNKS] * _ENTRY_BYTES
-    entry = source + limit + runs[r, OFFSET] // chunk_rows * _ENTRY_BYTES
-    at, length = load_i64(entry), load_i64(entry + 8)
-    if 0 <= at <= limit and 0 < length <= limit - at:
-        for line in range(0, min(length, _PREFETCHED), 64):
-            prefetch(source + at + line)
 
 
 @compiled
