@@ -1,6 +1,11 @@
-"""Replay buffers on disk: single frames, compressed, in a Zarr store, sampled faster than from RAM."""
+"""Replay buffers on disk: single frames, compressed, in a Zarr store, sampled faster than from RAM.
 
-from diskbuffer.buffer import ReplayBuffer
+The buffer itself is imported when it is first used, for numba takes a quarter of a second.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from diskbuffer.errors import (
     ClosedError,
     CorruptionError,
@@ -14,9 +19,12 @@ from diskbuffer.errors import (
     SchemaError,
     StackError,
 )
-from diskbuffer.samplers import Uniform
 from diskbuffer.schema import Column
 from diskbuffer.version import __version__
+
+if TYPE_CHECKING:
+    from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer.samplers import Uniform
 
 __all__ = [
     "ClosedError",
@@ -35,3 +43,16 @@ __all__ = [
     "Uniform",
     "__version__",
 ]
+
+_LATER = {"ReplayBuffer": "diskbuffer.buffer", "Uniform": "diskbuffer.samplers"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'diskbuffer' has no attribute {name!r}")
+    globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return __all__
