@@ -4,7 +4,7 @@ The buffer itself is imported when it is first used, for numba takes a quarter o
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import typing
 
 from diskbuffer.errors import (
     ClosedError,
@@ -22,7 +22,7 @@ from diskbuffer.errors import (
 from diskbuffer.schema import Column
 from diskbuffer.version import __version__
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.samplers import Uniform
 
@@ -47,7 +47,7 @@ __all__ = [
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Uniform": "diskbuffer.samplers"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name not in _LATER:
         raise AttributeError(f"module 'diskbuffer' has no attribute {name!r}")
     globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
