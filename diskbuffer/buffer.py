@@ -17,6 +17,7 @@ from diskbuffer.creation import plan_layout, refuse_another
 from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, InputError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.batch import Batch
+from diskbuffer.index import LOW
 from diskbuffer.loader import Loader
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
@@ -436,7 +437,7 @@ class ReplayBuffer:
         with self._store.lock:
             index, layout = self._reader.index, self._store.layout
             log = None if self._recorder is None else self._recorder.log
-            rows = int((index.heads + 1 - index.table[:, 2]).sum())
+            rows = int((index.heads + 1 - index.table[:, LOW]).sum())
             return {
                 "steps": len(self),
                 "added": index.added(),
@@ -465,9 +466,9 @@ class ReplayBuffer:
 
     def close(self) -> None:
         """Write the newest rows to their columns, sync everything, and let another writer in. Twice is fine."""
-        if self._closed:
-            return
         with self._store.lock:
+            if self._closed:
+                return
             self._closed = True
         try:
             if self._recorder is not None:

@@ -14,7 +14,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Window
 from diskbuffer.gather.gatherer import Gatherer, default_threads
 from diskbuffer.gather.plan import make_plan
-from diskbuffer.index import HEAD, Index
+from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
 from diskbuffer.samplers import Draw, Sampler
@@ -127,7 +127,7 @@ class Reader:
         heads = index.table[:, HEAD]
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
-        low = index.table[there, 2]
+        low = index.table[there, LOW]
         with self._store.lock:
             plan = make_plan(index, self._store.maps, there, heads[there], np.maximum(starts, low), before=stack - 1, rows=stack)
         arrays = Arrays(self._columns, Window(stack, None), len(there))

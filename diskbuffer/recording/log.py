@@ -51,7 +51,7 @@ class Log:
             self.retention.leave(stream, completed)
 
     def make_room(self) -> None:
-        """Make room for a step in every stream. The only place where `add` meets the disk, and its errors."""
+        """Make room for a step in every stream. Before anything is recorded, so that it may fail."""
         self.writer.prepare(self._index.heads, self._index.add_slot)
         self._leave_behind()
         self.limits = np.minimum(self.writer.limits, self._left_at() + 2)
@@ -126,6 +126,8 @@ class Log:
     def close(self) -> None:
         """Leave the store so that its columns hold every row, and everything is on the disk."""
         self.sealer.stop()
-        self.writer.publish(self._index.heads)
-        self.sync()
-        self.writer.close()
+        try:
+            self.writer.publish(self._index.heads)
+            self.sync()
+        finally:
+            self.writer.close()

@@ -196,13 +196,12 @@ class Recorder:
                 same = self._follow_on(before, after, env)
                 running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
         goes_on = same & running_before
-        goes_on[0] &= not self._cut[env]
         for path in self._schema.obs:
             if before[path].ndim > len(self._schema[path].shape) + 1:
                 check_stacks(path, before[path], after[path], goes_on, self._zeros)
                 before[path], after[path] = before[path][:, -1], after[path][:, -1]
-        self._cut[env] = False
         self._write(Block(int(self._index.heads[env]), goes_on, ended), columns, before, after, env)
+        self._cut[env] = False
         return len(ended)
 
     @property
@@ -217,7 +216,7 @@ class Recorder:
         same = np.ones(n, np.bool_)
         for path, obs in before.items():
             same[1:] &= same_rows(obs[1:], after[path][:-1])
-            if self._index.heads[env] < 0:
+            if self._index.heads[env] < 0 or self._cut[env]:
                 same[0] = False
             else:
                 stacked = obs.ndim > len(self._schema[path].shape) + 1
@@ -238,12 +237,16 @@ class Recorder:
         done = block.head
         while done < block.new_head:
             n = min(self.log.make_room_for_rows(env), block.new_head - done)
-            if done == block.head and done >= 0:  # what was done at the newest row, or that it is an episode's last
-                for path in (*self._schema.step, "is_last"):
-                    writer.put_last(path, env, done, rows[path][0])
             some = slice(done + 1 - block.head, done + 1 - block.head + n)
-            for path, values in rows.items():
-                writer.put(path, env, done + 1, values[some])
+            try:
+                if done == block.head and done >= 0:  # what was done at the newest row, or that it is an episode's last
+                    for path in (*self._schema.step, "is_last"):
+                        writer.put_last(path, env, done, rows[path][0])
+                for path, values in rows.items():
+                    writer.put(path, env, done + 1, values[some])
+            except BaseException:
+                writer.take_back(env, done)
+                raise
             done += n
             steps_before = index.steps_before(env, max(0, done - n))
             index.start_episodes(env, block.starts[(block.starts > done - n) & (block.starts <= done)])

@@ -78,8 +78,7 @@ def record(
                 memcpy(after, sources[c, NEXT] + s * sources[c, NEXT_STRIDE], size)
             elif role == STEP:
                 memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
-                if sources[c, TAIL]:
-                    memset(after, 0, size)  # the tail is used again; a new segment's file is zeros anyway
+                memset(after, 0, size)  # the tail is used again, and a failed `extend` may have left something
             else:
                 store_u8(here, 0)
                 store_u8(after, ended)

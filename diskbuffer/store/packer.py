@@ -85,7 +85,7 @@ class Packer:
         finally:
             self._waiting.clear()
             begun, self._begun = self._begun, []
-            errors = [error for future in begun if (error := future.exception())]
+            errors = [error for future in begun if not future.cancel() and (error := future.exception())]
         if errors:
             raise errors[0]
 

@@ -27,6 +27,7 @@ class Sealer:
         self._waiting: deque[int] = deque()
         self._changed = threading.Condition()
         self._sealing: int | None = None
+        self._failed: set[int] = set()  # complete, readable, tried again at the next opening
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None  # the last one; the segment stays as it was, readable
@@ -50,17 +51,18 @@ class Sealer:
     def forget(self, slot: int) -> None:
         """Do not seal a slot that was evicted."""
         with self._changed, contextlib.suppress(ValueError):
+            self._failed.discard(slot)
             self._waiting.remove(slot)
 
     def slots(self) -> list[int]:
-        """Return the slots that wait, and the one at hand."""
+        """Return the slots that are not sealed: those that wait, the one at hand, and those that it failed for."""
         with self._changed:
-            return [*self._waiting, *([] if self._sealing is None else [self._sealing])]
+            return [*self._waiting, *([] if self._sealing is None else [self._sealing]), *self._failed]
 
     def wait(self) -> None:
         """Block until nothing waits."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and self._sealing is None)
+            self._changed.wait_for(lambda: self._stopped or (not self._waiting and self._sealing is None))
 
     def stop(self) -> None:
         """Finish the segment at hand and leave the others for the next opening."""
@@ -84,6 +86,7 @@ class Sealer:
                 self._seal(slot)
             except Exception as error:  # noqa: BLE001  a disk that is full, a chunk that is damaged: rows stay as they are
                 self.error = error
+                self._failed.add(slot)
             finally:
                 with self._changed:
                     self._sealing = None

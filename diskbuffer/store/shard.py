@@ -30,16 +30,28 @@ class LiveShard:
         self.name = layout.data_file(path, slot)
         if create:
             self._fd = files.create(self.name, layout.live_bytes(path), reserve=False)
-            files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
-            self.map = files.map_open(self._fd, layout.live_bytes(path), writable=False, random=True)
+            try:
+                files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
+                self.map = files.map_open(self._fd, layout.live_bytes(path), writable=False, random=True)
+            except BaseException:
+                self.close()
+                raise
         else:
-            self._fd = files.open(self.name)
             self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
+            self._fd = files.open(self.name)
         self.entries = index_of(self.map, layout.chunks(path))
+        try:
+            self._find_end()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_end(self) -> None:
+        """Find where the next chunk goes: behind all that the index knows, but for one in the spare room."""
         appended = self.entries[(self.entries[:, 0] != EMPTY) & (self.entries[:, 0] < self._spare_at)]
         self._end = int(appended.sum(axis=1).max(initial=0))
         if not 0 <= self._end <= self._spare_at:
-            raise CorruptionError(f"{files.root}/{self.name}: its index points outside of the file")
+            raise CorruptionError(f"{self._files.root}/{self.name}: its index points outside of the file")
 
     def packed_chunks(self) -> int:
         """Count the chunks that are there, from the first on."""
@@ -48,6 +60,8 @@ class LiveShard:
 
     def append(self, first: int, data: npt.NDArray[np.uint8], entries: Int64) -> None:
         """Append chunks `first` and following, encoded one behind the other in `data`; then their entries, set to where."""
+        if self._end + len(data) > self._spare_at:
+            raise CorruptionError(f"{self._files.root}/{self.name}: there is no room for the chunks that should fit")
         self._files.pwrite(self._fd, data, self._end)
         entries[:, 0] += self._end
         self._files.pwrite(self._fd, entries, self._index_at + first * ENTRY_BYTES)
@@ -64,6 +78,7 @@ class LiveShard:
         if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
             empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
             self._files.pwrite(self._fd, empty, self._index_at + first * ENTRY_BYTES)
+            self._find_end()
 
     def close(self) -> None:
         """Close the descriptor; the map stays for those who read through it."""

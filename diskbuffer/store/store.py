@@ -102,7 +102,7 @@ class Store:
     def take_slot(self, stream: int, first_row: int) -> int:
         """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free."""
         if not self.free:
-            slots = self.table.slots
+            slots = self.maps.sources.shape[1]
             more = slots + max(self.layout.streams, slots // 8)
             self.table.grow(more, create=True)
             directory.grow(self.files, self.layout, more)
@@ -124,8 +124,9 @@ class Store:
         """Give a segment's disk space back. Whoever reads it now reads on, through the maps he has."""
         self.table.set("length", slot, 0)
         self.maps.retire(slot)
-        self.remove_files(slot)
         self.free.append(slot)
+        with contextlib.suppress(OSError):  # a new segment's file takes the place of one that stayed
+            self.remove_files(slot)
 
     def remove_files(self, slot: int) -> None:
         """Remove a slot's files, where they are."""

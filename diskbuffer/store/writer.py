@@ -54,7 +54,7 @@ class Writer:
     bases : (columns, streams, 2) addresses of open segments in flat columns
     tails : (columns,) addresses of tails, 0 for flat columns
     lengths : (streams, 2) addresses of lengths in the segment table
-    limits : (streams,) the position up to which rows may be written before `prepare`
+    limits : (streams,) the position before which rows may be written until `prepare` is due
     """
 
     def __init__(self, store: Store, heads: Int64, slots: list[Int64], complete: Callable[[int], None]) -> None:
@@ -81,9 +81,20 @@ class Writer:
         oldest_in_tail = max(0, head + 1 - self._layout.tail_rows)
         for ordinal in range(max(first, oldest_in_tail // rows), first + len(slots)):
             slot = int(slots[ordinal - first])
-            if ordinal < first + len(slots) - 1 and self._store.table.get("sealed", slot):
+            if ordinal < first + len(slots) - 1 and (self._store.table.get("sealed", slot) or self._is_compact(slot)):
                 continue
             self._attach(stream, make_segment(self._store, slot, ordinal * rows, create=False))
+        for path in self._layout.packed:
+            self._recover_chunks(path, stream, head)
+        self._set_limit(stream)
+
+    def _is_compact(self, slot: int) -> bool:
+        """Tell whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
+        files, layout = self._store.files, self._layout
+        return any((files.root / layout.data_file(p, slot)).stat().st_size != layout.live_bytes(p) for p in layout.packed)
+
+    def take_back(self, stream: int, head: int) -> None:
+        """Forget what was packed of rows behind the newest, `head`: they were not committed, as something failed."""
         for path in self._layout.packed:
             self._recover_chunks(path, stream, head)
         self._set_limit(stream)
@@ -167,7 +178,7 @@ class Writer:
         if making is None:
             slot = self._store.take_slot(stream, first_row)
         try:
-            if making is None:
+            if making is None or making.exception():  # which may be over by now
                 return slot, make_segment(self._store, slot, first_row, create=True)
             return slot, making.result()
         except BaseException:
@@ -180,8 +191,9 @@ class Writer:
         if stream in self._ahead or head % rows < rows // 2 or head // rows + 1 in self._open[stream]:
             return
         first_row = (head // rows + 1) * rows
-        slot = self._store.take_slot(stream, first_row)
-        self._ahead[stream] = slot, self._packer.pool.submit(make_segment, self._store, slot, first_row, create=True)
+        with contextlib.suppress(OSError):  # there is time to try again
+            slot = self._store.take_slot(stream, first_row)
+            self._ahead[stream] = slot, self._packer.pool.submit(make_segment, self._store, slot, first_row, create=True)
 
     def _room(self, heads: Int64) -> int:
         """Return how many rows fit into the tail, in the stream where they are the fewest."""
