@@ -1,0 +1,76 @@
+"""Faults between two writes: what was acknowledged stays, and writing goes on."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+
+COLUMNS = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+
+
+def frames(first: int, n: int) -> np.ndarray:
+    noise = np.random.default_rng(first).integers(0, 256, (n, 40, 40), dtype=np.uint8)  # incompressible: fills the shards
+    noise[:, 0, 0] = np.arange(first, first + n) % 251
+    return noise
+
+
+def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
+    index = buffer._reader.index
+    _, positions, _ = index.locate(np.arange(len(buffer)))
+    batch = buffer.at(positions)
+    pairs = [(run[t], run[t + 1]) for run in given for t in range(len(run) - 1)]
+    assert len(pairs) == len(buffer)
+    for t, (obs, next_obs) in enumerate(pairs):
+        assert (batch["obs"][t].numpy() == obs).all(), t
+        assert (batch["next_obs"][t].numpy() == next_obs).all(), t
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_an_extend_that_fails_half_way_leaves_nothing_behind_what_it_committed(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=1024)
+    first, failed, then = frames(0, 12), frames(1000, 901), frames(5000, 700)
+    buffer.extend(obs=first, action=np.zeros(11), reward=np.zeros(11))
+    real, calls = Files.pwrite, 0
+
+    def pwrite(self: Files, fd: int, data: Any, offset: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, fd, data, offset)
+
+    monkeypatch.setattr(Files, "pwrite", pwrite)
+    with pytest.raises(OSError, match="No space left"):
+        buffer.extend(obs=failed, action=np.zeros(900), reward=np.zeros(900))
+    monkeypatch.undo()
+    check(buffer, [first])
+    for t in range(699):
+        buffer.add(then[t], 0, 0.0, then[t + 1], False, False)
+    check(buffer, [first, then])
+    buffer.close()
+    with db.ReplayBuffer(tmp_path / "store") as again:
+        check(again, [first, then])
+
+
+def test_a_kill_between_a_sealing_rename_and_its_note_does_not_matter(tmp_path: Path) -> None:
+    given = frames(0, 75)
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=64) as buffer:
+        buffer.extend(obs=given, action=np.zeros(74), reward=np.zeros(74))
+        buffer.seal()
+        slot = int(buffer._reader.index.slots(0)[0])
+        assert buffer._store.table.get("sealed", slot)
+        buffer._store.table.set("sealed", slot, 0)
+    with db.ReplayBuffer(tmp_path / "store") as again:
+        check(again, [given])
+        again.seal()
+        assert again._store.table.get("sealed", slot)
+        check(again, [given])
