@@ -11,7 +11,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.index import Index
 from diskbuffer.store.store import Store
 
-_TRIES = 20  # for a reader whose view is torn by a writer that evicts, seals and opens segments at the same time
+_TRIES = 200  # for a reader whose view is torn by a writer that evicts, seals and opens segments at the same time
 
 
 def read_index(store: Store, context: int) -> Index:
@@ -25,7 +25,8 @@ def read_index(store: Store, context: int) -> Index:
         except CorruptionError as error:
             torn: Exception = error
             continue
-        if store.unchanged():  # or a map of a slot's last rows would serve for the rows that are in it now
+        slots = np.concatenate([index.slots(stream) for stream in range(store.layout.streams)])
+        if store.unchanged(slots):  # or a map of a slot's last rows would serve for the rows that are in it now
             return index
         torn = CorruptionError(f"{store.root}: segments come and go faster than the table can be read")
     raise torn

@@ -45,7 +45,7 @@ class Store:
             self.tails = {path: self._map_tail(path) for path in self.layout.packed}
             self._seen = self._identities()
             used = self.table.column("length") > 0
-            self.free = [int(slot) for slot in np.flatnonzero(~used)[::-1]]
+            self.free = [int(slot) for slot in np.flatnonzero(~used)]
             if writable:
                 directory.remove_strays(self.files, self.layout, self.free)
         except BaseException:
@@ -75,9 +75,9 @@ class Store:
             self.maps.retire(int(slot))
         self._seen = seen
 
-    def unchanged(self) -> bool:
-        """Tell whether all slots still hold the rows that `reread` saw."""
-        return bool((self._identities()[:2, : self._seen.shape[1]] == self._seen[:2]).all())
+    def unchanged(self, slots: Int64) -> bool:
+        """Tell whether slots still hold the rows that `reread` saw."""
+        return bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 
     def _verify(self, slot: int) -> None:
         """Make sure that a slot still holds the rows that it was seen with: a writer elsewhere may have used it again."""
@@ -107,8 +107,8 @@ class Store:
             self.table.grow(more, create=True)
             directory.grow(self.files, self.layout, more)
             self.maps.grow(more)
-            self.free = list(range(more - 1, slots - 1, -1))
-        slot = self.free.pop()
+            self.free = list(range(slots, more))
+        slot = self.free.pop(0)  # the one evicted longest ago, which readers elsewhere have forgotten most likely
         for name, value in (
             ("stream", stream),
             ("first_row", first_row),
