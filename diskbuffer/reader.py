@@ -18,7 +18,6 @@ from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
 from diskbuffer.samplers import Draw, Sampler
-from diskbuffer.schema import is_obs
 from diskbuffer.store.store import SlotMovedError, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -133,7 +132,6 @@ class Reader:
         arrays = Arrays(self._columns, Window(stack, None), len(there))
         self.gatherer.run(plan, arrays)
         frames = arrays.tensors()[arrays.paths.index(path)].numpy()[:, :stack]
-        assert is_obs(path)
         found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
         found[there] = frames
         return found

@@ -27,7 +27,7 @@ ENCODED_AT_ONCE = 64  # chunks of one run, which bounds the memory
 
 @dataclass
 class Run:
-    """Chunks of one column and segment: as many as there are `entries`, from byte `first` on, in a ring of memory."""
+    """Chunks of one column and segment, from byte `first` on, in a ring of `ring` bytes at the address `source`."""
 
     path: str
     stream: int
@@ -89,9 +89,14 @@ class Packer:
         if errors:
             raise errors[0]
 
+    @staticmethod
+    def worth_a_thread(runs: list[list[Run]]) -> bool:
+        """Tell whether there is enough to pack to hand some of it over."""
+        return sum(run.chunks for some in runs for run in some) >= WORTH_A_THREAD
+
     def pack(self, runs: list[list[Run]]) -> None:
         """Pack now."""
-        if sum(run.chunks for some in runs for run in some) >= WORTH_A_THREAD and self._threads > 1:
+        if self.worth_a_thread(runs) and self._threads > 1:
             self.begin(runs)
         else:
             self._waiting.extend(runs)

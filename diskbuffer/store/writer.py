@@ -20,7 +20,7 @@ from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native import address_of
 from diskbuffer.store.files import Map
-from diskbuffer.store.packer import WORTH_A_THREAD, Packer, Run
+from diskbuffer.store.packer import Packer, Run
 from diskbuffer.store.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
 
@@ -84,9 +84,7 @@ class Writer:
             if ordinal < first + len(slots) - 1 and (self._store.table.get("sealed", slot) or self._is_compact(slot)):
                 continue
             self._attach(stream, make_segment(self._store, slot, ordinal * rows, create=False))
-        for path in self._layout.packed:
-            self._recover_chunks(path, stream, head)
-        self._set_limit(stream)
+        self.take_back(stream, head)
 
     def _is_compact(self, slot: int) -> bool:
         """Tell whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
@@ -151,7 +149,7 @@ class Writer:
         self._packer.finish()
         runs = self._complete_runs(heads)
         half = self._layout.tail_rows // 2
-        if sum(run.chunks for some in runs for run in some) < WORTH_A_THREAD or self._room(heads) < half // 2:
+        if not self._packer.worth_a_thread(runs) or self._room(heads) < half // 2:
             self._packer.pack(runs)
         else:
             self._packer.begin(runs)
