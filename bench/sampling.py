@@ -23,7 +23,7 @@ from bench.frames import COLUMNS, Frames, frames
 from bench.measure import Report, arguments, in_turn, ratio
 
 STACK = 4
-EACH = 8  # calls of one competitor, before it is the next one's turn
+EACH = 32  # calls of one competitor, before it is the next one's turn
 
 
 class Columns:
@@ -178,7 +178,7 @@ def main() -> None:
     """Run everything."""
     args = arguments(__doc__.splitlines()[0])
     report, rng = Report("sampling", args.seed), np.random.default_rng(args.seed)
-    n, rounds = (12_000, 10) if args.quick else (96_000, 60)
+    n, rounds = (12_000, 10) if args.quick else (96_000, 15)
     pixels = frames(n)
     columns = Columns(n, args.seed)
     directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))

@@ -108,3 +108,15 @@ store_i64, store_u32, store_u8 = _storer(types.int64, 64), _storer(types.uint32,
 def address_of(array: Any) -> int:
     """Return where an array's data lie; six times as fast as ``array.ctypes.data``."""
     return int(array.ctypes.data)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch_add(_: Any, address: Any, what: Any) -> Any:
+    """Add to the int64 at an address, at once for all threads; return what was there. Orders what is before and after it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = context.cast(builder, args[1], signature.args[1], types.int64)
+        pointer = builder.inttoptr(args[0], llvmlite.ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, number, "seq_cst")
+
+    return types.int64(types.intp, types.int64), codegen

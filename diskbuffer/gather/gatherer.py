@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
 
 Int64 = npt.NDArray[np.int64]
 WORTH_A_THREAD = 64 * 1024  # bytes of a batch below which another thread costs more than it saves
-_PARTS = 4  # into which a batch is split, a thread: who is done first takes the next
+_PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
 _PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
 
@@ -66,38 +66,37 @@ class Gatherer:
 
     def run(self, plan: Plan, arrays: Arrays, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
-        if not self.compiled:
-            wrong = np.zeros(3, np.int64)
-            self._check(slow.gather(arrays.targets, plan.runs, plan.sources, self._tail_rows, wrong), plan, arrays, wrong)
-            return
+        progress = np.zeros(kernel.PROGRESS_FIELDS, np.int64)
+        if self.compiled:
+            self._share(plan, arrays, self.threads if threads is None else threads, progress)
+        else:
+            slow.gather(arrays.targets, plan.runs, plan.sources, self._tail_rows, progress)
+        if progress[kernel.REASON]:
+            raise self._damage(plan, arrays, progress)
+
+    def _share(self, plan: Plan, arrays: Arrays, threads: int, progress: Int64) -> None:
         self._batches += 1
         advised = HAVE_MADVISE and self._cold and self._batches % _PROBE != 0
-        faults = _major_faults()
-        n = len(plan.runs)
-        threads = max(1, min(self.threads if threads is None else threads, n, arrays.nbytes // WORTH_A_THREAD))
+        faults, n = _major_faults(), len(plan.runs)
+        if advised:
+            kernel.advise(arrays.targets, plan.runs, plan.sources)
+        threads = max(1, min(threads, n, arrays.nbytes // WORTH_A_THREAD))
         parts = 1 if threads == 1 else min(n, threads * _PARTS)
-        turns = itertools.count()
 
         def work() -> None:
-            while (part := next(turns)) < parts:
-                self._part(plan, arrays, n * part // parts, n * (part + 1) // parts, advised)
+            scratch = self._scratch()
+            kernel.gather_parts(arrays.targets, plan.runs, plan.sources, parts, self._tail_rows, scratch, self._largest, progress)
 
-        self._helpers.share(work, threads - 1)
+        self._helpers.lend(work, threads - 1)
+        work()
+        while not kernel.is_done(progress, parts):
+            time.sleep(1e-6)  # lets others run, unlike a sleep of nothing
         if not advised:
             self._cold = _major_faults() - faults > n // _COLD
 
     def close(self) -> None:
         """Stop the threads."""
         self._helpers.close()
-
-    def _part(self, plan: Plan, arrays: Arrays, begin: int, end: int, advised: bool) -> None:
-        if advised:
-            kernel.advise(arrays.targets, plan.runs, plan.sources, begin, end)
-        wrong = np.zeros(3, np.int64)
-        reason = kernel.gather(
-            arrays.targets, plan.runs, plan.sources, begin, end, self._tail_rows, self._scratch(), self._largest, wrong
-        )
-        self._check(reason, plan, arrays, wrong)
 
     def _scratch(self) -> int:
         if not hasattr(self._local, "scratch"):
@@ -106,13 +105,11 @@ class Gatherer:
         return int(self._local.address)
 
     @staticmethod
-    def _check(reason: int, plan: Plan, arrays: Arrays, wrong: Int64) -> None:
-        if not reason:
-            return
-        target, run, chunk = wrong.tolist()
+    def _damage(plan: Plan, arrays: Arrays, progress: Int64) -> CorruptionError:
+        reason, target, run, chunk = progress[kernel.REASON :].tolist()
         path, chunk_rows = arrays.paths[target], int(arrays.targets[target, kernel.CHUNK_ROWS])
         first = int(plan.runs[run, POSITION] - plan.runs[run, OFFSET]) + chunk * chunk_rows
-        raise CorruptionError(
+        return CorruptionError(
             f"column {path!r}, rows {first} to {first + chunk_rows - 1} of stream {plan.runs[run, STREAM]} "
             f"(chunk {chunk} of slot {plan.runs[run, SLOT]}) cannot be read: {codec.REASONS[reason]}. "
             "The file was damaged after it was written; restore it from a copy, or sample other steps"

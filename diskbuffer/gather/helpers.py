@@ -1,37 +1,58 @@
-"""Threads that share a short piece of work with their caller.
+"""Threads that share a short piece of work with whoever they are lent to.
 
 A batch is decoded in a millisecond. A thread pool's futures and queues would take a tenth of that; here a helper waits for one
-lock, and its caller for another.
+lock, and nobody for the helper: the work itself tells when it is done.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 import threading
 from collections.abc import Callable
 
+if sys.platform == "linux":
+    _libc = ctypes.PyDLL(None)
+
+    def _core() -> int:
+        """Return the core that this thread runs on."""
+        return int(_libc.sched_getcpu())
+
+    def _step_aside(core: int) -> None:
+        """Leave a core to the thread that runs there.
+
+        A scheduler may wake a helper on its caller's core and move it only milliseconds later, when the batch is done.
+        """
+        allowed = os.sched_getaffinity(0)
+        if _core() == core and len(allowed) > 1:
+            os.sched_setaffinity(0, allowed - {core})
+            os.sched_setaffinity(0, allowed)
+else:
+
+    def _core() -> int:
+        return -1
+
+    def _step_aside(core: int) -> None:
+        pass
+
 
 class _Helper(threading.Thread):
-    """One thread, which does what it is handed."""
+    """One thread, which does what it is handed, and then offers itself again."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._begin, self._done = threading.Lock(), threading.Lock()
+    def __init__(self, owner: Helpers) -> None:
+        super().__init__(name=owner.name, daemon=True)
+        self._owner = owner
+        self._begin = threading.Lock()
         self._begin.acquire()
-        self._done.acquire()
         self._work: Callable[[], None] | None = None
-        self._error: BaseException | None = None
+        self._callers_core = -1
         self.start()
 
     def hand(self, work: Callable[[], None] | None) -> None:
         """Have it do some work; None ends it."""
-        self._work = work
+        self._work, self._callers_core = work, _core()
         self._begin.release()
-
-    def wait(self) -> BaseException | None:
-        """Wait until that is done; return what went wrong."""
-        self._done.acquire()
-        error, self._error = self._error, None
-        return error
 
     def run(self) -> None:
         """Wait for work, and do it."""
@@ -39,51 +60,40 @@ class _Helper(threading.Thread):
             self._begin.acquire()
             if self._work is None:
                 return
-            try:
-                self._work()
-            except BaseException as error:  # noqa: BLE001  it is the caller's
-                self._error = error
+            _step_aside(self._callers_core)
+            self._work()
             self._work = None  # and with it the arrays that it holds
-            self._done.release()
+            if not self._owner.take_back(self):
+                return
 
 
 class Helpers:
     """Lend threads to any number of callers; made when they are needed, kept for the next."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._idle: list[_Helper] = []
         self._closed = False
+        self._lock = threading.Lock()
 
-    def share(self, work: Callable[[], None], helpers: int) -> None:
-        """Do `work` in this thread and in `helpers` others, and return when all are done; raise what went wrong in any."""
-        lent = [self._take() for _ in range(helpers)]
-        for helper in lent:
-            helper.hand(work)
-        try:
-            work()
-        finally:
-            errors = [error for helper in lent if (error := helper.wait())]
-            self._idle += lent
-            if self._closed:
-                self.close()
-        if errors:
-            raise errors[0]
+    def lend(self, work: Callable[[], None], helpers: int) -> None:
+        """Have `helpers` threads do `work`, which must not raise. Does not wait for them."""
+        for _ in range(helpers):
+            with self._lock:
+                helper = self._idle.pop() if self._idle else None
+            (helper or _Helper(self)).hand(work)
 
-    def _take(self) -> _Helper:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return _Helper(self._name)
+    def take_back(self, helper: _Helper) -> bool:
+        """Keep a helper that is done for the next caller; return whether it is needed any longer."""
+        with self._lock:
+            if not self._closed:
+                self._idle.append(helper)
+            return not self._closed
 
     def close(self) -> None:
         """End the threads that are idle, and the others when they are."""
-        self._closed = True
-        while self._idle:
-            self._take_idle()
-
-    def _take_idle(self) -> None:
-        try:
-            self._idle.pop().hand(None)
-        except IndexError:  # another caller was faster
-            return
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for helper in idle:
+            helper.hand(None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from diskbuffer.codec import BAD_ENTRY, decode
 from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
-from diskbuffer.native import compiled, load_i64, madvise, memcpy, memset
+from diskbuffer.native import compiled, fetch_add, load_i64, madvise, memcpy, memset
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources
@@ -26,17 +26,48 @@ TAIL = 7  # address of (streams, tail_rows, row)
 ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row again
 TARGET_FIELDS = 9
 
+# Fields of the progress of a batch, which its threads share.
+TURN = 0  # parts that somebody has taken
+DONE = 1  # parts that are ready, or given up
+REASON, TARGET, RUN, CHUNK = 2, 3, 4, 5  # why a chunk cannot be read, and which; 0 if nothing is wrong
+PROGRESS_FIELDS = 6
+
 _ENTRY_BYTES, _PAGE, _WILLNEED, _EMPTY = 16, 4096, 3, -1
+_SPINS = 2000  # some 20 us
+
+
+@compiled
+def gather_parts(
+    targets: Any, runs: Any, sources: Any, parts: int, tail_rows: int, scratch: int, most: int, progress: Any
+) -> None:
+    """Take a share of a batch, which is split into `parts`, beside other threads that do the same: who is done takes the next.
+
+    `scratch`, one of each thread, has room for two chunks of `most` bytes.
+    """
+    shared, n = progress.ctypes.data, runs.shape[0]
+    while True:
+        part = fetch_add(shared + 8 * TURN, 1)
+        if part >= parts:
+            return
+        if progress[REASON] == 0:
+            gather(targets, runs, sources, n * part // parts, n * (part + 1) // parts, tail_rows, scratch, most, progress)
+        fetch_add(shared + 8 * DONE, 1)
+
+
+@compiled
+def is_done(progress: Any, parts: int) -> bool:
+    """Wait a moment for other threads' parts; return whether all are done."""
+    for _ in range(_SPINS):  # noqa: SIM110  numba has no any()
+        if fetch_add(progress.ctypes.data + 8 * DONE, 0) == parts:
+            return True
+    return False
 
 
 @compiled
 def gather(
-    targets: Any, runs: Any, sources: Any, begin: int, end: int, tail_rows: int, scratch: int, most: int, wrong: Any
-) -> int:
-    """Copy runs `begin` to `end` into all targets; return 0, or the reason why a chunk cannot be read.
-
-    `scratch` has room for two chunks of `most` bytes. `wrong` becomes (target, run, chunk).
-    """
+    targets: Any, runs: Any, sources: Any, begin: int, end: int, tail_rows: int, scratch: int, most: int, progress: Any
+) -> None:
+    """Copy runs `begin` to `end` into all targets."""
     for t in range(targets.shape[0]):
         held, held_rows = np.int64(0), np.int64(0)
         row_bytes, chunk_rows, skip = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS], targets[t, SKIP]
@@ -71,35 +102,31 @@ def gather(
                         at, length = load_i64(entry), load_i64(entry + 8)
                         if at == _EMPTY or length == _EMPTY:
                             continue
-                    if at < 0 or length < 0 or at > limit or length > limit - at:
-                        wrong[0], wrong[1], wrong[2] = t, r, chunk
-                        return BAD_ENTRY
-                    if skipped == 0:
-                        reason = decode(source + at, length, chunk_rows * row_bytes, n, place, scratch + most)
-                    else:
-                        held, held_rows = entry, until - chunk * chunk_rows
-                        reason = decode(
-                            source + at, length, chunk_rows * row_bytes, held_rows * row_bytes, scratch, scratch + most
-                        )
-                        memcpy(place, scratch + skipped * row_bytes, n)
+                    reason, chunk_bytes = BAD_ENTRY, chunk_rows * row_bytes
+                    if 0 <= at <= limit and 0 <= length <= limit - at:
+                        if skipped == 0:
+                            reason = decode(source + at, length, chunk_bytes, n, place, scratch + most)
+                        else:
+                            held, held_rows = entry, until - chunk * chunk_rows
+                            reason = decode(source + at, length, chunk_bytes, held_rows * row_bytes, scratch, scratch + most)
+                            memcpy(place, scratch + skipped * row_bytes, n)
                     if reason:
-                        wrong[0], wrong[1], wrong[2] = t, r, chunk
-                        return reason
+                        progress[TARGET], progress[RUN], progress[CHUNK], progress[REASON] = t, r, chunk, reason
+                        return
             for k in range(runs[r, PAD] - skip):
                 if targets[t, ZEROS]:
                     memset(sample + k * row_bytes, 0, row_bytes)
                 else:
                     memcpy(sample + k * row_bytes, target, row_bytes)
-    return 0
 
 
 @compiled
-def advise(targets: Any, runs: Any, sources: Any, begin: int, end: int) -> None:
+def advise(targets: Any, runs: Any, sources: Any) -> None:
     """Ask for all pages of a batch before the first is touched: first those of the indices, then those of the chunks."""
     for step in range(2):
         for t in range(targets.shape[0]):
             row_bytes, chunk_rows = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS]
-            for r in range(begin, end):
+            for r in range(runs.shape[0]):
                 source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
                 offset, count = runs[r, OFFSET], runs[r, COUNT]
                 if chunk_rows == 0:

@@ -14,7 +14,7 @@ from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STR
 Int64 = npt.NDArray[np.int64]
 
 
-def gather(targets: Int64, runs: Int64, sources: Int64, tail_rows: int, wrong: Int64) -> int:
+def gather(targets: Int64, runs: Int64, sources: Int64, tail_rows: int, progress: Int64) -> None:
     """Do what `kernel.gather` does, for all runs."""
     for t, target in enumerate(targets):
         decoded: dict[int, bytes] = {}
@@ -36,14 +36,13 @@ def gather(targets: Int64, runs: Int64, sources: Int64, tail_rows: int, wrong: I
                     tail = ring + (int(run[POSITION]) + cut + row - offset) % tail_rows * row_bytes
                     reason = _put_row(target, source, size, row, tail, decoded, place + (row - offset) * row_bytes)
                     if reason:
-                        wrong[:] = t, r, row // int(target[k.CHUNK_ROWS])
-                        return reason
+                        progress[k.REASON :] = reason, t, r, row // int(target[k.CHUNK_ROWS])
+                        return
             for pad in range(int(run[PAD]) - skip):
                 if target[k.ZEROS]:
                     ctypes.memset(sample + pad * row_bytes, 0, row_bytes)
                 else:
                     ctypes.memmove(sample + pad * row_bytes, place, row_bytes)
-    return 0
 
 
 def _put_row(target: Int64, source: int, size: int, row: int, tail: int, decoded: dict[int, bytes], place: int) -> int:
