@@ -63,7 +63,7 @@ def our_block(buffer: db.ReplayBuffer, pixels: Frames, n_envs: int) -> Callable[
 
     def block(_: Any) -> None:
         nonlocal at
-        for _ in range(BLOCK // (8 if n_envs > 1 else 1)):
+        for _ in range(BLOCK):
             if at + 1 >= length:
                 at = 0
             buffer.add(steps[at], action, reward, steps[at + 1], flag, flag)
@@ -81,7 +81,7 @@ def adding(report: Report, directory: Path, pixels: Frames, rounds: int) -> None
         for block in blocks.values():
             block(None)
     times = in_turn(rounds, blocks, lambda: None)
-    each = {"SB3": BLOCK, "one": BLOCK, "many": BLOCK // 8 * MANY}
+    each = {"SB3": BLOCK, "one": BLOCK, "many": BLOCK * MANY}
     steps = {name: [t / each[name] for t in seconds] for name, seconds in times.items()}
     report.times("add, one environment: diskbuffer", steps["one"], 1e6, "us/step")
     report.times("add, one environment: SB3, stacked observations, steady state", steps["SB3"], 1e6, "us/step")

@@ -36,7 +36,7 @@ from diskbuffer.native import (
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-LIVE = ("lz4", 5)
+LIVE = ("lz4", 1)
 SEALED = ("lz4hc", 4)
 HEADER = 16
 CHECKSUM = 4

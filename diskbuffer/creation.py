@@ -42,7 +42,7 @@ class Wanted:
             streams,
             rows,
             chunk_rows,
-            tail_rows_of(chunk_rows),
+            tail_rows_of(self.schema, chunk_rows, rows),
             self.frame_stack or 1,
             self.padding or "first",
             self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),

@@ -180,7 +180,7 @@ def test_batches_that_are_not_kept_use_the_same_memory_again(buffer: db.ReplayBu
 # Errors
 
 
-def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 8) -> None:
+def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 4) -> None:
     """Flip a bit in the middle of a chunk of the first slot's sealed shard."""
     data = bytearray(path.read_bytes())
     entries = np.frombuffer(data, np.int64)[-2 * rows // chunk_rows :].reshape(-1, 2)
@@ -192,20 +192,20 @@ def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 8) -> None:
 
 @pytest.fixture
 def damaged(buffer: db.ReplayBuffer) -> tuple[int, list[int]]:
-    """Damage chunk 2 of a sealed segment of `buffer`; return its stream, and the steps of its rows."""
+    """Damage chunk 4 of a sealed segment of `buffer`; return its stream, and the steps of its rows."""
     buffer.seal()
     table = {name: np.fromfile(buffer.path / "_segments" / name / "c.0", np.int64) for name in ("stream", "first_row", "length")}
     slot = int(np.flatnonzero((table["first_row"] == 64) & (table["length"] > 0))[0])
-    damage(buffer.path / "obs" / f"c.{slot}.0.0", 2)
+    damage(buffer.path / "obs" / f"c.{slot}.0.0", 4)
     stream = int(table["stream"][slot])
-    return stream, [position * 2 + stream for position in range(64 + 16, 64 + 24)]
+    return stream, [position * 2 + stream for position in range(64 + 16, 64 + 20)]
 
 
 def test_a_damaged_chunk_is_named_by_sample_and_at(
     damaged: tuple[int, list[int]], buffer: db.ReplayBuffer, world: Experience
 ) -> None:
     stream, steps = damaged
-    message = rf"'obs', rows 80 to 87 of stream {stream}.*checksum"
+    message = rf"'obs', rows 80 to 83 of stream {stream}.*checksum"
     some = [step for step in steps if not world.is_last(stream, np.array(step // 2))]
     for step in some:
         with pytest.raises(db.CorruptionError, match=message):
@@ -219,8 +219,9 @@ def test_a_damaged_chunk_is_named_by_sample_and_at(
 @pytest.mark.parametrize("device", [None, torch.device("meta")])
 def test_an_error_in_a_thread_reaches_the_learner(device: Any, damaged: tuple[int, list[int]], buffer: db.ReplayBuffer) -> None:
     stream, _ = damaged
-    with pytest.raises(db.CorruptionError, match=rf"'obs', rows 80 to 87 of stream {stream}.*checksum"):
-        take(buffer.loader(32, device=device, threads=2), 200)
+    with pytest.raises(db.CorruptionError, match=rf"'obs', rows 80 to 83 of stream {stream}.*checksum"):
+        for _ in itertools.islice(buffer.loader(32, device=device, threads=2), 200):
+            pass
     assert loading() == []
 
 
@@ -243,7 +244,7 @@ def test_an_index_entry_that_points_outside_is_found(buffer: db.ReplayBuffer) ->
     buffer.close()
     for file in (buffer.path / "obs").glob("c.*"):
         data = bytearray(file.read_bytes())
-        data[-128:] = np.array([[2**40, 100]] * 8, np.int64).tobytes()
+        data[-256:] = np.array([[2**40, 100]] * 16, np.int64).tobytes()
         file.write_bytes(data)
     with db.ReplayBuffer(buffer.path, mode="r") as reader, pytest.raises(db.CorruptionError, match="index points outside"):
         reader.sample(32)

@@ -97,10 +97,10 @@ def test_the_difference_of_schemas_names_each_column_that_differs() -> None:
     ("shape", "rows"),
     [
         ((1023,), None),
-        ((1024,), 8),
-        ((84, 84), 8),
-        ((128, 256), 8),
-        ((32 * 1024 + 1,), 4),
+        ((1024,), 4),
+        ((84, 84), 4),
+        ((128, 256), 4),
+        ((64 * 1024,), 4),
         ((64 * 1024 + 1,), 2),
         ((210, 160, 3), 2),
         ((128 * 1024 + 1,), 1),
@@ -149,12 +149,12 @@ def test_the_sizes_of_files_are_those_of_what_is_in_them() -> None:
     assert set(sizes.flat) == {"action", "reward", "terminated", "truncated", "is_last"}
     assert sizes.data_file("obs", 7) == "obs/c.7.0.0"
     assert sizes.data_file("action", 7) == "action/c.7"
-    assert sizes.chunks("obs") == 8
-    assert sizes.index_bytes("obs") == 8 * 16
+    assert sizes.chunks("obs") == 16
+    assert sizes.index_bytes("obs") == 16 * 16
     assert sizes.flat_bytes("action") == 64 * 8
     assert sizes.tail_rows % sizes.chunk_rows("obs") == 0
     assert (sizes.live_bytes("obs") - sizes.index_bytes("obs")) % 16 == 0  # entries of the index are aligned
-    assert sizes.live_bytes("obs") >= 9 * codec.bound(8 * 84 * 84) + 8 * 16
+    assert sizes.live_bytes("obs") >= 17 * codec.bound(4 * 84 * 84) + 16 * 16
 
 
 def test_all_columns_share_their_rows_and_the_table_its_slots() -> None:

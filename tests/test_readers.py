@@ -348,7 +348,7 @@ def test_packed_columns_have_the_codecs_of_the_format(tmp_path: Path) -> None:
         assert sharding["name"] == "sharding_indexed"
         blosc = {"cname": "lz4hc", "clevel": 4, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
         assert sharding["configuration"] == {
-            "chunk_shape": [8, *metadata["shape"][1:]],
+            "chunk_shape": [4, *metadata["shape"][1:]],
             "codecs": [as_bytes, {"name": "blosc", "configuration": blosc}, {"name": "crc32c"}],
             "index_codecs": [little],
             "index_location": "end",

@@ -6,35 +6,10 @@ lock, and nobody for the helper: the work itself tells when it is done.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 import threading
 from collections.abc import Callable
 
-if sys.platform == "linux":
-    _libc = ctypes.PyDLL(None)
-
-    def _core() -> int:
-        """Return the core that this thread runs on."""
-        return int(_libc.sched_getcpu())
-
-    def _step_aside(core: int) -> None:
-        """Leave a core to the thread that runs there.
-
-        A scheduler may wake a helper on its caller's core and move it only milliseconds later, when the batch is done.
-        """
-        allowed = os.sched_getaffinity(0)
-        if _core() == core and len(allowed) > 1:
-            os.sched_setaffinity(0, allowed - {core})
-            os.sched_setaffinity(0, allowed)
-else:
-
-    def _core() -> int:
-        return -1
-
-    def _step_aside(core: int) -> None:
-        pass
+from diskbuffer.cores import core, step_aside
 
 
 class _Helper(threading.Thread):
@@ -51,7 +26,7 @@ class _Helper(threading.Thread):
 
     def hand(self, work: Callable[[], None] | None) -> None:
         """Have it do some work; None ends it."""
-        self._work, self._callers_core = work, _core()
+        self._work, self._callers_core = work, core()
         self._begin.release()
 
     def run(self) -> None:
@@ -60,7 +35,7 @@ class _Helper(threading.Thread):
             self._begin.acquire()
             if self._work is None:
                 return
-            _step_aside(self._callers_core)
+            step_aside(self._callers_core)
             self._work()
             self._work = None  # and with it the arrays that it holds
             if not self._owner.take_back(self):

@@ -13,8 +13,9 @@ from diskbuffer.index import ENDED, HEAD, Index
 from diskbuffer.recording import steps
 from diskbuffer.recording.bulk import Block, check_stacks, same_rows
 from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
+from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.log import Log
-from diskbuffer.recording.staging import Staging
+from diskbuffer.recording.staging import Kept, Staging
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
@@ -57,13 +58,23 @@ class Recorder:
 
     def add(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any) -> int:
         """Record a step of every stream; return how many there were, as reset steps are none."""
-        staging, table = self._staging, self._index.table
+        staging = self._staging
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
         cut, kept = staging.put_observations(obs, next_obs, self._running, self._cut)
+        try:
+            return self._record(cut, kept)
+        except BaseException:
+            with Uninterrupted():
+                self._take_stock()
+            raise
+
+    def _record(self, cut: Bools, kept: Kept) -> int:
+        staging, table = self._staging, self._index.table
         if self._crowded:
-            self.log.make_room()
+            with Uninterrupted():
+                self.log.make_room()
         code = steps.record(
             table,
             staging.sources,
@@ -79,14 +90,28 @@ class Recorder:
         )
         self._crowded = bool(code & 1)
         if code & 2:
-            for stream in np.flatnonzero(self._events[:, 0] == steps.STARTED).tolist():
-                self._index.start_episode(stream, int(self._events[stream, 1]))
-            self._cut[:] = False
+            with Uninterrupted():
+                self._note_starts()
         staging.recorded(kept)
         self.log.added += code >> 2
         if self.log.added >= self.log.retention.evict_at:
-            self.log.evict()
+            with Uninterrupted():
+                self.log.evict()
         return int(code >> 2)
+
+    def _note_starts(self) -> None:
+        """Have the index know of the episodes that the last step started."""
+        for stream in np.flatnonzero(self._events[:, 0] == steps.STARTED).tolist():
+            self._index.start_episode(stream, int(self._events[stream, 1]))
+            self._cut[stream] = False
+        self._events[:, 0] = steps.WENT_ON
+
+    def _take_stock(self) -> None:
+        """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
+        self._note_starts()
+        self.log.added = self._index.added()
+        self._staging.forget()
+        self._crowded = True
 
     def _running(self) -> tuple[Bools, Bools]:
         """Return which streams have an episode that is not over, and in which a reset step may come, as one is."""
@@ -135,12 +160,13 @@ class Recorder:
         recorded = 0
         for first in range(0, n, block):
             part = slice(first, first + block)
-            recorded += self._extend_block(
-                {path: array[part] for path, array in columns.items()},
-                {path: array[part] for path, array in before.items()},
-                {path: array[part] for path, array in after.items()},
-                env,
-            )
+            with Uninterrupted():
+                recorded += self._extend_block(
+                    {path: array[part] for path, array in columns.items()},
+                    {path: array[part] for path, array in before.items()},
+                    {path: array[part] for path, array in after.items()},
+                    env,
+                )
         return recorded
 
     def _fit_steps(self, values: dict[str, Any]) -> dict[str, Array]:

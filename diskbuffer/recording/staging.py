@@ -18,6 +18,7 @@ from diskbuffer.schema import Column, Schema
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+Kept = list[tuple[str, bool, Array, Array]]  # path, whether stacked, next_obs and obs: what compiled code reads from
 
 _BOOLS = {bool, np.bool_}
 _INTEGERS = {int, bool, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
@@ -147,7 +148,7 @@ class Staging:
 
     def put_observations(
         self, obs: Any, next_obs: Any, running: Callable[[], tuple[Bools, Bools]], cut: Bools
-    ) -> tuple[Bools, list[tuple[str, bool, Array, Array]]]:
+    ) -> tuple[Bools, Kept]:
         """Take the observations before and after the step.
 
         `running` returns what `RollingStacks.check` wants to know, `cut` tells which streams must start an episode. Returns
@@ -177,7 +178,7 @@ class Staging:
             kept.append((path, stacked, following, now))
         return cut, kept
 
-    def recorded(self, kept: list[tuple[str, bool, Array, Array]]) -> None:
+    def recorded(self, kept: Kept) -> None:
         """Remember the stacks that were recorded, to check the next ones against them."""
         if self._stacks:
             for path, stacked, following, _ in kept:

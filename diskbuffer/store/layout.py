@@ -27,6 +27,7 @@ AUTORESETS = ("next_step", "same_step", "disabled")
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
+TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its own, and takes many chunks at a time
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
 ENTRY_BYTES = 16  # of a shard's index: offset and size of a chunk
 SPARE_CHUNKS = 1  # room in a live shard for the incomplete chunk, published at close
@@ -44,17 +45,26 @@ TABLE = {
 
 
 def chunk_rows_of(schema: Schema) -> dict[str, int]:
-    """Choose which columns are packed, and how many rows are compressed together: 8 up to 32 KB, then fewer."""
+    """Choose which columns are packed, and how many rows are compressed together: 4 up to 64 KB, then fewer.
+
+    Eight take a quarter less of the disk, and a tenth more time to pick single transitions from.
+    """
     chosen = {}
     for path, column in schema.columns.items():
         if column.row_bytes >= PACKED_ROW_BYTES:
-            chosen[path] = next((rows for rows in (8, 4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
+            chosen[path] = next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
     return chosen
 
 
-def tail_rows_of(chunk_rows: Mapping[str, int]) -> int:
-    """Choose how many rows a stream's tail holds: eight chunks, so that one half is packed while the other fills."""
-    return 8 * max(chunk_rows.values(), default=1)
+def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: int) -> int:
+    """Choose how many rows a stream's tail holds, so that one half is packed while the other fills.
+
+    64 chunks, and fewer where they take more than 2 MB or a segment's rows, but 8 at least.
+    """
+    rows = max(chunk_rows.values(), default=1)
+    widest = max((schema[path].row_bytes for path in chunk_rows), default=1)
+    most = min(segment_rows, TAIL_BYTES // widest)
+    return next((chunks * rows for chunks in (64, 32, 16) if chunks * rows <= most), 8 * rows)
 
 
 def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:

@@ -75,7 +75,12 @@ class Maps:
         if mapped is None:
             packed = path in self._layout.chunks_of
             size = -1 if packed else self._layout.flat_bytes(path)
-            mapped = self._files.map(self._layout.data_file(path, slot), size, writable=False, random=packed)
+            name = self._layout.data_file(path, slot)
+            mapped = self._files.map(name, size, writable=False, random=packed)
+            if packed and mapped.size < (least := self._layout.index_bytes(path)):  # the kernel relies on it
+                raise CorruptionError(
+                    f"{self._files.root / name}: expected {least} bytes at least, found {mapped.size}; the file was cut short"
+                )
             self.hold(path, slot, mapped)
         return mapped
 

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec
+from diskbuffer.cores import core, step_aside
 from diskbuffer.store.layout import Layout
 from diskbuffer.store.shard import LiveShard
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-WORTH_A_THREAD = 8  # chunks, below which handing them over costs more than it saves
+WORTH_A_THREAD = 1024**2  # bytes, below which handing them over costs more than it saves
 ENCODED_AT_ONCE = 64  # chunks of one run, which bounds the memory
 
 
@@ -76,7 +77,7 @@ class Packer:
     def begin(self, runs: list[list[Run]]) -> None:
         """Pack in other threads, until `finish`."""
         self._waiting.extend(runs)
-        self._begun = [self.pool.submit(self._work) for _ in range(min(len(runs), self._threads - 1))]
+        self._begun = [self.pool.submit(self._help, core()) for _ in range(min(len(runs), self._threads - 1))]
 
     def finish(self) -> None:
         """Take a share of what was begun, and wait for the rest; raise what went wrong. What was not packed is not lost."""
@@ -89,10 +90,9 @@ class Packer:
         if errors:
             raise errors[0]
 
-    @staticmethod
-    def worth_a_thread(runs: list[list[Run]]) -> bool:
+    def worth_a_thread(self, runs: list[list[Run]]) -> bool:
         """Tell whether there is enough to pack to hand some of it over."""
-        return sum(run.chunks for some in runs for run in some) >= WORTH_A_THREAD
+        return sum(run.chunks * self._layout.chunk_bytes(run.path) for some in runs for run in some) >= WORTH_A_THREAD
 
     def pack(self, runs: list[list[Run]]) -> None:
         """Pack now."""
@@ -101,6 +101,10 @@ class Packer:
         else:
             self._waiting.extend(runs)
         self.finish()
+
+    def _help(self, callers_core: int) -> None:
+        step_aside(callers_core)
+        self._work()
 
     def _work(self) -> None:
         while True:

@@ -1,7 +1,8 @@
 """Sealing complete segments, in a thread of its own: recompressed to their smallest, synced, checksums noted.
 
-Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It lags behind
-where steps come in faster than about 60,000 frames a second and catches up afterwards, also after the store was opened again.
+Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It works a third of
+the time at most, unless it is waited for, so it lags behind where steps come in faster than about 20,000 frames a second, and
+catches up afterwards, also after the store was opened again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.store.shard import write_sealed
 from diskbuffer.store.store import Store
 
-_NICE = 10  # the learner and the sampler come first
+_NICE = 10  # the learner and the sampler come first ...
+_RESTS = 2  # ... and a nice thread still takes memory and cache from them: seconds of rest for each of work
 
 
 class Sealer:
@@ -28,6 +30,7 @@ class Sealer:
         self._changed = threading.Condition()
         self._sealing: int | None = None
         self._failed: set[int] = set()  # complete, readable, tried again at the next opening
+        self._waited_for = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None  # the last one; the segment stays as it was, readable
@@ -62,7 +65,12 @@ class Sealer:
     def wait(self) -> None:
         """Block until nothing waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or (not self._waiting and self._sealing is None))
+            self._waited_for += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._stopped or (not self._waiting and self._sealing is None))
+            finally:
+                self._waited_for -= 1
 
     def stop(self) -> None:
         """Finish the segment at hand and leave the others for the next opening."""
@@ -71,6 +79,10 @@ class Sealer:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+
+    def _rest(self, worked: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._waited_for > 0, worked * _RESTS)
 
     def _run(self) -> None:
         if hasattr(os, "setpriority"):
@@ -101,7 +113,7 @@ class Sealer:
         checksums = {}
         try:
             for path, name in temporary.items():
-                write_sealed(store.files, layout, path, slot, name)
+                write_sealed(store.files, layout, path, slot, name, self._rest)
             for path in layout.flat:
                 name = layout.data_file(path, slot)
                 mapped = store.files.map(name, layout.flat_bytes(path), writable=False)

@@ -6,6 +6,9 @@ and after, the file is a valid shard. Sealing writes the same chunks, recompress
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -106,8 +109,11 @@ def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes
     return raw
 
 
-def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: str) -> None:
-    """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it."""
+def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: str, rest: Callable[[float], None]) -> None:
+    """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it.
+
+    ``rest(seconds)`` is called after every so many seconds of work.
+    """
     chunks, chunk_bytes = layout.chunks(path), layout.chunk_bytes(path)
     live = files.map(layout.data_file(path, slot), -1, writable=False)
     entries = index_of(live, chunks).copy()
@@ -120,7 +126,7 @@ def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: 
     fd, end = files.create(temporary, 0, reserve=False), 0
     try:
         for first in range(0, chunks, RECODED_AT_ONCE):
-            some = sealed[first : first + RECODED_AT_ONCE]
+            some, begin = sealed[first : first + RECODED_AT_ONCE], time.perf_counter()
             size = codec.recode_chunks(live.address, entries[first : first + RECODED_AT_ONCE], chunk_bytes, scratch, out, some)
             if size < 0:
                 raise CorruptionError(
@@ -130,6 +136,7 @@ def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: 
             files.pwrite(fd, out[:size], end)
             some[:, 0] += end
             end += size
+            rest(time.perf_counter() - begin)
         padded = -(-end // ENTRY_BYTES) * ENTRY_BYTES  # keeps the entries aligned
         files.pwrite(fd, sealed, padded)
     finally:

@@ -1,0 +1,141 @@
+"""Ctrl-C at any instant: the buffer goes on in the same process, and holds what it says, as does the store when reopened."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+
+COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
+INTERRUPTS = 150
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs setitimer")
+
+
+class Storm:
+    """Raise a KeyboardInterrupt, as Ctrl-C does, after `arm`; again and again until `calm`, for in a __del__ it is lost."""
+
+    def __init__(self) -> None:
+        self._armed = False
+
+    def arm(self, seconds: float) -> None:
+        self._armed = True
+        signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
+
+    def calm(self) -> None:
+        self._armed = False
+
+    def strike(self, number: int, frame: FrameType | None) -> None:
+        if self._armed:
+            signal.raise_signal(signal.SIGINT)
+
+
+def frames(n: int) -> np.ndarray:
+    return np.full((2, 1024), n % 251, np.uint8) + np.arange(2, dtype=np.uint8)[:, None]
+
+
+def check(buffer: db.ReplayBuffer, added: list[int]) -> None:
+    """Compare all that the buffer holds with the steps that were added: numbers, in order, equal in both streams."""
+    total = buffer.stats()["added"]
+    assert total == 2 * len(added)
+    if not added:
+        return
+    episodes = buffer.episodes
+    for stream in range(2):
+        mine = np.flatnonzero(episodes.stream == stream)
+        steps = np.concatenate([np.arange(e.length) * 2 + e.start for e in (episodes[int(n)] for n in mine)])
+        batch = buffer.at(steps)
+        kept = np.array(added[-len(steps) :])
+        assert (batch["action"].numpy() == kept).all()
+        for name, n in (("obs", kept), ("next_obs", kept + 1)):
+            assert (batch[name].numpy() == ((n % 251) + stream)[:, None]).all()
+
+
+def adding(path: Path, storm: Storm) -> None:
+    """Interrupt `add` and `sample`; no step is lost, none is there twice."""
+    rng = np.random.default_rng(0)
+    options = {"capacity": 400, "columns": COLUMNS, "n_envs": 2, "segment_rows": 64, "autoreset": "disabled"}
+    zero, none = np.zeros(2, np.float32), np.zeros(2, np.bool_)
+    with db.ReplayBuffer(path, **options) as buffer:  # type: ignore[arg-type]
+        added: list[int] = []
+        n = 0
+        while n < 300:  # all code is loaded first: where an interrupt strikes numba at that, llvmlite keeps a lock for good
+            buffer.add(frames(n), np.full(2, n), zero, frames(n + 1), none, none)
+            added.append(n)
+            n += 1
+        buffer.seal()
+        check(buffer, added)
+        buffer.sample(8)
+        buffer.cut_off()
+        for _ in range(INTERRUPTS):
+            before = buffer.stats()["added"]
+            started = n
+            try:
+                storm.arm(rng.exponential(0.002) + 1e-5)
+                while True:
+                    started = n  # the step at hand
+                    end = np.full(2, n % 37 == 36)
+                    buffer.add(frames(n), np.full(2, n), zero, frames(n + 1), end, none)
+                    added.append(n)
+                    n = n + 1 + int(end[0])
+                    if n % 29 == 0:
+                        buffer.sample(8)
+            except KeyboardInterrupt:
+                storm.calm()
+                recorded = (buffer.stats()["added"] - before) // 2
+                missing = recorded - (len(added) - before // 2)
+                assert missing in (0, 1)
+                if missing:
+                    added.append(started)
+                if added and added[-1] == started:
+                    n = started + 1 + int(started % 37 == 36)
+            check(buffer, added)
+    with db.ReplayBuffer(path) as buffer:
+        check(buffer, added)
+
+
+def extending(path: Path, storm: Storm) -> None:
+    """Interrupt `extend`; it happens as a whole or not at all."""
+    rng = np.random.default_rng(1)
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(path, columns=columns, segment_rows=1024) as buffer:
+        buffer.extend(obs=np.arange(5001), action=np.arange(5000), reward=np.zeros(5000))
+        buffer.seal()
+        for _ in range(20):
+            first = len(buffer)
+            try:
+                storm.arm(rng.exponential(0.02) + 1e-4)
+                while True:
+                    n = len(buffer)
+                    buffer.extend(obs=np.arange(n, n + 5001), action=np.arange(n, n + 5000), reward=np.zeros(5000))
+            except KeyboardInterrupt:
+                storm.calm()
+            assert len(buffer) % 5000 == 0
+            assert len(buffer) >= first
+        every = buffer.at(buffer.episodes[0].start + np.arange(len(buffer)))
+        assert (every["action"].numpy() == np.arange(len(buffer))).all()
+        assert (every["next_obs"].numpy() == np.arange(len(buffer)) + 1).all()
+
+
+@pytest.mark.parametrize("scenario", ["adding", "extending"])
+def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: str, tmp_path: Path) -> None:
+    # in a process of its own, as an interrupt may strike in a __del__, where Python prints it and goes on
+    ran = subprocess.run(
+        [sys.executable, __file__, scenario, str(tmp_path / "store")], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "whole\n"
+
+
+if __name__ == "__main__":
+    storm = Storm()
+    signal.signal(signal.SIGALRM, storm.strike)
+    {"adding": adding, "extending": extending}[sys.argv[1]](Path(sys.argv[2]), storm)
+    print("whole")
