@@ -31,6 +31,7 @@ class Storm:
 
     def calm(self) -> None:
         self._armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     def strike(self, number: int, frame: FrameType | None) -> None:
         if self._armed:

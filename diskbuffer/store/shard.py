@@ -32,9 +32,11 @@ class LiveShard:
         self._spare_at = self._index_at - SPARE_CHUNKS * self._bound
         self.name = layout.data_file(path, slot)
         if create:
-            self._fd = files.create(self.name, layout.live_bytes(path), reserve=False)
+            temporary = f"{self.name}.new.tmp"  # or somebody who reads the whole array could see a file without its index
+            self._fd = files.create(temporary, layout.live_bytes(path), reserve=False)
             try:
                 files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
+                files.rename(temporary, self.name)
                 self.map = files.map_open(self._fd, layout.live_bytes(path), writable=False, random=True)
             except BaseException:
                 self.close()

@@ -349,8 +349,9 @@ def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> Op
         for path in layout.flat:
             name, size = layout.data_file(path, slot), layout.flat_bytes(path)
             if create:
-                fd = files.create(name, size, reserve=True)
+                fd = files.create(f"{name}.new.tmp", size, reserve=True)
                 try:
+                    files.rename(f"{name}.new.tmp", name)
                     segment.flats[path] = files.map_open(fd, size, writable=True)
                 finally:
                     files.close(fd)
