@@ -201,20 +201,24 @@ class Index:
         at = int(np.searchsorted(started, position, side="right")) - 1
         return int(started[at]) if at >= 0 else position
 
-    def locate(self, ordinals: Int64) -> tuple[Int64, Int64, Int64]:
+    def locate(self, ordinals: Int64) -> tuple[Int64, Int64, Int64, Int64]:
         """Find steps by their place among all that can be sampled now, stream after stream.
 
-        Returns streams, positions, and the positions where their episodes start. O(log episodes) each.
+        Returns streams, positions, and the positions of the first and the last row of their episodes; of one that runs, the
+        newest is the last. O(log episodes) each.
         """
-        found = np.empty((3, len(ordinals)), np.int64)
+        found = np.empty((4, len(ordinals)), np.int64)
         _locate(self.table, ordinals, found)
-        return found[0], found[1], found[2]
+        return found[0], found[1], found[2], found[3]
 
-    def episode_starts(self, streams: Int64, positions: Int64) -> Int64:
-        """Find where the episodes of steps start; -1 where a step cannot be sampled: evicted, not there yet, or no step."""
-        found = np.empty(len(positions), np.int64)
-        _find_starts(self.table, streams, positions, found)
-        return found
+    def episodes_of(self, streams: Int64, positions: Int64) -> tuple[Int64, Int64]:
+        """Find the first and the last row of the episodes of steps; -1 where a step cannot be sampled.
+
+        It was evicted, is not there yet, or is no step.
+        """
+        found = np.empty((2, len(positions)), np.int64)
+        _find_episodes(self.table, streams, positions, found)
+        return found[0], found[1]
 
 
 @compiled
@@ -228,6 +232,13 @@ def _count(table: Any) -> int:
     for stream in range(table.shape[0]):
         total += _steps(table, stream)
     return total
+
+
+@compiled
+def _last_row(table: Any, stream: int, episode: int) -> int:
+    if episode + 1 < table[stream, EPISODES]:
+        return load_i64(table[stream, STARTS] + 8 * (episode + 1)) - 1
+    return int(table[stream, HEAD])
 
 
 @compiled
@@ -248,13 +259,14 @@ def _locate(table: Any, ordinals: Any, found: Any) -> None:
             else:
                 high = middle
         found[0, i], found[1, i], found[2, i] = stream, wanted + low, load_i64(starts + 8 * low)
+        found[3, i] = _last_row(table, stream, low)
 
 
 @compiled
-def _find_starts(table: Any, streams: Any, positions: Any, found: Any) -> None:
+def _find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None:
     for i in range(positions.shape[0]):
         stream, position = streams[i], positions[i]
-        found[i] = -1
+        found[0, i] = found[1, i] = -1
         if stream < 0 or stream >= table.shape[0]:
             continue
         if position < table[stream, FLOOR] or position >= table[stream, HEAD]:
@@ -266,6 +278,6 @@ def _find_starts(table: Any, streams: Any, positions: Any, found: Any) -> None:
                 low = middle
             else:
                 high = middle
-        if low + 1 < table[stream, EPISODES] and load_i64(starts + 8 * (low + 1)) == position + 1:
-            continue  # the last row of an episode is no step
-        found[i] = load_i64(starts + 8 * low)
+        last = _last_row(table, stream, low)
+        if last != position:  # the last row of an episode is no step
+            found[0, i], found[1, i] = load_i64(starts + 8 * low), last

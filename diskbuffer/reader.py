@@ -11,9 +11,10 @@ import torch
 
 from diskbuffer.episodes import Episodes, list_episodes
 from diskbuffer.errors import InputError
-from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Window
+from diskbuffer.form import Form
+from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Steps, make_arrays
 from diskbuffer.gather.gatherer import Gatherer, default_threads
-from diskbuffer.gather.plan import make_plan
+from diskbuffer.gather.plan import Plan, make_plan
 from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
@@ -41,23 +42,19 @@ class Reader:
         self._frame_stack = frame_stack
         packed = {p: (layout.chunk_rows(p), layout.chunks(p), store.tails[p].address) for p in layout.packed}
         self._columns = Columns.of(layout.schema, packed, zeros)
-        self._pool = ArraysPool(self._columns)
+        self._pool = ArraysPool(self._columns, frame_stack)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(layout.tail_rows, largest, default_threads() if threads is None else threads, compiled)
         self.index: Index = read_index(store, frame_stack - 1)
-
-    def window(self, length: int | None) -> Window:
-        """Return what is brought of each sampled step."""
-        return Window(self._frame_stack, length)
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted."""
         with self._store.lock:
             self.index = read_index(self._store, self._frame_stack - 1)
 
-    def arrays(self, window: Window, size: int, *, pinned: bool) -> Arrays:
+    def arrays(self, form: Form, size: int, *, pinned: bool) -> Arrays:
         """Return memory for batches that is the caller's own."""
-        return Arrays(self._columns, window, size, pinned)
+        return make_arrays(self._columns, self._frame_stack, form, size, pinned)
 
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
@@ -71,31 +68,35 @@ class Reader:
 
     def fill(self, draw: Callable[[Index], Draw], arrays: Arrays, threads: int | None = None) -> None:
         """Draw steps and gather them into `arrays`."""
-        window = arrays.window
         for last_try in [False] * (0 if self._store.writable else _TRIES) + [True]:
             with self._store.lock:
                 try:
                     drawn = draw(self.index)
-                    plan = make_plan(self.index, self._store.maps, *drawn, before=window.before, rows=window.rows)
+                    plans = [(part.memory, self._plan(*part[1:])) for part in arrays.parts(drawn)]
                     break
                 except SlotMovedError:
                     if last_try:
                         raise
                     self.refresh()
         arrays.steps = drawn.positions * self._streams + drawn.streams
-        self.gatherer.run(plan, arrays, threads)
+        for memory, plan in plans:
+            self.gatherer.run(plan, memory, threads)
+        arrays.finish(drawn)
 
-    def batch(self, draw: Callable[[Index], Draw], size: int, length: int | None) -> Batch:
+    def _plan(self, streams: Int64, positions: Int64, starts: Int64, ends: Int64, before: int, rows: int) -> Plan:
+        return make_plan(self.index, self._store.maps, streams, positions, starts, ends, before, rows)
+
+    def batch(self, draw: Callable[[Index], Draw], size: int, form: Form) -> Batch:
         """Draw steps and return them as tensors, in memory that is used again once they are gone."""
-        arrays = self._pool.take(self.window(length), size)
+        arrays = self._pool.take(form, size)
         self.fill(draw, arrays)
         batch = arrays.deliver(arrays.tensors(), torch.from_numpy(arrays.steps))
-        self._pool.give(arrays)
+        self._pool.give(form, arrays)
         return batch
 
     def sample(self, sampler: Sampler, size: int) -> Batch:
         """Draw with a sampler; the batch counts as delivered."""
-        batch = self.batch(lambda index: sampler.draw(index, size, sampler.generator(sampler.batches)), size, sampler.length)
+        batch = self.batch(lambda index: sampler.draw(index, size, sampler.generator(sampler.batches)), size, sampler.form)
         sampler.batches += 1
         return batch
 
@@ -108,17 +109,16 @@ class Reader:
         streams, positions = ids % self._streams, ids // self._streams
 
         def draw(index: Index) -> Draw:
-            starts = index.episode_starts(streams, positions)
-            ends = starts if length is None else index.episode_starts(streams, positions + length - 1)
-            bad = (starts < 0) | (ends != starts)
+            starts, ends = index.episodes_of(streams, positions)
+            bad = (starts < 0) | (ends - positions < (length or 1))
             if bad.any():
                 raise InputError(
                     f"step {ids[bad][0]} cannot be read: it was evicted, was never added, "
                     + ("or is no step" if length is None else f"or its episode ends before {length} steps")
                 )
-            return Draw(streams, positions, starts)
+            return Draw(streams, positions, starts, ends)
 
-        return self.batch(draw, len(ids), length)
+        return self.batch(draw, len(ids), Form(length))
 
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
@@ -127,11 +127,11 @@ class Reader:
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
+        arrays = Steps(self._columns, stack, Form(), len(there))
         with self._store.lock:
-            plan = make_plan(index, self._store.maps, there, heads[there], np.maximum(starts, low), before=stack - 1, rows=stack)
-        arrays = Arrays(self._columns, Window(stack, None), len(there))
-        self.gatherer.run(plan, arrays)
-        frames = arrays.tensors()[arrays.paths.index(path)].numpy()[:, :stack]
+            plan = self._plan(there, heads[there], np.maximum(starts, low), heads[there], stack - 1, stack)
+        self.gatherer.run(plan, arrays.memory)
+        frames = arrays.memory.arrays[arrays.memory.paths.index(path)][:, :stack]
         found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
         found[there] = frames
         return found

@@ -23,7 +23,7 @@ def frames(first: int, n: int) -> np.ndarray:
 
 def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
     index = buffer._reader.index
-    _, positions, _ = index.locate(np.arange(len(buffer)))
+    _, positions, *_ = index.locate(np.arange(len(buffer)))
     batch = buffer.at(positions)
     pairs = [(run[t], run[t + 1]) for run in given for t in range(len(run) - 1)]
     assert len(pairs) == len(buffer)

@@ -148,7 +148,7 @@ class World:
             with pytest.raises(db.EmptyBufferError):
                 self.buffer.sample(3)
             return
-        streams, positions, _ = index.locate(np.arange(total))
+        streams, positions, *_ = index.locate(np.arange(total))
         batch = self.buffer.at(positions * self.n + streams)
         kept: dict[int, list[dict[str, Any]]] = {s: [] for s in range(self.n)}
         for step in self.steps:

@@ -190,6 +190,11 @@ class Rows:
             position -= 1
         return position
 
+    def end(self, position: int) -> int:
+        while position < self.head and not self.last[position]:
+            position += 1
+        return position
+
     def steps(self, context: int) -> list[int]:
         """Positions of steps of which every frame of the stack is there."""
         found = [p for p in range(self.low, self.head) if not self.last[p]]
@@ -243,15 +248,16 @@ class Indexed:
     def check(self, index: Index) -> None:
         context, expected = self.context, []
         for stream, rows in enumerate(self.rows):
-            expected += [(stream, p, rows.start(p)) for p in rows.steps(context)]
+            expected += [(stream, p, rows.start(p), rows.end(p)) for p in rows.steps(context)]
             assert index.slots(stream).tolist() == rows.slots
             known = index.starts(stream).tolist()  # of episodes before the first, only that they were
             for position in range(known[0] if known else 0, rows.head + 1):
                 assert index.steps_before(stream, position) == rows.steps_before(position)
             around = np.arange(-2, rows.head + 4)
             samplable = set(rows.steps(context))
-            found = index.episode_starts(np.full(len(around), stream), around).tolist()
-            assert found == [rows.start(p) if p in samplable else -1 for p in around.tolist()]
+            starts, ends = index.episodes_of(np.full(len(around), stream), around)
+            assert starts.tolist() == [rows.start(p) if p in samplable else -1 for p in around.tolist()]
+            assert ends.tolist() == [rows.end(p) if p in samplable else -1 for p in around.tolist()]
         assert index.heads.tolist() == [rows.head for rows in self.rows]
         assert index.steps().tolist() == [len(rows.steps(context)) for rows in self.rows]
         located = index.locate(np.arange(len(expected)))

@@ -101,7 +101,7 @@ def expected_rows(buffer: db.ReplayBuffer, path: str) -> dict[int, dict[int, Arr
     """Return what we say is in the rows of each stream: of observations those after steps, too."""
     found: dict[int, dict[int, Array]] = {stream: {} for stream in range(buffer.n_envs)}
     index = buffer._reader.index
-    streams, positions, _ = index.locate(np.arange(len(buffer)))
+    streams, positions, *_ = index.locate(np.arange(len(buffer)))
     if len(buffer) == 0:
         return found
     batch = buffer.at(positions * buffer.n_envs + streams)

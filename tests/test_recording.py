@@ -632,7 +632,7 @@ def test_never_fewer_than_the_newest_capacity_nor_more_than_the_open_segments_on
 
 def world_steps(buffer: db.ReplayBuffer) -> Iterator[int]:
     index = buffer._reader.index
-    streams, positions, _ = index.locate(np.arange(len(buffer)))
+    streams, positions, *_ = index.locate(np.arange(len(buffer)))
     yield from (positions * buffer.n_envs + streams).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Bring a planned batch into its arrays: split over threads, with the kernel that runs here."""
+"""Bring a planned batch into its memory: split over threads, with the kernel that runs here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gather import kernel, slow
-from diskbuffer.gather.batch import Arrays
+from diskbuffer.gather.batch import Memory
 from diskbuffer.gather.helpers import Helpers
 from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
@@ -64,28 +64,28 @@ class Gatherer:
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
         self._batches = 0
 
-    def run(self, plan: Plan, arrays: Arrays, threads: int | None = None) -> None:
+    def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
         progress = np.zeros(kernel.PROGRESS_FIELDS, np.int64)
         if self.compiled:
-            self._share(plan, arrays, self.threads if threads is None else threads, progress)
+            self._share(plan, memory, self.threads if threads is None else threads, progress)
         else:
-            slow.gather(arrays.targets, plan.runs, plan.sources, self._tail_rows, progress)
+            slow.gather(memory.targets, plan.runs, plan.sources, self._tail_rows, progress)
         if progress[kernel.REASON]:
-            raise self._damage(plan, arrays, progress)
+            raise self._damage(plan, memory, progress)
 
-    def _share(self, plan: Plan, arrays: Arrays, threads: int, progress: Int64) -> None:
+    def _share(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
         self._batches += 1
         advised = HAVE_MADVISE and self._cold and self._batches % _PROBE != 0
         faults, n = _major_faults(), len(plan.runs)
         if advised:
-            kernel.advise(arrays.targets, plan.runs, plan.sources)
-        threads = max(1, min(threads, n, arrays.nbytes // WORTH_A_THREAD))
+            kernel.advise(memory.targets, plan.runs, plan.sources)
+        threads = max(1, min(threads, n, memory.nbytes // WORTH_A_THREAD))
         parts = 1 if threads == 1 else min(n, threads * _PARTS)
 
         def work() -> None:
             scratch = self._scratch()
-            kernel.gather_parts(arrays.targets, plan.runs, plan.sources, parts, self._tail_rows, scratch, self._largest, progress)
+            kernel.gather_parts(memory.targets, plan.runs, plan.sources, parts, self._tail_rows, scratch, self._largest, progress)
 
         self._helpers.lend(work, threads - 1)
         work()
@@ -105,9 +105,9 @@ class Gatherer:
         return int(self._local.address)
 
     @staticmethod
-    def _damage(plan: Plan, arrays: Arrays, progress: Int64) -> CorruptionError:
+    def _damage(plan: Plan, memory: Memory, progress: Int64) -> CorruptionError:
         reason, target, run, chunk = progress[kernel.REASON :].tolist()
-        path, chunk_rows = arrays.paths[target], int(arrays.targets[target, kernel.CHUNK_ROWS])
+        path, chunk_rows = memory.paths[target], int(memory.targets[target, kernel.CHUNK_ROWS])
         first = int(plan.runs[run, POSITION] - plan.runs[run, OFFSET]) + chunk * chunk_rows
         return CorruptionError(
             f"column {path!r}, rows {first} to {first + chunk_rows - 1} of stream {plan.runs[run, STREAM]} "

@@ -1,7 +1,7 @@
 """The plan of a batch: which runs of rows, in which slots, go to which place of it.
 
-A sample is a window of consecutive positions around a step, cut off at the episode's start. Where a window crosses from one
-segment to the next it becomes two runs.
+A sample is a window of consecutive positions around a step, cut off at the episode's start and end. Where a window crosses
+from one segment to the next it becomes two runs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,15 @@ class Plan:
     era: Era
 
 
-def make_plan(index: Index, maps: Maps, streams: Int64, positions: Int64, starts: Int64, before: int, rows: int) -> Plan:
-    """Plan windows of `rows` rows of which the step's own is number `before`. The store's lock must be held."""
+def make_plan(
+    index: Index, maps: Maps, streams: Int64, positions: Int64, starts: Int64, ends: Int64, before: int, rows: int
+) -> Plan:
+    """Plan windows of `rows` rows, of which that at `positions` is number `before`. The store's lock must be held.
+
+    Rows before `starts` are made up, rows behind `ends` left as they are in the batch.
+    """
     found = np.empty((len(positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)
-    n = _find_runs(index.table, streams, positions, starts, before, rows, index.segment_rows, found)
+    n = _find_runs(index.table, streams, positions, starts, ends, before, rows, index.segment_rows, found)
     order = np.argsort(found[:n, ROW])
     runs, sources = np.empty((n, RUN_FIELDS), np.int64), np.empty((len(maps.sources), n, 2), np.int64)
     if not _arrange(found, order, maps.sources, runs, sources):
@@ -59,13 +64,13 @@ def make_plan(index: Index, maps: Maps, streams: Int64, positions: Int64, starts
 
 @compiled
 def _find_runs(
-    table: Any, streams: Any, positions: Any, starts: Any, before: int, rows: int, segment_rows: int, runs: Any
+    table: Any, streams: Any, positions: Any, starts: Any, ends: Any, before: int, rows: int, segment_rows: int, runs: Any
 ) -> int:
     n = 0
     for i in range(positions.shape[0]):
         stream = streams[i]
         wanted = positions[i] - before
-        position, end = max(wanted, starts[i]), wanted + rows
+        position, end = max(wanted, starts[i]), min(wanted + rows, ends[i] + 1)
         pad = position - wanted
         while position < end:
             segment = position // segment_rows

@@ -11,17 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.form import Form
 from diskbuffer.index import Index
 
 Int64 = npt.NDArray[np.int64]
 
 
 class Draw(NamedTuple):
-    """Drawn steps: their streams, their positions, and the positions where their episodes start; (size,) int64 each."""
+    """Drawn steps: streams and positions, and the first and the last row of their episodes; (size,) int64 each."""
 
     streams: Int64
     positions: Int64
     starts: Int64
+    ends: Int64
 
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:
@@ -45,7 +47,7 @@ class Sampler(ABC):
         For reproducible draws; from the operating system where it is missing.
     """
 
-    length: int | None = None  # steps in a sample, or None for single steps without a time axis
+    form = Form()  # what a sample consists of
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed(seed_sequence(seed).entropy)

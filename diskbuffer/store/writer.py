@@ -1,6 +1,6 @@
 """Where rows are written: the open segments of every stream, and its tail.
 
-Rows go straight into memory-mapped files: flat columns into their segment, packed ones into the tail, a ring of eight chunks
+Rows go straight into memory-mapped files: flat columns into their segment, packed ones into the tail, a ring of some chunks
 a stream. When the ring fills up, all complete chunks are compressed, in several threads, and appended to their shards. What
 a kill leaves is therefore whole: a row is in the tail until its chunk is in a shard, and counts once `length` says so.
 """

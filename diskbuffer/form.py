@@ -1,0 +1,31 @@
+"""What a sample consists of: what samplers ask for, and batches are made to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Form:
+    """One step, `n_step` steps folded into one, or a sequence.
+
+    Attributes
+    ----------
+    length : int or None
+        Consecutive steps, with an axis of time; None for single steps without one.
+    padded : bool
+        Whether sequences may be cut short by their episode's end, and are filled up then.
+    n_step : int
+        Steps whose rewards are summed up, discounted by `gamma`; only where `length` is None.
+    gamma : float
+    """
+
+    length: int | None = None
+    padded: bool = False
+    n_step: int = 1
+    gamma: float = 1.0
+
+    @property
+    def steps(self) -> int:
+        """Steps with an axis of time of their own."""
+        return 1 if self.length is None else self.length
