@@ -178,7 +178,7 @@ def main() -> None:
     """Run everything."""
     args = arguments(__doc__.splitlines()[0])
     report, rng = Report("sampling", args.seed), np.random.default_rng(args.seed)
-    n, rounds = (12_000, 10) if args.quick else (96_000, 15)
+    n, rounds = (12_000, 10) if args.quick else (96_000, 30)
     pixels = frames(n)
     columns = Columns(n, args.seed)
     directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))

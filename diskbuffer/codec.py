@@ -37,7 +37,7 @@ Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 LIVE = ("lz4", 1)
-SEALED = ("lz4hc", 4)
+SEALED = ("lz4hc", 7)
 HEADER = 16
 CHECKSUM = 4
 

@@ -346,7 +346,7 @@ def test_packed_columns_have_the_codecs_of_the_format(tmp_path: Path) -> None:
             continue
         (sharding,) = metadata["codecs"]
         assert sharding["name"] == "sharding_indexed"
-        blosc = {"cname": "lz4hc", "clevel": 4, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
+        blosc = {"cname": "lz4hc", "clevel": 7, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
         assert sharding["configuration"] == {
             "chunk_shape": [4, *metadata["shape"][1:]],
             "codecs": [as_bytes, {"name": "blosc", "configuration": blosc}, {"name": "crc32c"}],
