@@ -24,7 +24,7 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-    from diskbuffer.samplers import Uniform
+    from diskbuffer.samplers import Slices, Uniform
 
 __all__ = [
     "ClosedError",
@@ -39,12 +39,13 @@ __all__ = [
     "ReadOnlyError",
     "ReplayBuffer",
     "SchemaError",
+    "Slices",
     "StackError",
     "Uniform",
     "__version__",
 ]
 
-_LATER = {"ReplayBuffer": "diskbuffer.buffer", "Uniform": "diskbuffer.samplers"}
+_LATER = {"ReplayBuffer": "diskbuffer.buffer", "Slices": "diskbuffer.samplers", "Uniform": "diskbuffer.samplers"}
 
 
 def __getattr__(name: str) -> typing.Any:

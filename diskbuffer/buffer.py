@@ -22,7 +22,7 @@ from diskbuffer.loader import Loader
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
-from diskbuffer.samplers.sampler import seed_sequence
+from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.store import Store
@@ -120,7 +120,7 @@ class ReplayBuffer:
         self._closed = True  # until it is open
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
-        threads = None if threads is None else _at_least_one("threads", threads)
+        threads = None if threads is None else at_least_one("threads", threads)
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self.path = Path(path).absolute()
@@ -298,7 +298,7 @@ class ReplayBuffer:
         ----------
         batch_size : int
         sampler : Sampler, optional
-            Which steps; a `Uniform` of the buffer's own.
+            Which steps; a `Uniform` of the buffer's own. `Slices` draws sequences.
 
         Returns
         -------
@@ -315,7 +315,7 @@ class ReplayBuffer:
             A chunk is damaged on the disk; it is named.
         """
         self._check_open()
-        return self._reader.sample(sampler or self._samplers["sample"], _at_least_one("batch_size", batch_size))
+        return self._reader.sample(sampler or self._samplers["sample"], at_least_one("batch_size", batch_size))
 
     def at(self, steps: Any, length: int | None = None) -> Batch:
         """Return given steps, as `sample` does.
@@ -329,7 +329,7 @@ class ReplayBuffer:
             the first.
         """
         self._check_open()
-        return self._reader.at(steps, None if length is None else _at_least_one("length", length))
+        return self._reader.at(steps, None if length is None else at_least_one("length", length))
 
     def loader(
         self,
@@ -356,8 +356,8 @@ class ReplayBuffer:
         """
         self._check_open()
         sampler = sampler or self._samplers["loader"]
-        size, ahead = _at_least_one("batch_size", batch_size), _at_least_one("prefetch", prefetch)
-        threads = self._reader.gatherer.threads if threads is None else _at_least_one("threads", threads)
+        size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        threads = self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)
         form, reader = sampler.form, self._reader
 
         def fill(number: int, arrays: Any) -> None:
@@ -484,9 +484,3 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be an integer of at least 1, found {value!r}")
-    return int(value)

@@ -211,6 +211,20 @@ class Index:
         _locate(self.table, ordinals, found)
         return found[0], found[1], found[2], found[3]
 
+    @property
+    def episodes(self) -> int:
+        """Count the episodes of which a row is there; a running one may have no step yet."""
+        return int(self.table[:, EPISODES].sum())
+
+    def locate_episodes(self, ordinals: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+        """Find episodes by their place among all, stream after stream.
+
+        Returns streams, and the positions of the first row to sample, of the first row ever, and of the last row.
+        """
+        found = np.empty((4, len(ordinals)), np.int64)
+        _locate_episodes(self.table, ordinals, found)
+        return found[0], found[1], found[2], found[3]
+
     def episodes_of(self, streams: Int64, positions: Int64) -> tuple[Int64, Int64]:
         """Find the first and the last row of the episodes of steps; -1 where a step cannot be sampled.
 
@@ -260,6 +274,17 @@ def _locate(table: Any, ordinals: Any, found: Any) -> None:
                 high = middle
         found[0, i], found[1, i], found[2, i] = stream, wanted + low, load_i64(starts + 8 * low)
         found[3, i] = _last_row(table, stream, low)
+
+
+@compiled
+def _locate_episodes(table: Any, ordinals: Any, found: Any) -> None:
+    ends = np.cumsum(table[:, EPISODES])
+    for i in range(ordinals.shape[0]):
+        stream = np.searchsorted(ends, ordinals[i], side="right")
+        episode = ordinals[i] - (ends[stream - 1] if stream else 0)
+        start = load_i64(table[stream, STARTS] + 8 * episode)
+        found[0, i], found[1, i], found[2, i] = stream, max(start, table[stream, FLOOR]), start
+        found[3, i] = _last_row(table, stream, episode)
 
 
 @compiled

@@ -16,7 +16,7 @@ import zarr
 import diskbuffer as db
 
 if TYPE_CHECKING:
-    from conftest import Experience, Feeder
+    from tests.conftest import Experience, Feeder
 
 SHAPE = (34, 33)
 FRAME = np.full(SHAPE, 7, np.uint8)

@@ -14,7 +14,7 @@ import zarr
 import diskbuffer as db
 
 if TYPE_CHECKING:
-    from conftest import Experience, Feeder, Writers
+    from tests.conftest import Experience, Feeder, Writers
 
 ROUNDS = 12
 KINDS: dict[str, dict[str, Any]] = {

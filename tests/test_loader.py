@@ -17,7 +17,7 @@ import torch
 import diskbuffer as db
 
 if TYPE_CHECKING:
-    from conftest import Experience, Feeder
+    from tests.conftest import Experience, Feeder
 
 gpu = [
     pytest.mark.gpu,

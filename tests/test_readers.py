@@ -20,7 +20,7 @@ import zarr
 import diskbuffer as db
 
 if TYPE_CHECKING:
-    from conftest import Experience, Feeder, Writers
+    from tests.conftest import Experience, Feeder, Writers
 
 Array = npt.NDArray[Any]
 Read = Callable[[Path, str], Array]

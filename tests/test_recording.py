@@ -20,7 +20,7 @@ from gymnasium.wrappers import FrameStackObservation
 import diskbuffer as db
 
 if TYPE_CHECKING:
-    from conftest import Experience, Feeder
+    from tests.conftest import Experience, Feeder
 
 Array = npt.NDArray[Any]
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import InputError
+from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Form
 from diskbuffer.index import Index
 
@@ -32,6 +32,21 @@ def seed_sequence(seed: int | None) -> np.random.SeedSequence:
         return np.random.SeedSequence(None if seed is None else operator.index(seed))
     except (TypeError, ValueError):
         raise InputError(f"seed must be an integer of at least 0, or None, found {seed!r}") from None
+
+
+def at_least_one(name: str, value: int) -> int:
+    """Return an integer of at least 1; an InputError where it is none."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be an integer of at least 1, found {value!r}")
+    return int(value)
+
+
+def count_steps(index: Index) -> int:
+    """Return how many steps there are to draw from; an EmptyBufferError where there are none."""
+    total = len(index)
+    if total == 0:
+        raise EmptyBufferError("the buffer holds no complete step yet; add some before sampling")
+    return total
 
 
 class Sampler(ABC):
