@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,22 +61,22 @@ class Block:
     goes_on: Bools
     ended: Bools
 
-    @property
+    @cached_property
     def positions(self) -> Int64:
         """The row of each step."""
         return self.head + np.arange(len(self.goes_on)) + np.cumsum(~self.goes_on)
 
-    @property
+    @cached_property
     def lasts(self) -> Int64:
         """Steps behind whose row stands that of the observation they led to: at an episode's end, and the newest."""
         return np.flatnonzero(np.append(~self.goes_on[1:], True))
 
-    @property
+    @cached_property
     def new_head(self) -> int:
         """Position of the newest row behind these steps."""
         return int(self.positions[-1]) + 1
 
-    @property
+    @cached_property
     def starts(self) -> Int64:
         """Rows where episodes start."""
         return self.positions[~self.goes_on]

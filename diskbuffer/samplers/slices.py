@@ -82,7 +82,7 @@ class Slices(Sampler):
         total = index.episodes if self._over_episodes else steps
         found, missing = [np.empty((4, 0), np.int64)], size
         for _ in range(_ROUNDS):
-            tried = self._try(index, rng.integers(0, total, missing), rng)
+            tried = self._try(index, rng.integers(0, total, missing + missing // 4 + 4), rng)[:, :missing]
             found.append(tried)
             missing -= tried.shape[1]
             if not missing:
