@@ -23,6 +23,7 @@ check: $(VENV)/test $(VENV)/check $(VENV)/bench
 bench: $(VENV)/bench
 	$(BIN)/python -m bench.sampling --json bench/sampling.json
 	$(BIN)/python -m bench.writing --json bench/writing.json
+	$(BIN)/python -m bench.scale --json bench/scale.json
 
 clean:
 	rm -rf $(VENV)

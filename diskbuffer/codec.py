@@ -207,8 +207,15 @@ def decode_slowly(chunk: bytes, chunk_bytes: int) -> tuple[int, bytes]:
         return BAD_STREAM, b""
 
 
+@compiled
+def _checksum(address: int, size: int) -> int:
+    return int(crc32c(address, size))
+
+
 def checksum(data: Any) -> int:
-    """Return the CRC32C of a contiguous array's bytes."""
+    """Return the CRC32C of a contiguous array's bytes. Holds no GIL where the C library can be called."""
+    if HAVE_BLOSC:
+        return int(_checksum(address_of(data), data.nbytes))
     return int(google_crc32c.value(data.tobytes()))
 
 

@@ -256,15 +256,9 @@ def _last_row(table: Any, stream: int, episode: int) -> int:
 
 
 @compiled
-def _episode_of_step(starts: int, episodes: int, wanted: int, head: int) -> int:
-    """Find the last episode j with ``starts[j] - j <= wanted``.
-
-    A guess from the mean length, from which the range is doubled until it holds the episode, and halved again: in a store of a
-    million episodes a binary search of all of them would wait for memory three times as often.
-    """
-    low, high, first = np.int64(0), np.int64(episodes), load_i64(starts)
-    guess = np.int64((wanted - first) / max(head - episodes - first, 1) * episodes)
-    guess, reach = min(max(guess, low), high - 1), np.int64(8)
+def _episode_of_step(starts: int, episodes: int, wanted: int, guess: int) -> int:
+    """Find the last episode j with ``starts[j] - j <= wanted``, in a range that is doubled from a guess on and halved again."""
+    low, high, reach = 0, episodes, 8
     if load_i64(starts + 8 * guess) - guess <= wanted:
         low = guess
         while low + reach < high and load_i64(starts + 8 * (low + reach)) - low - reach <= wanted:
@@ -290,12 +284,21 @@ def _locate(table: Any, ordinals: Any, found: Any) -> None:
     for stream in range(table.shape[0]):
         total += _steps(table, stream)
         ends[stream] = total
+    # First guess all episodes from their streams' mean lengths, and load what is there: all at once, where one search after the
+    # other would wait for memory each time.
     for i in range(ordinals.shape[0]):
         stream = np.searchsorted(ends, ordinals[i], side="right")
         before = ends[stream - 1] if stream else 0
         wanted = ordinals[i] - before + table[stream, FLOOR]  # its position, if no episode had ended since the floor
-        low = _episode_of_step(table[stream, STARTS], table[stream, EPISODES], wanted, table[stream, HEAD])
-        found[0, i], found[1, i], found[2, i] = stream, wanted + low, load_i64(table[stream, STARTS] + 8 * low)
+        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
+        first = load_i64(starts)
+        guess = np.int64((wanted - first) / max(table[stream, HEAD] - episodes - first, 1) * episodes)
+        guess = min(max(guess, np.int64(0)), episodes - 1)
+        found[0, i], found[1, i], found[2, i], found[3, i] = stream, wanted, guess, load_i64(starts + 8 * guess)
+    for i in range(ordinals.shape[0]):
+        stream, wanted = found[0, i], found[1, i]
+        low = _episode_of_step(table[stream, STARTS], table[stream, EPISODES], wanted, found[2, i])
+        found[1, i], found[2, i] = wanted + low, load_i64(table[stream, STARTS] + 8 * low)
         found[3, i] = _last_row(table, stream, low)
 
 

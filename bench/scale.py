@@ -1,0 +1,150 @@
+"""Drawing sequences from stores of millions and of hundreds of millions of steps, beside TorchRL's SliceSampler.
+
+    python -m bench.scale --json FILE
+
+Episodes of 500 steps, flat columns only, the page cache warm. TorchRL gets what its sampler needs: the number of each step's
+episode, memory-mapped. Only the draw is timed, of 256 sequences of 4. Takes 4 GB of disk for us, 3 GB for TorchRL, minutes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from bench.measure import Report, arguments
+
+EPISODE, SLICES, LENGTH = 500, 256, 4
+PART = 4_000_000  # steps, a multiple of EPISODE
+COLUMNS = {"obs": db.Column((), "int8"), "action": db.Column((), "int8")}
+Steps = dict[str, Any]
+
+
+def steps(n: int) -> Steps:
+    """Return `n` steps of whole episodes."""
+    terminated = np.zeros(n, np.bool_)
+    terminated[EPISODE - 1 :: EPISODE] = True
+    obs = (np.arange(n) % 100).astype(np.int8)
+    next_obs = np.append(obs[1:], np.int8(0))
+    next_obs[terminated] = -1
+    return {"obs": obs, "next_obs": next_obs, "action": obs, "reward": np.ones(n, np.float32), "terminated": terminated}
+
+
+def fill(buffer: db.ReplayBuffer, n: int) -> float:
+    """Add `n` steps; return the seconds that took."""
+    part, seconds = steps(PART), 0.0
+    for first in range(0, n, PART):
+        some = {name: values[: n - first] for name, values in part.items()}
+        begin = time.perf_counter()
+        buffer.extend(**some)
+        seconds += time.perf_counter() - begin
+    return seconds
+
+
+def time_draws(buffer: db.ReplayBuffer, rounds: int, between: Any = None) -> list[float]:
+    """Time draws; `between` is called before each."""
+    index, sampler, seconds = buffer._reader.index, db.Slices(LENGTH, seed=0), []
+    for k in range(rounds):
+        if between is not None:
+            between()
+        generator = sampler.generator(k)
+        begin = time.perf_counter()
+        sampler.draw(index, SLICES, generator)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -> list[float]:
+    """Draw from three stores; return the times right after an `extend` of the largest."""
+    medians = []
+    one = {name: values[:EPISODE] for name, values in steps(EPISODE).items()}
+    after: list[float] = []
+    for n, capacity in ((small, small * 6 // 5), (small, 120 * small), (large, 120 * small)):
+        path = directory / f"{n}-of-{capacity}"
+        with db.ReplayBuffer(path, capacity, columns=COLUMNS) as buffer:
+            seconds = fill(buffer, n)
+            buffer.seal()
+            time_draws(buffer, 50)
+            drawn = time_draws(buffer, rounds)
+            report.times(f"256 slices of 4, {n:,} of {capacity:,} steps", drawn)
+            medians.append(float(np.median(drawn)) * 1e3)
+            row = f"draw of 256 slices of 4, {n:,} of {capacity:,} steps"
+            report.row(row, medians[-1], "ms", "at most 0.15", medians[-1] <= 0.15)
+            if n == large:
+                value = n / seconds / 1e6
+                report.row(f"extend of flat columns, {n:,} steps", value, "M/s", "at least 5", value >= 5)
+                after = time_draws(buffer, rounds, lambda: buffer.extend(**one))
+                report.times("the same, right after an extend", after)
+                added = time_draws(buffer, rounds, lambda: buffer.add(np.int8(0), 0, 0.0, np.int8(1), False, False))
+                report.times("the same, right after an add", added)
+                after = max(after, added, key=lambda seconds: float(np.median(seconds)))
+                value = buffer.stats()["index_bytes"] / 1e6
+                report.row(f"RAM of the index, {n:,} steps", value, "MB", "at most 50", value <= 50)
+    begin = time.perf_counter()
+    db.ReplayBuffer(path).close()
+    value = time.perf_counter() - begin
+    report.row(f"opening and closing a store of {large:,} steps", value, "s", "at most 2", value <= 2)
+    value = max(medians) / min(medians)
+    report.row("the slowest draw against the fastest", value, "x", "at most 2", value <= 2)
+    return after
+
+
+def torchrl(report: Report, directory: Path, n: int, capacity: int, after: list[float], rounds: int) -> None:
+    """Draw with TorchRL's sampler, cached and not."""
+    import torch
+    from tensordict import TensorDict
+    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+    from torchrl.data.replay_buffers.samplers import SliceSampler
+
+    def part(first: int, size: int) -> Any:
+        return TensorDict({"episode": torch.arange(first, first + size) // EPISODE}, [size])
+
+    found: dict[str, list[float]] = {}
+    storage = LazyMemmapStorage(capacity, scratch_dir=str(directory / "torchrl"))
+    filled = False
+    for name, cached in (("cached", True), ("not cached", False)):
+        sampler = SliceSampler(slice_len=LENGTH, traj_key="episode", cache_values=cached)
+        buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SLICES * LENGTH)
+        for first in range(0, 0 if filled else n, PART):
+            buffer.extend(part(first, min(PART, n - first)))
+        filled = True
+        seconds: list[float] = []
+        extended: list[float] = []
+        for k in range(rounds):
+            begin = time.perf_counter()
+            sampler.sample(storage, SLICES * LENGTH)
+            (seconds if k else extended).append(time.perf_counter() - begin)
+        extended.clear()
+        for _ in range(max(3, rounds // 3)):
+            buffer.extend(part(n, EPISODE))
+            begin = time.perf_counter()
+            sampler.sample(storage, SLICES * LENGTH)
+            extended.append(time.perf_counter() - begin)
+        report.times(f"TorchRL SliceSampler, {name}, {n:,} steps", seconds)
+        report.times(f"TorchRL SliceSampler, {name}, right after an extend", extended)
+        found[name] = extended
+    value = float(np.median(found["cached"]) / np.median(after))
+    report.row("right after an extend or add, against TorchRL cached", value, "x", "at least 1,000", value >= 1000)
+
+
+def main() -> None:
+    """Run everything."""
+    args = arguments(__doc__.splitlines()[0])
+    report = Report("scale", args.seed)
+    small, large = (400_000, 4_000_000) if args.quick else (5_000_000, 346_000_000)
+    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+    try:
+        after = ours(report, directory, small, large, 50 if args.quick else 400)
+        torchrl(report, directory, large, 120 * small, after, 3 if args.quick else 9)
+    finally:
+        shutil.rmtree(directory)
+    report.write(args.json)
+
+
+if __name__ == "__main__":
+    main()
