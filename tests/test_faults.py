@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
 from diskbuffer.store.files import Files
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
 
 COLUMNS = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
 
@@ -74,3 +77,20 @@ def test_a_kill_between_a_sealing_rename_and_its_note_does_not_matter(tmp_path: 
         again.seal()
         assert again._store.table.get("sealed", slot)
         check(again, [given])
+
+
+def test_temporary_files_that_a_kill_left_are_removed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(2, 20)
+    with world.open(tmp_path / "store") as buffer:
+        feeder(world, buffer).add(30)
+    directories = [path.parent for path in (tmp_path / "store").rglob("zarr.json") if "_tail" not in path.parts]
+    arrays = [path for path in directories if 'node_type": "array' in (path / "zarr.json").read_text()]
+    strays = [path / "zarr.json.0123abcd.tmp" for path in [tmp_path / "store", *arrays]]
+    strays.append(tmp_path / "store" / "obs" / "c.0.0.0.new.tmp")
+    for stray in strays:
+        stray.write_bytes(b"half")
+    with db.ReplayBuffer(tmp_path / "store", mode="r"):
+        assert all(stray.exists() for stray in strays)  # a reader leaves them to the writer, whose they may be
+    with world.open(tmp_path / "store") as buffer:
+        assert not any(stray.exists() for stray in strays)
+        world.check(buffer)

@@ -10,7 +10,7 @@ from typing import Any
 
 from diskbuffer.errors import NotAStoreError
 from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS, TABLE, TAIL, Layout, encode_json
+from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE, TAIL, Layout, encode_json
 from diskbuffer.store.segments import SegmentTable
 
 
@@ -86,7 +86,8 @@ def tail_file(layout: Layout, path: str) -> str:
 
 def remove_strays(files: Files, layout: Layout, free: list[int]) -> None:
     """Remove what a killed writer left: temporary files, and the data of slots that were evicted or never filled."""
-    for path in [*layout.schema, *(f"{SEGMENTS}/{name}" for name in TABLE)]:
+    table = [*(f"{SEGMENTS}/{name}" for name in TABLE), *(f"{CHECKSUMS}/{path}" for path in layout.flat)]
+    for path in [".", *layout.schema, *table]:
         names = {entry.name for entry in (files.root / path).iterdir()}
         stray = {name for name in names if name.endswith(".tmp")}
         if path in layout.schema:
