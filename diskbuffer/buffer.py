@@ -15,7 +15,7 @@ import torch
 from diskbuffer import codec
 from diskbuffer.creation import plan_layout, refuse_another
 from diskbuffer.episodes import Episodes
-from diskbuffer.errors import ClosedError, InputError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import ClosedError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.batch import Batch
 from diskbuffer.index import LOW
 from diskbuffer.loader import Loader
@@ -67,6 +67,7 @@ class ReplayBuffer:
         What a vector environment does at an episode's end, `gymnasium.vector.AutoresetMode`; from `env`, else "next_step" for
         more than one environment, and "disabled" for one. In next-step mode a step that starts from the last observation of
         an ended episode, without reward or flags, is the reset, and is not recorded. In same-step mode `add` needs `info`.
+        Like `frame_stack` and `padding`, it only tells how steps are given and read, and may be another when reopening.
     mode : {"a", "r", "r+", "w-"}
         As in zarr: open or create; read only, beside a living writer; must exist; must not exist.
     seed : int, optional
@@ -118,6 +119,7 @@ class ReplayBuffer:
         segment_rows: int | None = None,
     ) -> None:
         self._closed = True  # until it is open
+        self._process = os.getpid()
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = None if threads is None else at_least_one("threads", threads)
@@ -287,6 +289,11 @@ class ReplayBuffer:
         self._check_open()
         if self._recorder is None:
             raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
+        if self._process != os.getpid():
+            raise LockedError(
+                f"{self.path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
+                "it here with mode='r'"
+            )
         return self._recorder
 
     # Reading
@@ -315,7 +322,12 @@ class ReplayBuffer:
             A chunk is damaged on the disk; it is named.
         """
         self._check_open()
-        return self._reader.sample(sampler or self._samplers["sample"], at_least_one("batch_size", batch_size))
+        return self._reader.sample(self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size))
+
+    def _sampler(self, given: Sampler | None, own: str) -> Sampler:
+        if given is not None and not isinstance(given, Sampler):
+            raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {given!r}")
+        return self._samplers[own] if given is None else given
 
     def at(self, steps: Any, length: int | None = None) -> Batch:
         """Return given steps, as `sample` does.
@@ -355,7 +367,7 @@ class ReplayBuffer:
             How many threads fill batches, each one of its own; the machine's cores, `prefetch` at most.
         """
         self._check_open()
-        sampler = sampler or self._samplers["loader"]
+        sampler = self._sampler(sampler, "loader")
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         threads = self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)
         form, reader = sampler.form, self._reader
@@ -408,7 +420,7 @@ class ReplayBuffer:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns, by path."""
+        """The columns, by path; ``is_last`` among them, which is written by the buffer itself."""
         return dict(self._store.layout.schema.columns)
 
     @property
@@ -463,11 +475,16 @@ class ReplayBuffer:
     # Closing
 
     def close(self) -> None:
-        """Write the newest rows to their columns, sync everything, and let another writer in. Twice is fine."""
+        """Write the newest rows to their columns, sync everything, and let another writer in. Twice is fine.
+
+        In a fork of the process that opened the buffer, this only lets go of it.
+        """
         with self._store.lock:
             if self._closed:
                 return
             self._closed = True
+        if self._process != os.getpid():
+            return  # a fork: the store, its lock and the threads are the other's
         try:
             if self._recorder is not None:
                 self._recorder.log.close()

@@ -14,6 +14,7 @@ from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.layout import Layout, chunk_rows_of, segment_rows_of, tail_rows_of
 
+_MOST_SLOTS = 2**24
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
 
 
@@ -36,7 +37,7 @@ class Wanted:
         streams = self.n_envs or 1
         chunk_rows = chunk_rows_of(self.schema)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema)
-        return Layout(
+        layout = Layout(
             self.schema,
             self.capacity,
             streams,
@@ -47,6 +48,12 @@ class Wanted:
             self.padding or "first",
             self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),
         )
+        if layout.first_slots() > _MOST_SLOTS:
+            raise InputError(
+                f"capacity {self.capacity} takes {layout.first_slots()} segments of {rows} rows, and {_MOST_SLOTS} is the most; "
+                "give a smaller capacity, or None to keep everything"
+            )
+        return layout
 
     def views(self) -> dict[str, Any]:
         """Return what may differ from the store's own, as it only tells how steps are read and given."""
@@ -77,9 +84,9 @@ def plan_layout(
     if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
         raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {autoreset!r}")
     if segment_rows is not None and (
-        not isinstance(segment_rows, int | np.integer) or segment_rows < 8 or segment_rows & (segment_rows - 1)
+        not isinstance(segment_rows, int | np.integer) or not 8 <= segment_rows <= 2**30 or segment_rows & (segment_rows - 1)
     ):
-        raise InputError(f"segment_rows must be a power of two of at least 8, found {segment_rows}")
+        raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {segment_rows}")
     if sum(given is not None for given in (env, observation_space, columns)) > 1:
         raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
     if (observation_space is None) != (action_space is None):

@@ -103,8 +103,10 @@ class Reader:
     def at(self, steps: Any, length: int | None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = np.asarray(steps)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
             raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
+        if length is not None and length > len(self.index):  # before memory is taken for it
+            raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
         ids = ids.astype(np.int64)
         streams, positions = ids % self._streams, ids // self._streams
 

@@ -17,6 +17,7 @@ from diskbuffer.errors import SchemaError
 if TYPE_CHECKING:
     import gymnasium
 
+_TAKEN = ("steps", "next_obs", "mask", "discount", "self", "info", "env")
 FLAGS = ("terminated", "truncated", "is_last")
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
@@ -78,13 +79,15 @@ class Schema:
 
     def __post_init__(self) -> None:
         for path, column in self.columns.items():
+            if not isinstance(path, str) or len(path) > 200:
+                raise SchemaError(f"a column's name must be a string of 200 characters at most, found {str(path)[:300]!r}")
             parts = path.split("/")
             if not all(part.isidentifier() and not part.startswith("_") for part in parts):
                 raise SchemaError(f"a column's name must be an identifier without a leading underscore, found {path!r}")
             if len(parts) > 1 and any("/".join(parts[:n]) in self.columns for n in range(1, len(parts))):
                 raise SchemaError(f"column {path!r} lies inside another column")
-            if path in ("steps", "next_obs") or path.startswith("next_obs/"):
-                raise SchemaError(f"{path!r} is a name that batches use for something else; give the column another")
+            if path in _TAKEN or path.startswith("next_obs/"):
+                raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
         for flag in FLAGS:
@@ -95,7 +98,7 @@ class Schema:
     def of(cls, columns: Mapping[str, Column], extra: Mapping[str, Column] | None = None) -> Schema:
         """Build a schema from a user's columns: reward and flags are added where they are missing."""
         for name in extra or {}:
-            if name in columns or name in FLAGS or is_obs(name):
+            if name in columns or name in FLAGS or is_obs(str(name)):
                 raise SchemaError(f"extra column {name!r} stands for a column that the store has anyway")
         base: dict[str, Column] = {**columns}
         base.setdefault("reward", Column((), "float32"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ OPTIONS: dict[str, Any] = {
         "obs": db.Column(SHAPE, "uint8"),
         "action": db.Column((), "int16"),
         "small": db.Column((2,), "float32"),
-        "mask": db.Column((), "bool"),
+        "masked": db.Column((), "bool"),
         "loose": db.Column((), "float32", allow_nan=True),
     },
     "seed": 5,
@@ -41,7 +43,7 @@ def step(t: int, **other: Any) -> dict[str, Any]:
         "terminated": t % 10 == 9,
         "truncated": False,
         "small": [t, -t],
-        "mask": t % 3 == 0,
+        "masked": t % 3 == 0,
         "loose": float("nan"),
     }
     return values | other
@@ -117,7 +119,7 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "infinity as an integer": ({"action": float("inf")}, "action.*int16"),
     "terminated of two": ({"terminated": 2}, "terminated.*2.*bool"),
     "truncated of text": ({"truncated": "no"}, "truncated.*bool"),
-    "mask between": ({"mask": 0.5}, r"mask.*0\.5.*bool"),
+    "mask between": ({"masked": 0.5}, r"mask.*0\.5.*bool"),
     "obs missing": ({"obs": None}, "obs"),
     "obs nested": ({"obs": {"pixels": FRAME}}, "obs"),
     "unknown column": ({"log_prob": 1.0}, "unknown column 'log_prob'.*'action'"),
@@ -136,8 +138,8 @@ def test_a_bad_step_is_refused_and_the_buffer_as_it_was(what: str, buffer: db.Re
 @pytest.mark.usefixtures("unchanged")
 def test_a_missing_column_is_named(buffer: db.ReplayBuffer) -> None:
     some = step(25)
-    del some["mask"], some["small"]
-    with pytest.raises(db.InputError, match="missing column 'small', 'mask'"):
+    del some["masked"], some["small"]
+    with pytest.raises(db.InputError, match="missing column 'small', 'masked'"):
         buffer.add(**some)
 
 
@@ -720,3 +722,64 @@ def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
     assert issubclass(db.EmptyBufferError, LookupError)
     for error in (db.LockedError, db.NotAStoreError, db.FormatError, db.CorruptionError, db.ReadOnlyError):
         assert issubclass(error, OSError)
+
+
+# What a newcomer tried
+
+
+def test_a_fork_may_read_and_not_write(tmp_path: Path) -> None:
+    code = """
+import os, sys, numpy as np, diskbuffer as db
+columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+buffer = db.ReplayBuffer(sys.argv[1], columns=columns)
+buffer.add(np.zeros(4), 3, 0, np.ones(4), False, True)
+if os.fork() == 0:
+    refused = 0
+    for call in (lambda: buffer.add(np.ones(4), 5, 0, np.ones(4), False, True), buffer.flush, buffer.seal, buffer.cut_off):
+        try:
+            call()
+        except db.LockedError as error:
+            refused += str(os.getppid()) in str(error)
+    fine = refused == 4 and (buffer.sample(4)["action"] == 3).all()
+    buffer.close()
+    os._exit(0 if fine else 1)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+buffer.add(np.full(4, 7), 7, 0, np.full(4, 8), False, True)
+assert sorted(set(buffer.sample(200)["action"].tolist())) == [3, 7]
+try:
+    db.ReplayBuffer(sys.argv[1])
+except db.LockedError:
+    print("locked still")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "store")], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "locked still\n"), ran.stderr
+
+
+@pytest.mark.parametrize("wrong", [{"segment_rows": 2**40}, {"capacity": 10**15}, {"capacity": 2**70}])
+def test_impossible_sizes_are_refused_and_nothing_is_created(wrong: dict[str, Any], tmp_path: Path) -> None:
+    columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+    with pytest.raises(db.InputError, match=next(iter(wrong))):
+        db.ReplayBuffer(tmp_path / "store", columns=columns, **wrong)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [3, "x" * 300, "self", "info", "mask", "discount"])
+def test_names_that_cannot_be_columns_are_refused(name: Any, tmp_path: Path) -> None:
+    columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+    with pytest.raises(db.SchemaError):
+        db.ReplayBuffer(tmp_path / "store", columns=columns, extra={name: db.Column((), "float32")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_sampler_and_lengths_beyond_all_are_refused(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.add(np.zeros(4), 3, 0, np.ones(4), False, True)
+        for call in (buffer.sample, buffer.loader):
+            with pytest.raises(db.InputError, match="sampler"):
+                call(4, sampler=3)  # type: ignore[arg-type]
+        with pytest.raises(db.InputError, match="no sequence of 2147483648 steps"):
+            buffer.at([0], length=2**31)
+        assert len(buffer.at([])["steps"]) == 0

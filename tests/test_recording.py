@@ -698,3 +698,12 @@ def test_a_reopened_store_goes_on_where_it_was(tmp_path: Path, experience: type[
             feeder(world, buffer).add(13)
             assert world.check(buffer) == 26 * round_
             assert len(buffer.episodes) == sum(-(-13 * round_ // (world.rows(s) - 1)) for s in range(2))
+
+
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+def test_rolling_stacks_of_floats_are_stored_once(padding: str, tmp_path: Path) -> None:
+    env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("CartPole-v1"), 3, padding_type=padding)
+    ours: Any = "zeros" if padding == "zero" else "first"
+    with db.ReplayBuffer(tmp_path / "store", env=env, frame_stack=3, padding=ours) as buffer:
+        assert buffer.columns["obs"] == db.Column((4,), "float32")
+        check(buffer, play(env, buffer, 200))

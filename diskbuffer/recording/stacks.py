@@ -52,7 +52,7 @@ class RollingStacks:
         the last episode's. A StackError where a stack neither rolls on from the last nor starts an episode.
         """
         if not self._known:
-            self._last[:] = self._newest().reshape(self._last.shape).view(np.uint8)
+            self._last[:] = np.ascontiguousarray(self._newest()).reshape(len(self._last), -1).view(np.uint8)
         _compare(address_of(obs), address_of(next_obs), self._last, self._stack, self._bytes, self._zeros, self._found)
         same, rolls, starts, next_starts = (self._found & bit > 0 for bit in (_SAME, _ROLLS, _STARTS, _NEXT_STARTS))
         fine = (rolls & starts) | (running & same & rolls) | (resets & same & next_starts)
