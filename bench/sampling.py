@@ -23,7 +23,7 @@ from bench.frames import COLUMNS, Frames, frames
 from bench.measure import Report, arguments, in_turn, ratio
 
 STACK = 4
-EACH = 32  # calls of one competitor, before it is the next one's turn
+EACH = 32  # calls of one competitor before it is the next one's turn; a second core can take some to wake
 
 
 class Columns:

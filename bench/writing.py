@@ -22,7 +22,7 @@ import diskbuffer as db
 from bench.frames import COLUMNS, Frames, frames, million
 from bench.measure import Report, arguments, in_turn, ratio
 
-BLOCK = 512
+BLOCK = 512  # long enough that what is packed beside a block falls into it, not into the next competitor's
 HOT = (
     2048  # frames, 14 MB, that are added over and over, by us and as SB3's stacks: an environment leaves its frames in the cache
 )

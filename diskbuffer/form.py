@@ -1,8 +1,23 @@
-"""What a sample consists of: what samplers ask for, and batches are made to."""
+"""What samplers hand to the gather: which steps, and what a sample consists of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Draw(NamedTuple):
+    """Drawn steps: streams and positions, and the first and the last row of their episodes; (size,) int64 each."""
+
+    streams: Int64
+    positions: Int64
+    starts: Int64
+    ends: Int64
 
 
 @dataclass(frozen=True)

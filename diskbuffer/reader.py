@@ -11,14 +11,14 @@ import torch
 
 from diskbuffer.episodes import Episodes, list_episodes
 from diskbuffer.errors import InputError
-from diskbuffer.form import Form
-from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Steps, make_arrays
+from diskbuffer.form import Draw, Form
+from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Memory, make_arrays
 from diskbuffer.gather.gatherer import Gatherer, default_threads
-from diskbuffer.gather.plan import Plan, make_plan
+from diskbuffer.gather.plan import make_plan
 from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
-from diskbuffer.samplers import Draw, Sampler
+from diskbuffer.samplers import Sampler
 from diskbuffer.store.store import SlotMovedError, Store
 
 Int64 = npt.NDArray[np.int64]
@@ -72,7 +72,10 @@ class Reader:
             with self._store.lock:
                 try:
                     drawn = draw(self.index)
-                    plans = [(part.memory, self._plan(*part[1:])) for part in arrays.parts(drawn)]
+                    plans = [
+                        (part.memory, make_plan(self.index, self._store.maps, part.drawn, part.before, part.rows))
+                        for part in arrays.parts(drawn)
+                    ]
                     break
                 except SlotMovedError:
                     if last_try:
@@ -82,9 +85,6 @@ class Reader:
         for memory, plan in plans:
             self.gatherer.run(plan, memory, threads)
         arrays.finish(drawn)
-
-    def _plan(self, streams: Int64, positions: Int64, starts: Int64, ends: Int64, before: int, rows: int) -> Plan:
-        return make_plan(self.index, self._store.maps, streams, positions, starts, ends, before, rows)
 
     def batch(self, draw: Callable[[Index], Draw], size: int, form: Form) -> Batch:
         """Draw steps and return them as tensors, in memory that is used again once they are gone."""
@@ -129,11 +129,12 @@ class Reader:
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
-        arrays = Steps(self._columns, stack, Form(), len(there))
+        memory = Memory(self._columns.select((path,)), {path: (0, stack, False)}, len(there), pinned=False)
+        drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
         with self._store.lock:
-            plan = self._plan(there, heads[there], np.maximum(starts, low), heads[there], stack - 1, stack)
-        self.gatherer.run(plan, arrays.memory)
-        frames = arrays.memory.arrays[arrays.memory.paths.index(path)][:, :stack]
+            plan = make_plan(index, self._store.maps, drawn, before=stack - 1, rows=stack)
+        self.gatherer.run(plan, memory)
+        frames = memory.blocks[0].array
         found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
         found[there] = frames
         return found

@@ -8,40 +8,21 @@ from __future__ import annotations
 
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.form import Form
+from diskbuffer.form import Draw, Form
 from diskbuffer.gather import kernel as k
 from diskbuffer.schema import Schema, is_obs
 
 Int64 = npt.NDArray[np.int64]
 Batch = dict[str, Any]  # tensors, nested for dict observations
-
-
-class Drawn(Protocol):
-    """What a sampler draws: (size,) int64 each."""
-
-    @property
-    def streams(self) -> Int64:
-        """Streams of the steps."""
-
-    @property
-    def positions(self) -> Int64:
-        """Their rows."""
-
-    @property
-    def starts(self) -> Int64:
-        """The first rows of their episodes."""
-
-    @property
-    def ends(self) -> Int64:
-        """The last rows of their episodes."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +50,21 @@ class Columns:
         return Columns(self.schema, paths, self.targets[[self.paths.index(path) for path in paths]])
 
 
+class Block:
+    """One array, in pinned memory where it goes to a GPU."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool) -> None:
+        self._pinned: torch.Tensor | None = None
+        if pinned:
+            like = torch.from_numpy(np.empty(0, dtype))
+            self._pinned = torch.empty(shape, dtype=like.dtype, pin_memory=True)
+        self.array: npt.NDArray[Any] = np.empty(shape, dtype) if self._pinned is None else self._pinned.numpy()
+
+    def tensor(self) -> torch.Tensor:
+        """Return a tensor over the array."""
+        return torch.from_numpy(self.array) if self._pinned is None else self._pinned
+
+
 class Memory:
     """Memory for some columns of `size` windows: of each column `rows` rows, the window's from number `skip` on.
 
@@ -84,115 +80,103 @@ class Memory:
     def __init__(self, columns: Columns, extents: dict[str, tuple[int, int, bool]], size: int, pinned: bool) -> None:
         self.paths = columns.paths
         self.targets = columns.targets.copy()
-        self.arrays: list[npt.NDArray[Any]] = []
-        self._tensors: list[torch.Tensor] = []
+        self.blocks: list[Block] = []
         for target, path in zip(self.targets, self.paths, strict=True):
             skip, rows, alone = extents[path]
             target[k.SKIP], target[k.ROWS] = skip, rows
             column = columns.schema[path]
-            array, tensor = _allocate((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
-            target[k.OUT] = array.ctypes.data
-            self.arrays.append(array)
-            self._tensors += [] if tensor is None else [tensor]
-        self.nbytes = sum(array.nbytes for array in self.arrays)
+            block = Block((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
+            target[k.OUT] = block.array.ctypes.data
+            self.blocks.append(block)
+        self.nbytes = sum(block.array.nbytes for block in self.blocks)
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Return tensors over this memory."""
-        return self._tensors or [torch.from_numpy(array) for array in self.arrays]
-
-    def references(self) -> list[int]:
-        """Count the references to each array: tensors over the same memory are among them."""
-        return [sys.getrefcount(array) for array in self.arrays]
+    def items(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Yield the columns and their arrays."""
+        for path, block in zip(self.paths, self.blocks, strict=True):
+            yield path, block.array
 
 
 class Part(NamedTuple):
-    """Windows to gather: `rows` rows, of which that at `positions` is number `before`; (n,) int64 each."""
+    """Windows to gather: `rows` rows, of which the drawn one is number `before`."""
 
     memory: Memory
-    streams: Int64
-    positions: Int64
-    starts: Int64
-    ends: Int64
+    drawn: Draw
     before: int
     rows: int
 
 
-class Arrays(Protocol):
-    """Memory for one batch of `size` samples."""
+class Arrays(ABC):
+    """Memory for one batch of `size` samples; `delivered` is what of it `tensors` gives to users."""
 
-    size: int
-    steps: Int64  # names of the steps, set anew for every batch
-
-    @property
-    def in_use(self) -> bool:
-        """Whether somebody still holds a tensor that `tensors` made: it shares this memory."""
-
-    def parts(self, drawn: Drawn) -> Iterator[Part]:
-        """Yield what is to be gathered."""
-
-    def finish(self, drawn: Drawn) -> None:
-        """Compute what follows from what was gathered."""
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Return what is to be delivered, as tensors over this memory."""
-
-    def deliver(self, tensors: list[torch.Tensor], steps: torch.Tensor) -> Batch:
-        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
-
-
-class Steps:
-    """Arrays for single steps, or sequences of them, with the observations before and after each."""
-
-    def __init__(self, columns: Columns, frame_stack: int, form: Form, size: int, pinned: bool = False) -> None:
-        self.size, self.steps = size, np.empty(0, np.int64)
-        self._stack, self._form = frame_stack, form
-        self._before, self._rows = frame_stack - 1, frame_stack + form.steps
-        extents = {
-            path: (0, self._rows, False) if is_obs(path) else (self._before, form.steps, form.length is None)
-            for path in columns.paths
-        }
-        self.memory = Memory(columns, extents, size, pinned)
-        self._mask, self._mask_tensor = _allocate((size, form.steps), np.dtype(np.bool_), pinned)
+    def __init__(self, size: int, delivered: list[Block]) -> None:
+        self.size, self.steps = size, np.empty(0, np.int64)  # steps: their names, set anew for every batch
+        self._delivered = delivered
         self._unused = self._references()
 
     def _references(self) -> list[int]:
-        return [*self.memory.references(), sys.getrefcount(self._mask)]
+        return [sys.getrefcount(block.array) for block in self._delivered]
 
     @property
     def in_use(self) -> bool:
         """Whether somebody still holds a tensor that `tensors` made: it shares this memory."""
         return self._references() != self._unused
 
-    def parts(self, drawn: Drawn) -> Iterator[Part]:
-        """Yield what is to be gathered."""
-        yield Part(self.memory, drawn.streams, drawn.positions, drawn.starts, drawn.ends, self._before, self._rows)
-
-    def finish(self, drawn: Drawn) -> None:
-        """Fill sequences up with zeros behind their episode's end."""
-        if not self._form.padded:
-            return
-        lengths = drawn.ends - drawn.positions
-        np.less(np.arange(self._form.steps), lengths[:, None], out=self._mask)
-        for i in np.flatnonzero(lengths < self._form.steps).tolist():
-            for path, array in zip(self.memory.paths, self.memory.arrays, strict=True):
-                array[i, lengths[i] + (self._stack if is_obs(path) else 0) :] = 0
-
     def tensors(self) -> list[torch.Tensor]:
         """Return what is to be delivered, as tensors over this memory."""
-        mask = torch.from_numpy(self._mask) if self._mask_tensor is None else self._mask_tensor
-        return [*self.memory.tensors(), *([mask] if self._form.padded else [])]
+        return [block.tensor() for block in self._delivered]
+
+    @abstractmethod
+    def parts(self, drawn: Draw) -> Iterator[Part]:
+        """Yield what is to be gathered."""
+
+    @abstractmethod
+    def finish(self, drawn: Draw) -> None:
+        """Compute what follows from what was gathered."""
+
+    @abstractmethod
+    def deliver(self, tensors: list[torch.Tensor], steps: torch.Tensor) -> Batch:
+        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+
+
+class Steps(Arrays):
+    """Arrays for single steps, or sequences of them, with the observations before and after each."""
+
+    def __init__(self, columns: Columns, frame_stack: int, form: Form, size: int, pinned: bool = False) -> None:
+        self._stack, self._form = frame_stack, form
+        self._before, self._rows = frame_stack - 1, frame_stack + form.steps
+        extents = {
+            path: (0, self._rows, False) if is_obs(path) else (self._before, form.steps, form.length is None)
+            for path in columns.paths
+        }
+        self._memory = Memory(columns, extents, size, pinned)
+        self._mask = [Block((size, form.steps), np.dtype(np.bool_), pinned)] if form.padded else []
+        super().__init__(size, [*self._memory.blocks, *self._mask])
+
+    def parts(self, drawn: Draw) -> Iterator[Part]:
+        """Yield what is to be gathered."""
+        yield Part(self._memory, drawn, self._before, self._rows)
+
+    def finish(self, drawn: Draw) -> None:
+        """Fill sequences up with zeros behind their episode's end."""
+        if not self._mask:
+            return
+        lengths = drawn.ends - drawn.positions
+        np.less(np.arange(self._form.steps), lengths[:, None], out=self._mask[0].array)
+        for i in np.flatnonzero(lengths < self._form.steps).tolist():
+            for path, array in self._memory.items():
+                array[i, lengths[i] + (self._stack if is_obs(path) else 0) :] = 0
 
     def deliver(self, tensors: list[torch.Tensor], steps: torch.Tensor) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
-        for path, tensor in zip(self.memory.paths, tensors, strict=False):
+        for path, tensor in zip(self._memory.paths, tensors, strict=False):
             if is_obs(path):
                 obs, following = self._split(tensor)
                 _put(batch, path, obs)
                 _put(batch, "next_" + path, following)
             else:
                 _put(batch, path, tensor)
-        if self._form.padded:
+        if self._mask:
             batch["mask"] = tensors[-1]
         batch["steps"] = steps
         return batch
@@ -207,46 +191,34 @@ class Steps:
         return stacked[:, :-1], stacked[:, 1:]
 
 
-class NSteps:
+class NSteps(Arrays):
     """Arrays for steps whose n-step return is wanted: the observation n steps on, or where the episode ends before that."""
 
     def __init__(self, columns: Columns, frame_stack: int, form: Form, size: int, pinned: bool = False) -> None:
-        self.size, self.steps = size, np.empty(0, np.int64)
         self._stack, self._form = frame_stack, form
         obs = tuple(path for path in columns.paths if is_obs(path))
         others = tuple(path for path in columns.paths if not is_obs(path))
         self._frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, frame_stack, frame_stack == 1)), 2 * size, pinned)
         self._ahead = Memory(columns.select(others), dict.fromkeys(others, (0, form.n_step, False)), size, pinned)
-        self._outs: dict[str, tuple[npt.NDArray[Any], torch.Tensor | None]] = {
-            path: _allocate((size, *columns.schema[path].shape), columns.schema[path].np_dtype, pinned) for path in others
-        }
-        self._outs["discount"] = _allocate((size,), np.dtype(np.float32), pinned)
+        self._outs = {path: Block((size, *columns.schema[path].shape), columns.schema[path].np_dtype, pinned) for path in others}
+        self._outs["discount"] = Block((size,), np.dtype(np.float32), pinned)
         self._weights = form.gamma ** np.arange(form.n_step + 1)
-        self._unused = self._references()
+        super().__init__(size, [*self._frames.blocks, *self._outs.values()])
 
-    def _references(self) -> list[int]:
-        return [*self._frames.references(), *(sys.getrefcount(array) for array, _ in self._outs.values())]
-
-    @property
-    def in_use(self) -> bool:
-        """Whether somebody still holds a tensor that `tensors` made: it shares this memory."""
-        return self._references() != self._unused
-
-    def parts(self, drawn: Drawn) -> Iterator[Part]:
+    def parts(self, drawn: Draw) -> Iterator[Part]:
         """Yield what is to be gathered."""
-        after = np.minimum(drawn.positions + self._form.n_step, drawn.ends)
-        streams, starts, ends = (np.concatenate([a, a]) for a in (drawn.streams, drawn.starts, drawn.ends))
-        rows = np.concatenate([drawn.positions, after])
-        yield Part(self._frames, streams, rows, starts, ends, self._stack - 1, self._stack)
-        yield Part(self._ahead, *(drawn.streams, drawn.positions, drawn.starts, drawn.ends), 0, self._form.n_step)
+        after = drawn._replace(positions=np.minimum(drawn.positions + self._form.n_step, drawn.ends))
+        both = Draw(*np.concatenate([drawn, after], axis=1))
+        yield Part(self._frames, both, self._stack - 1, self._stack)
+        yield Part(self._ahead, drawn, 0, self._form.n_step)
 
-    def finish(self, drawn: Drawn) -> None:
+    def finish(self, drawn: Draw) -> None:
         """Sum up rewards; take the flags of the last step, and everything else of the first."""
         steps = np.minimum(self._form.n_step, drawn.ends - drawn.positions)
         last, sample = steps - 1, np.arange(self.size)
         counted = np.arange(self._form.n_step) < steps[:, None]
-        for path, array in zip(self._ahead.paths, self._ahead.arrays, strict=True):
-            out = self._outs[path][0]
+        for path, array in self._ahead.items():
+            out = self._outs[path].array
             if path.split("/")[0] == "reward":
                 shape = (*counted.shape, *(1,) * (array.ndim - 2))
                 rewards = np.where(counted.reshape(shape), array, 0)  # behind an episode's end there may be anything
@@ -256,12 +228,7 @@ class NSteps:
                 out[...] = array[sample, last]
             else:
                 out[...] = array[:, 0]
-        self._outs["discount"][0][:] = self._weights[steps] * ~self._outs["terminated"][0]
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Return what is to be delivered, as tensors over this memory."""
-        outs = [torch.from_numpy(array) if tensor is None else tensor for array, tensor in self._outs.values()]
-        return [*self._frames.tensors(), *outs]
+        self._outs["discount"].array[:] = self._weights[steps] * ~self._outs["terminated"].array
 
     def deliver(self, tensors: list[torch.Tensor], steps: torch.Tensor) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
@@ -305,15 +272,6 @@ class ArraysPool:
         with self._lock:
             self._arrays.append((form, arrays))
             del self._arrays[: -self._KEPT]
-
-
-def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool) -> tuple[npt.NDArray[Any], torch.Tensor | None]:
-    """Return an array, and the tensor over it if it is pinned."""
-    if not pinned:
-        return np.empty(shape, dtype), None
-    like = torch.from_numpy(np.empty(0, dtype))
-    tensor = torch.empty(shape, dtype=like.dtype, pin_memory=True)
-    return tensor.numpy(), tensor
 
 
 def _put(batch: Batch, path: str, tensor: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.form import Draw
 from diskbuffer.index import LOW, SLOTS, Index
 from diskbuffer.native import compiled, load_i64
 from diskbuffer.store.maps import Era, Maps
@@ -45,15 +46,13 @@ class Plan:
     era: Era
 
 
-def make_plan(
-    index: Index, maps: Maps, streams: Int64, positions: Int64, starts: Int64, ends: Int64, before: int, rows: int
-) -> Plan:
-    """Plan windows of `rows` rows, of which that at `positions` is number `before`. The store's lock must be held.
+def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int) -> Plan:
+    """Plan windows of `rows` rows, of which the drawn one is number `before`. The store's lock must be held.
 
-    Rows before `starts` are made up, rows behind `ends` left as they are in the batch.
+    Rows before an episode's start are made up, rows behind its end left as they are in the batch.
     """
-    found = np.empty((len(positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)
-    n = _find_runs(index.table, streams, positions, starts, ends, before, rows, index.segment_rows, found)
+    found = np.empty((len(drawn.positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)
+    n = _find_runs(index.table, *drawn, before, rows, index.segment_rows, found)
     order = np.argsort(found[:n, ROW])
     runs, sources = np.empty((n, RUN_FIELDS), np.int64), np.empty((len(maps.sources), n, 2), np.int64)
     if not _arrange(found, order, maps.sources, runs, sources):

@@ -5,25 +5,13 @@ from __future__ import annotations
 import operator
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Form
+from diskbuffer.form import Draw, Form
 from diskbuffer.index import Index
-
-Int64 = npt.NDArray[np.int64]
-
-
-class Draw(NamedTuple):
-    """Drawn steps: streams and positions, and the first and the last row of their episodes; (size,) int64 each."""
-
-    streams: Int64
-    positions: Int64
-    starts: Int64
-    ends: Int64
 
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Form
+from diskbuffer.form import Draw, Form
 from diskbuffer.index import Index
-from diskbuffer.samplers.sampler import Draw, Sampler, at_least_one, count_steps
+from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
 
 Int64 = npt.NDArray[np.int64]
 _ROUNDS = 8  # of drawing, in each of which the better part of what is missing should be found
@@ -48,7 +48,8 @@ class Slices(Sampler):
     Notes
     -----
     A draw costs one binary search over the episodes' starts for each start that is tried, however many steps are stored, and
-    right after an `add`. Where fewer than about one start in ten is valid, all episodes are looked at: 2 ms for a million.
+    right after an `add`. Where fewer than about two starts in five are valid (sequences of 300 steps in episodes of 500), all
+    episodes are looked at for every batch: 0.3 ms for ten thousand of them, 15 to 22 ms for a million.
 
     Examples
     --------
@@ -94,26 +95,30 @@ class Slices(Sampler):
     def _try(self, index: Index, ordinals: Int64, rng: np.random.Generator) -> Int64:
         """Return those of some steps, or of a start in each of some episodes, that are valid starts: (4, n) as in `Draw`."""
         if self._over_episodes:
-            streams, firsts, starts, ends = index.locate_episodes(ordinals)
-            valid = ends - firsts - self._needed + 1
-            places = np.stack([streams, firsts, starts, ends])[:, valid > 0]
-            places[1] += rng.integers(0, valid[valid > 0])
-            return places
+            episodes = np.stack(index.locate_episodes(ordinals))
+            return self._start_within(episodes[:, self._valid(episodes) > 0], rng)
         places = np.stack(index.locate(ordinals))
         return places[:, places[3] - places[1] >= self._needed]
 
     def _among_all(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw starts after counting the valid ones of every episode."""
         every = np.stack(index.locate_episodes(np.arange(index.episodes)))
-        steps = every[3] - every[1]
-        valid = np.maximum(steps - self._needed + 1, 0)
+        valid = np.maximum(self._valid(every), 0)
         if not valid.any():
+            longest = int((every[3] - every[1]).max())
             raise EmptyBufferError(
-                f"no episode has the {self._needed} steps of a sequence, the longest has {int(steps.max())}; add more steps, "
+                f"no episode has the {self._needed} steps of a sequence, the longest has {longest}; add more steps, "
                 "or sample with a smaller length, or with strict=False"
             )
         weights = (valid > 0).astype(np.int64) if self._over_episodes else valid
         ends = np.cumsum(weights)
-        places = every[:, np.searchsorted(ends, rng.integers(0, ends[-1], size), side="right")]
-        places[1] += rng.integers(0, np.maximum(places[3] - places[1] - self._needed + 1, 1))
-        return places
+        return self._start_within(every[:, np.searchsorted(ends, rng.integers(0, ends[-1], size), side="right")], rng)
+
+    def _valid(self, episodes: Int64) -> Int64:
+        """Count the valid starts of episodes, (4, n) as `Index.locate_episodes` returns them; 0 or less where there are none."""
+        return np.asarray(episodes[3] - episodes[1] - self._needed + 1)
+
+    def _start_within(self, episodes: Int64, rng: np.random.Generator) -> Int64:
+        """Draw one of the valid starts of each episode."""
+        episodes[1] += rng.integers(0, self._valid(episodes))
+        return episodes

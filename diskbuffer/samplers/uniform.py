@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from diskbuffer.errors import InputError
-from diskbuffer.form import Form
+from diskbuffer.form import Draw, Form
 from diskbuffer.index import Index
-from diskbuffer.samplers.sampler import Draw, Sampler, at_least_one, count_steps
+from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
 
 
 class Uniform(Sampler):
