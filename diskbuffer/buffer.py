@@ -16,13 +16,14 @@ from diskbuffer import codec
 from diskbuffer.creation import plan_layout, refuse_another
 from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, InputError, LockedError, NotAStoreError, ReadOnlyError
-from diskbuffer.gather.batch import Batch
+from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
 from diskbuffer.loader import Loader
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
+from diskbuffer.sampling import Begun, Sampling
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.store import Store
@@ -322,7 +323,8 @@ class ReplayBuffer:
             A chunk is damaged on the disk; it is named.
         """
         self._check_open()
-        return self._reader.sample(self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size))
+        sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
+        return Sampling(self._reader, sampler, size, self._check_open).sample()
 
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
@@ -351,7 +353,7 @@ class ReplayBuffer:
         device: torch.device | str | None = None,
         prefetch: int = 3,
         threads: int | None = None,
-    ) -> Loader:
+    ) -> Loader[Begun]:
         """Return an endless iterable of batches that threads fill ahead.
 
         Parameters
@@ -370,16 +372,7 @@ class ReplayBuffer:
         sampler = self._sampler(sampler, "loader")
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         threads = self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)
-        form, reader = sampler.form, self._reader
-
-        def fill(number: int, arrays: Any) -> None:
-            self._check_open()
-            reader.fill(lambda index: sampler.draw(index, size, sampler.generator(number)), arrays, threads=1)
-
-        target = None if device is None else torch.device(device)
-        if target is not None and target.type == "cpu":
-            target = None
-        return Loader(fill, lambda pinned: reader.arrays(form, size, pinned=pinned), sampler, target, ahead, min(threads, ahead))
+        return Loader(lambda: Sampling(self._reader, sampler, size, self._check_open), device, ahead, threads)
 
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""

@@ -182,6 +182,10 @@ class Index:
         ended = max(0, int(np.searchsorted(started, position, side="right")) - 1)
         return position - ended + int(self._steps_offset[stream])
 
+    def first_step(self, stream: int) -> int:
+        """Count the steps that a stream ever had before those that can be sampled."""
+        return self.steps_before(stream, int(self.table[stream, FLOOR])) if self.table[stream, HEAD] >= 0 else 0
+
     def added(self) -> int:
         """Count all steps ever added."""
         heads = self.table[:, HEAD]
@@ -233,6 +237,15 @@ class Index:
         found = np.empty((2, len(positions)), np.int64)
         _find_episodes(self.table, streams, positions, found)
         return found[0], found[1]
+
+    def episodes_along(self, streams: Int64, positions: Int64, length: int) -> tuple[Int64, Int64]:
+        """Find the first and the last row of the episode of each of `length` rows from steps on, (n, length).
+
+        The last row is -1 where the episode runs.
+        """
+        firsts, lasts = np.empty((2, len(positions), length), np.int64)
+        _along(self.table, streams, positions, firsts, lasts)
+        return firsts, lasts
 
 
 @compiled
@@ -332,3 +345,23 @@ def _find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None
         last = _last_row(table, stream, low)
         if last != position:  # the last row of an episode is no step
             found[0, i], found[1, i] = load_i64(starts + 8 * low), last
+
+
+@compiled
+def _along(table: Any, streams: Any, positions: Any, firsts: Any, lasts: Any) -> None:
+    for i in range(positions.shape[0]):
+        stream = streams[i]
+        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
+        low, high = np.int64(0), episodes
+        while high - low > 1:
+            middle = (low + high) // 2
+            if load_i64(starts + 8 * middle) <= positions[i]:
+                low = middle
+            else:
+                high = middle
+        for t in range(firsts.shape[1]):
+            while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= positions[i] + t:
+                low += 1
+            running = low + 1 == episodes and table[stream, ENDED] == 0
+            firsts[i, t] = load_i64(starts + 8 * low)
+            lasts[i, t] = -1 if running else _last_row(table, stream, int(low))

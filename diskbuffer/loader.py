@@ -1,7 +1,7 @@
 """Prefetching: threads fill batches ahead of the learner, in pinned memory where they go to a GPU, on a stream of their own.
 
-Batch number n is whatever ``fill(n, arrays)`` puts into the arrays; the threads may finish in any order, the learner gets
-them in that of their numbers. At most `prefetch` batches are ahead of it.
+What is in a batch is settled by `Source.begin`, in the learner's thread, and always as many batches ahead, so that it does not
+depend on how fast threads are. They fill them, and may finish in any order; the learner gets them in theirs.
 """
 
 from __future__ import annotations
@@ -10,24 +10,45 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
-    from diskbuffer.gather.batch import Arrays, Batch
+    from diskbuffer.gather.arrays import Arrays, Batch, Request
 
-_T = TypeVar("_T")
-
-
-class Numbered(Protocol):
-    """What counts the batches that were delivered: a sampler."""
-
-    batches: int
+B = TypeVar("B", bound="Begun")
 
 
-class Loader:
-    """Iterate over batches without end. Made by `ReplayBuffer.loader`.
+class Begun(Protocol):
+    """A batch that is settled, and not filled yet."""
+
+    @property
+    def request(self) -> Request:
+        """What it is to be."""
+
+
+class Source(Protocol[B]):
+    """Where batches come from."""
+
+    def begin(self) -> B | None:
+        """Settle the next batch, in the learner's thread; None where there is none any more."""
+
+    def allocate(self, request: Request, pinned: bool) -> Arrays:
+        """Return memory for a batch."""
+
+    def fill(self, begun: B, arrays: Arrays) -> None:
+        """Fill memory, in any thread."""
+
+    def deliver(self, begun: B) -> None:
+        """Note that the learner has a batch, or the error that came in its place."""
+
+    def leave(self, begun: B) -> None:
+        """Note that a batch was begun for nothing, as the learner has left."""
+
+
+class Loader(Generic[B]):
+    """Iterate over batches. Made by `ReplayBuffer.loader` and `ReplayBuffer.batches`.
 
     Every ``for`` loop over it starts threads, and leaving the loop stops them. On the CPU a batch is memory of the loader's
     ring, which is used again only when nobody holds a tensor of it any more: keep batches as you like. On a GPU a batch is a
@@ -39,57 +60,77 @@ class Loader:
         Seconds that the learner has waited for batches, in all loops together.
     """
 
-    def __init__(
-        self,
-        fill: Callable[[int, Arrays], None],
-        make: Callable[[bool], Arrays],
-        counter: Numbered,
-        device: torch.device | None,
-        prefetch: int,
-        threads: int,
-    ) -> None:
-        self._fill, self._make, self._counter = fill, make, counter
-        self._device, self._prefetch, self._threads = device, prefetch, threads
+    def __init__(self, source: Callable[[], Source[B]], device: torch.device | str | None, prefetch: int, threads: int) -> None:
+        target = None if device is None else torch.device(device)
+        self._source, self._prefetch, self._threads = source, prefetch, min(threads, prefetch)
+        self._device = None if target is None or target.type == "cpu" else target
         self.waited = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
-        staging: Staging = InMemory(self._make) if self._device is None else Elsewhere(self._make, self._device)
-        if self._device is not None and self._device.type == "cuda":
-            staging = OnGpu(self._make, self._device)
-        run = _Run(self._fill, staging, self._counter.batches, self._prefetch, self._threads)
+        source = self._source()
+        run = _Run(source, self._staging(source), self._prefetch, self._threads)
         try:
             while True:
                 begin = time.perf_counter()
                 batch = run.take()
                 self.waited += time.perf_counter() - begin
-                self._counter.batches += 1
+                if batch is None:
+                    return
                 yield batch
                 del batch
         finally:
             run.stop()
 
+    def _staging(self, source: Source[B]) -> Staging:
+        if self._device is None:
+            return InMemory(source.allocate)
+        return (OnGpu if self._device.type == "cuda" else Elsewhere)(source.allocate, self._device)
 
-class _Run:
+
+class _Run(Generic[B]):
     """The threads of one loop."""
 
-    def __init__(self, fill: Callable[[int, Arrays], None], staging: Staging, first: int, ahead: int, threads: int) -> None:
-        self._fill, self._staging = fill, staging
+    def __init__(self, source: Source[B], staging: Staging, ahead: int, threads: int) -> None:
+        self._source, self._staging, self._most = source, staging, ahead
         self._changed = threading.Condition()
-        self._next_to_fill = self._next_to_take = first
-        self._ahead = ahead
+        self._begun: deque[B] = deque()  # in the order of their delivery
+        self._waiting: deque[tuple[int, B]] = deque()  # for a thread
         self._ready: dict[int, Any] = {}
-        self._stopped = False
+        self._number = self._taken = 0
+        self._ended = self._stopped = False
         self._threads = [threading.Thread(target=self._work, name="diskbuffer-load", daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for _ in range(ahead):
+                self._begin()
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.stop()
+            raise
 
-    def take(self) -> Batch:
-        """Return the next batch, when it is there; raise what a thread raised in its place."""
+    def _begin(self) -> None:
+        if self._ended:
+            return
+        begun = self._source.begin()
+        if begun is None:
+            self._ended = True
+            return
         with self._changed:
-            self._changed.wait_for(lambda: self._next_to_take in self._ready)
-            found = self._ready.pop(self._next_to_take)
-            self._next_to_take += 1
-            self._changed.notify_all()
+            self._begun.append(begun)
+            self._waiting.append((self._number, begun))
+            self._number += 1
+            self._changed.notify()
+
+    def take(self) -> Batch | None:
+        """Return the next batch, when it is there, or None behind the last; raise what a thread raised in its place."""
+        self._begin()
+        if not self._begun:
+            return None
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken in self._ready)
+            found = self._ready.pop(self._taken)
+            self._taken += 1
+        self._source.deliver(self._begun.popleft())
         if isinstance(found, BaseException):
             raise found
         return self._staging.deliver(found)
@@ -100,22 +141,25 @@ class _Run:
             self._stopped = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
+        while self._begun:
+            self._source.leave(self._begun.popleft())
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._next_to_fill < self._next_to_take + self._ahead)
+                self._changed.wait_for(lambda: self._stopped or self._waiting)
                 if self._stopped:
                     return
-                number = self._next_to_fill
-                self._next_to_fill += 1
+                number, begun = self._waiting.popleft()
             try:
-                arrays = self._staging.take()
-                self._fill(number, arrays)
+                arrays = self._staging.take(begun.request)
+                self._source.fill(begun, arrays)
                 found = self._staging.send(arrays)
             except BaseException as error:  # noqa: BLE001  it is the learner's to see, not this thread's
                 found = error
+            del begun
             with self._changed:
                 self._ready[number] = found
                 self._changed.notify_all()
@@ -124,7 +168,7 @@ class _Run:
 class Staging(Protocol):
     """Where batches are filled, and how they get to where they are wanted."""
 
-    def take(self) -> Arrays:
+    def take(self, request: Request) -> Arrays:
         """Return arrays that nobody uses."""
 
     def send(self, arrays: Arrays) -> Any:
@@ -137,23 +181,23 @@ class Staging(Protocol):
 class InMemory:
     """The batch is the ring's own memory."""
 
-    def __init__(self, make: Callable[[bool], Arrays]) -> None:
+    def __init__(self, make: Callable[[Request, bool], Arrays]) -> None:
         self._make = make
         self._lent: deque[Arrays] = deque()
 
-    def take(self) -> Arrays:
+    def take(self, request: Request) -> Arrays:
         """Return arrays that nobody uses."""
         for _ in range(len(self._lent)):
             try:
                 arrays = self._lent.popleft()
             except IndexError:  # another thread was faster
                 break
-            if not arrays.in_use:
+            if arrays.request == request and not arrays.in_use:
                 return arrays
             self._lent.append(arrays)
             if len(self._lent) > 8:  # somebody keeps his batches: they are his
                 self._lent.popleft()
-        return self._make(False)
+        return self._make(request, False)
 
     def send(self, arrays: Arrays) -> Arrays:
         """Send filled arrays on their way."""
@@ -161,7 +205,7 @@ class InMemory:
 
     def deliver(self, sent: Arrays) -> Batch:
         """Return a batch to the learner."""
-        batch = sent.deliver(sent.tensors(), torch.from_numpy(sent.steps))
+        batch = sent.deliver(sent.tensors())
         self._lent.append(sent)
         return batch
 
@@ -169,21 +213,21 @@ class InMemory:
 class Elsewhere:
     """The batch is copied to a device that knows no pinned memory."""
 
-    def __init__(self, make: Callable[[bool], Arrays], device: torch.device) -> None:
+    def __init__(self, make: Callable[[Request, bool], Arrays], device: torch.device) -> None:
         self._free: deque[Arrays] = deque()
         self._make, self._device = make, device
 
-    def take(self) -> Arrays:
+    def take(self, request: Request) -> Arrays:
         """Return arrays that nobody uses."""
         try:
-            return self._free.popleft()
+            arrays = self._free.popleft()
         except IndexError:
-            return self._make(False)
+            return self._make(request, False)
+        return arrays if arrays.request == request else self._make(request, False)
 
     def send(self, arrays: Arrays) -> Batch:
         """Send filled arrays on their way."""
-        tensors = [tensor.to(self._device, copy=True) for tensor in arrays.tensors()]
-        batch = arrays.deliver(tensors, torch.from_numpy(arrays.steps).to(self._device, copy=True))
+        batch = arrays.deliver([tensor.to(self._device, copy=True) for tensor in arrays.tensors()])
         self._free.append(arrays)
         return batch
 
@@ -199,26 +243,25 @@ class OnGpu:
     the learner.
     """
 
-    def __init__(self, make: Callable[[bool], Arrays], device: torch.device) -> None:
+    def __init__(self, make: Callable[[Request, bool], Arrays], device: torch.device) -> None:
         self._free: deque[tuple[Arrays, torch.cuda.Event]] = deque()
         self._make, self._device = make, device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def take(self) -> Arrays:
+    def take(self, request: Request) -> Arrays:
         """Return arrays that nobody uses."""
         try:
             arrays, copied = self._free.popleft()
         except IndexError:
-            return self._make(True)
+            return self._make(request, True)
         copied.synchronize()
-        return arrays
+        return arrays if arrays.request == request else self._make(request, True)
 
     def send(self, arrays: Arrays) -> tuple[list[torch.Tensor], Arrays, torch.cuda.Event]:
         """Send filled arrays on their way."""
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             tensors = [tensor.to(self._device, non_blocking=True) for tensor in arrays.tensors()]
-            tensors.append(torch.from_numpy(arrays.steps).to(self._device))
             copied.record(self._stream)
         self._free.append((arrays, copied))
         return tensors, arrays, copied
@@ -230,4 +273,4 @@ class OnGpu:
         current.wait_event(copied)
         for tensor in tensors:
             tensor.record_stream(current)
-        return arrays.deliver(tensors[:-1], tensors[-1])
+        return arrays.deliver(tensors)

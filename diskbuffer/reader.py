@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.episodes import Episodes, list_episodes
 from diskbuffer.errors import InputError
-from diskbuffer.form import Draw, Form
-from diskbuffer.gather.batch import Arrays, ArraysPool, Batch, Columns, Memory, make_arrays
+from diskbuffer.form import Draw, Form, Steps
+from diskbuffer.gather.arrays import Arrays, Batch, Request
+from diskbuffer.gather.batch import ArraysPool, windows_of
 from diskbuffer.gather.gatherer import Gatherer, default_threads
-from diskbuffer.gather.plan import make_plan
+from diskbuffer.gather.memory import Columns, Memory
+from diskbuffer.gather.plan import Plan, make_plan
 from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
-from diskbuffer.samplers import Sampler
 from diskbuffer.store.store import SlotMovedError, Store
 
 Int64 = npt.NDArray[np.int64]
 _TRIES = 20  # of a reader whose store is written to elsewhere, until a draw finds all its segments
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch that is settled, and not gathered yet; what it will be gathered from stays there until it is."""
+
+    request: Request
+    drawn: Draw
+    steps: Int64  # their names
+    plans: list[Plan]  # one for each of the arrays' memories
 
 
 class Reader:
@@ -32,6 +44,8 @@ class Reader:
     ----------
     index : Index
         Read from the store; whoever writes keeps it up, others `refresh` it.
+    columns : Columns
+        What batches consist of.
     """
 
     def __init__(
@@ -39,22 +53,23 @@ class Reader:
     ) -> None:
         layout = store.layout
         self._store, self._streams = store, layout.streams
-        self._frame_stack = frame_stack
-        packed = {p: (layout.chunk_rows(p), layout.chunks(p), store.tails[p].address) for p in layout.packed}
-        self._columns = Columns.of(layout.schema, packed, zeros)
-        self._pool = ArraysPool(self._columns, frame_stack)
+        self.frame_stack, self._zeros = frame_stack, zeros
+        self.look_again()
+        self._pool = ArraysPool()
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(layout.tail_rows, largest, default_threads() if threads is None else threads, compiled)
         self.index: Index = read_index(store, frame_stack - 1)
 
+    def look_again(self) -> None:
+        """Take up the store's columns, as they are now."""
+        layout = self._store.layout
+        packed = {p: (layout.chunk_rows(p), layout.chunks(p), self._store.tails[p].address) for p in layout.packed}
+        self.columns = Columns.of(layout.schema, packed, self._zeros)
+
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted."""
         with self._store.lock:
-            self.index = read_index(self._store, self._frame_stack - 1)
-
-    def arrays(self, form: Form, size: int, *, pinned: bool) -> Arrays:
-        """Return memory for batches that is the caller's own."""
-        return make_arrays(self._columns, self._frame_stack, form, size, pinned)
+            self.index = read_index(self._store, self.frame_stack - 1)
 
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
@@ -66,48 +81,49 @@ class Reader:
                     self.refresh()
             return list_episodes(self._store, self.index)
 
-    def fill(self, draw: Callable[[Index], Draw], arrays: Arrays, threads: int | None = None) -> None:
-        """Draw steps and gather them into `arrays`."""
-        for last_try in [False] * (0 if self._store.writable else _TRIES) + [True]:
-            with self._store.lock:
+    @property
+    def lock(self) -> threading.RLock:
+        """The store's."""
+        return self._store.lock
+
+    # Batches
+
+    def plan(self, draw: Callable[[Index], Draw], form: Form) -> Planned:
+        """Draw steps, and plan how to gather them."""
+        with self._store.lock:
+            for last_try in [False] * (0 if self._store.writable else _TRIES) + [True]:
+                drawn = draw(self.index)
+                request = Request(self.columns, self.frame_stack, form, drawn.size)
                 try:
-                    drawn = draw(self.index)
-                    plans = [
-                        (part.memory, make_plan(self.index, self._store.maps, part.drawn, part.before, part.rows))
-                        for part in arrays.parts(drawn)
-                    ]
-                    break
+                    plans = [make_plan(self.index, self._store.maps, *windows) for windows in windows_of(request, drawn)]
                 except SlotMovedError:
                     if last_try:
                         raise
                     self.refresh()
-        arrays.steps = drawn.positions * self._streams + drawn.streams
-        for memory, plan in plans:
+                else:
+                    break
+        return Planned(request, drawn, drawn.positions * self._streams + drawn.streams, plans)
+
+    def gather(self, planned: Planned, arrays: Arrays, threads: int | None = None) -> None:
+        """Gather a batch, in as many threads of our own as there are, or in `threads`."""
+        for memory, plan in zip(arrays.memories, planned.plans, strict=True):
             self.gatherer.run(plan, memory, threads)
-        arrays.finish(drawn)
+        arrays.note(planned.drawn, planned.steps)
+        arrays.finish(planned.drawn)
 
-    def batch(self, draw: Callable[[Index], Draw], size: int, form: Form) -> Batch:
-        """Draw steps and return them as tensors, in memory that is used again once they are gone."""
-        arrays = self._pool.take(form, size)
-        self.fill(draw, arrays)
-        batch = arrays.deliver(arrays.tensors(), torch.from_numpy(arrays.steps))
-        self._pool.give(form, arrays)
-        return batch
-
-    def sample(self, sampler: Sampler, size: int) -> Batch:
-        """Draw with a sampler; the batch counts as delivered."""
-        batch = self.batch(lambda index: sampler.draw(index, size, sampler.generator(sampler.batches)), size, sampler.form)
-        sampler.batches += 1
+    def batch(self, planned: Planned) -> Batch:
+        """Return a batch, in memory that is used again once it is gone."""
+        arrays = self._pool.take(planned.request)
+        self.gather(planned, arrays)
+        batch = arrays.deliver(arrays.tensors())
+        self._pool.give(arrays)
         return batch
 
     def at(self, steps: Any, length: int | None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
-        ids = np.asarray(steps)
-        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
-            raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
+        ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
-        ids = ids.astype(np.int64)
         streams, positions = ids % self._streams, ids // self._streams
 
         def draw(index: Index) -> Draw:
@@ -120,16 +136,16 @@ class Reader:
                 )
             return Draw(streams, positions, starts, ends)
 
-        return self.batch(draw, len(ids), Form(length))
+        return self.batch(self.plan(draw, Steps(length)))
 
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
-        stack, index = self._frame_stack, self.index
+        stack, index = self.frame_stack, self.index
         heads = index.table[:, HEAD]
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
-        memory = Memory(self._columns.select((path,)), {path: (0, stack, False)}, len(there), pinned=False)
+        memory = Memory(self.columns.select((path,)), {path: (0, stack, False)}, len(there), pinned=False)
         drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
         with self._store.lock:
             plan = make_plan(index, self._store.maps, drawn, before=stack - 1, rows=stack)
@@ -142,3 +158,11 @@ class Reader:
     def close(self) -> None:
         """Stop the threads."""
         self.gatherer.close()
+
+
+def step_names(steps: Any) -> Int64:
+    """Return the names of steps, (n,) int64, as users gave them; an InputError where they are no integers."""
+    ids = np.asarray(steps)
+    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
+        raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
+    return ids.astype(np.int64)

@@ -165,5 +165,5 @@ def test_draws_are_all_valid_and_all_that_is_valid_is_drawn(
         with pytest.raises(db.EmptyBufferError):
             sampler.draw(index, 4, sampler.generator(0))
         return
-    drawn = {tuple(place) for place in np.stack(sampler.draw(index, 40 * len(valid) * 6, sampler.generator(0))).T.tolist()}
+    drawn = {tuple(place) for place in np.stack(sampler.draw(index, 40 * len(valid) * 6, sampler.generator(0))[:4]).T.tolist()}
     assert drawn == valid

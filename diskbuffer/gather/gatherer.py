@@ -13,8 +13,8 @@ import numpy.typing as npt
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gather import kernel, slow
-from diskbuffer.gather.batch import Memory
 from diskbuffer.gather.helpers import Helpers
+from diskbuffer.gather.memory import Memory
 from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
 

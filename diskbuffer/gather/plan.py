@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.form import Draw
-from diskbuffer.index import LOW, SLOTS, Index
+from diskbuffer.index import HEAD, LOW, SLOTS, Index
 from diskbuffer.native import compiled, load_i64
 from diskbuffer.store.maps import Era, Maps
 
@@ -46,13 +46,14 @@ class Plan:
     era: Era
 
 
-def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int) -> Plan:
+def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:
     """Plan windows of `rows` rows, of which the drawn one is number `before`. The store's lock must be held.
 
-    Rows before an episode's start are made up, rows behind its end left as they are in the batch.
+    Rows before an episode's start are made up, rows behind its end left as they are in the batch. `first_stream` is the number
+    by which the draw knows this store's first stream; steps of others are another plan's.
     """
     found = np.empty((len(drawn.positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)
-    n = _find_runs(index.table, *drawn, before, rows, index.segment_rows, found)
+    n = _find_runs(index.table, *drawn[:4], before, rows, index.segment_rows, first_stream, found)
     order = np.argsort(found[:n, ROW])
     runs, sources = np.empty((n, RUN_FIELDS), np.int64), np.empty((len(maps.sources), n, 2), np.int64)
     if not _arrange(found, order, maps.sources, runs, sources):
@@ -63,13 +64,25 @@ def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int) -> 
 
 @compiled
 def _find_runs(
-    table: Any, streams: Any, positions: Any, starts: Any, ends: Any, before: int, rows: int, segment_rows: int, runs: Any
+    table: Any,
+    streams: Any,
+    positions: Any,
+    starts: Any,
+    ends: Any,
+    before: int,
+    rows: int,
+    segment_rows: int,
+    first_stream: int,
+    runs: Any,
 ) -> int:
     n = 0
     for i in range(positions.shape[0]):
-        stream = streams[i]
+        stream = streams[i] - first_stream
+        if stream < 0 or stream >= table.shape[0]:
+            continue
         wanted = positions[i] - before
-        position, end = max(wanted, starts[i]), min(wanted + rows, ends[i] + 1)
+        position = max(wanted, starts[i], table[stream, LOW])
+        end = min(wanted + rows, ends[i] + 1, table[stream, HEAD] + 1)
         pad = position - wanted
         while position < end:
             segment = position // segment_rows

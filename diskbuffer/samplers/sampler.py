@@ -5,13 +5,16 @@ from __future__ import annotations
 import operator
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Draw, Form
-from diskbuffer.index import Index
+from diskbuffer.form import Draw, Form, Steps
+from diskbuffer.index import LOW, Index
+from diskbuffer.samplers.epochs import Epochs
 
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:
@@ -37,24 +40,48 @@ def count_steps(index: Index) -> int:
     return total
 
 
+@dataclass(eq=False)
+class Ahead:
+    """A batch that was drawn and not delivered yet; `loading` while a loop is at it."""
+
+    drawn: Draw
+    loading: bool = True
+
+    def is_there(self, index: Index, burn_in: int) -> bool:
+        """Tell whether all that was drawn is still there."""
+        streams, positions, starts = self.drawn.streams, self.drawn.positions, self.drawn.starts
+        if streams.size and not 0 <= streams.min() <= streams.max() < len(index.table):
+            return False
+        there, _ = index.episodes_of(streams, positions)
+        return bool((there >= 0).all() and (np.maximum(starts, positions - burn_in) >= index.table[streams, LOW]).all())
+
+
 class Sampler(ABC):
     """Draw steps.
 
     Batch number n is drawn with a generator of its own, made from the seed and n (Philox: Salmon et al., 2011, "Parallel
-    random numbers: as easy as 1, 2, 3"). So it does not matter how many batches were drawn ahead and thrown away: the
-    state is the seed and the number of batches that were delivered.
+    random numbers: as easy as 1, 2, 3"). A loader draws in the learner's thread, and always as many batches ahead, so that
+    what is drawn depends on what the learner did before and never on how fast threads are. The state is the seed, how many
+    batches were delivered, and what was drawn ahead of them.
 
     Parameters
     ----------
     seed : int, optional
         For reproducible draws; from the operating system where it is missing.
+
+    Attributes
+    ----------
+    batches : int
+        How many were delivered.
     """
 
-    form = Form()  # what a sample consists of
+    form: Form = Steps()  # what a sample consists of
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed(seed_sequence(seed).entropy)
         self.batches = 0
+        self.epochs: Epochs | None = None  # for samplers without replacement
+        self._ahead: list[Ahead] = []
 
     def _seed(self, entropy: Any) -> None:
         self._entropy = int(entropy)
@@ -73,19 +100,71 @@ class Sampler(ABC):
 
     @abstractmethod
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
-        """Draw `size` steps; an EmptyBufferError where there are none."""
+        """Draw `size` steps; an EmptyBufferError where there are none. Until `advance`, the same again with the same `rng`."""
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the state: with it, and the same steps in the buffer, the next batches are the same."""
-        return {"seed": self._entropy, "batches": self.batches}
+    def advance(self) -> None:
+        """Go on from the last draw, for samplers whose draws depend on those before."""
+        if self.epochs is not None:
+            self.epochs.advance()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    # What the reader and the loader call, under the store's lock but for `deliver` and `leave`
+
+    def begin(self, index: Index, size: int) -> Ahead:
+        """Return the oldest batch that was drawn ahead and left, or a new one; `keep` it once it is certain."""
+        for ahead in [ahead for ahead in self._ahead if not ahead.loading]:
+            if ahead.drawn.size == size and ahead.is_there(index, getattr(self.form, "burn_in", 0)):
+                return ahead
+            self.deliver(ahead)  # that is, nobody will see it
+        return Ahead(self.draw(index, size, self.generator(self.batches + len(self._ahead))))
+
+    def keep(self, ahead: Ahead) -> None:
+        """Take a batch that `begin` returned for drawn."""
+        if ahead not in self._ahead:
+            self._ahead.append(ahead)
+            self.advance()
+        ahead.loading = True
+
+    def deliver(self, ahead: Ahead) -> None:
+        """Count a batch that was kept."""
+        self._ahead.remove(ahead)
+        self.batches += 1
+
+    def leave(self, ahead: Ahead) -> None:
+        """Leave a batch that was kept to who asks next."""
+        ahead.loading = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: with it, and the same steps in the buffer, the next batches are the same.
+
+        Numbers, strings and lists of them only; 32 bytes a step that was drawn ahead.
+        """
+        state = {"seed": self._entropy, "batches": self.batches, "ahead": [_to_lists(ahead.drawn) for ahead in self._ahead]}
+        return state | ({} if self.epochs is None else {"epochs": self.epochs.state_dict()})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that `state_dict` returned."""
         try:
             seed, batches = int(state["seed"]), int(state["batches"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"a sampler's state must have 'seed' and 'batches', found {state!r}") from error
+            ahead = [Ahead(_from_lists(lists), loading=False) for lists in state.get("ahead", [])]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"a sampler's state must have 'seed', 'batches' and 'ahead', found {str(state)[:200]}") from error
         if seed < 0 or batches < 0:
-            raise InputError(f"a sampler's seed and number of batches must not be negative, found {state!r}")
+            raise InputError(f"a sampler's seed and number of batches must not be negative, found {seed} and {batches}")
+        if self.epochs is not None:
+            self.epochs.load_state_dict(state.get("epochs"))
         self._seed(seed)
-        self.batches = batches
+        self.batches, self._ahead = batches, ahead
+
+
+def _to_lists(drawn: Draw) -> dict[str, Any]:
+    arrays = {**dict(zip(Draw._fields[:4], drawn[:4], strict=True)), **drawn.notes}
+    return {name: [array.dtype.name, list(array.shape), array.ravel().tolist()] for name, array in arrays.items()}
+
+
+def _from_lists(lists: Mapping[str, Any]) -> Draw:
+    arrays = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in lists.items()}
+    streams, positions, starts, ends = (arrays.pop(name).astype(np.int64) for name in Draw._fields[:4])
+    drawn = Draw(streams, positions, starts, ends, arrays)
+    if any(len(array) != drawn.size for array in (*drawn[:4], *arrays.values())):
+        raise ValueError("arrays of a batch have other lengths")
+    return drawn

@@ -1,6 +1,7 @@
-"""Sequences within an episode, for recurrent agents and world models.
+"""Sequences, for recurrent agents and world models.
 
-Hausknecht and Stone, 2015, "Deep recurrent Q-learning for partially observable MDPs"; Hafner et al., 2020, "Dream to control".
+Hausknecht and Stone, 2015, "Deep recurrent Q-learning for partially observable MDPs"; Kapturowski et al., 2019, "Recurrent
+experience replay in distributed reinforcement learning" (burn-in); Hafner et al., 2020, "Dream to control".
 
 Nothing is kept up for this: a start is drawn among all steps, and drawn again where its episode ends too soon (rejection
 sampling; von Neumann, 1951). Where hardly any start is valid, those that are get counted, once a batch, over all episodes.
@@ -8,22 +9,23 @@ sampling; von Neumann, 1951). Where hardly any start is valid, those that are ge
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Draw, Form
-from diskbuffer.index import Index
+from diskbuffer.form import Draw, Rows, Steps
+from diskbuffer.index import FLOOR, HEAD, Index
+from diskbuffer.samplers.epochs import Epochs
+from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
 
 Int64 = npt.NDArray[np.int64]
-_ROUNDS = 8  # of drawing, in each of which the better part of what is missing should be found
 
 
 class Slices(Sampler):
-    """Draw sequences of `length` steps, with replacement.
+    """Draw sequences of `length` steps.
 
     All columns get an axis of time behind the first, also stacks of frames: (batch_size, length, frame_stack, ...). ``obs`` and
     ``next_obs`` are views of the same frames.
@@ -39,6 +41,18 @@ class Slices(Sampler):
         steps, the rest is zeros, and False in ``mask``, (batch_size, length) bool.
     over : {"starts", "episodes"}
         What has the same probability: every valid start, or every episode that has one, and every start within it.
+    burn_in : int
+        Steps before the `length`, on the same axis, for a recurrent network to find its state: (batch_size, burn_in + length,
+        ...). Where an episode starts later than that, they are False in ``mask``.
+    crossing : bool
+        Whether sequences run on into the next episode of their environment. They are of rows then, also that of an episode's
+        last observation, which has no action and no reward (zeros); ``is_first`` and ``is_last``, (batch_size, length) bool,
+        tell where episodes start and end. There is no ``next_obs``: it is the next row's ``obs``.
+    replace : bool
+        Whether starts are drawn with replacement. If not, every start comes once, shuffled, and then the next epoch begins. The
+        order is computed, not stored.
+    episodes : Episodes, optional
+        Draw from these only: ``buffer.episodes[buffer.episodes.length > 100]``. Those that are evicted later drop out.
 
     Raises
     ------
@@ -48,8 +62,8 @@ class Slices(Sampler):
     Notes
     -----
     A draw costs one binary search over the episodes' starts for each start that is tried, however many steps are stored, and
-    right after an `add`. Where fewer than about two starts in five are valid (sequences of 300 steps in episodes of 500), all
-    episodes are looked at for every batch: 0.3 ms for ten thousand of them, 15 to 22 ms for a million.
+    right after an `add`. Where one start in a hundred is valid, a hundred are tried for each, some 10 us; where next to none is,
+    all episodes are looked at for every batch: 0.3 ms for ten thousand of them, 20 ms for a million.
 
     Examples
     --------
@@ -69,50 +83,89 @@ class Slices(Sampler):
         *,
         strict: bool = True,
         over: Literal["starts", "episodes"] = "starts",
+        burn_in: int = 0,
+        crossing: bool = False,
+        replace: bool = True,
+        episodes: Any = None,
     ) -> None:
         super().__init__(seed)
         if over not in ("starts", "episodes"):
             raise InputError(f"over must be 'starts' or 'episodes', found {over!r}")
-        self.form = Form(at_least_one("length", length), padded=not strict)
-        self._needed = self.form.steps if strict else 1  # steps that must follow a start, with its own
+        length, burn_in = at_least_one("length", length), burn_in and at_least_one("burn_in", burn_in)
+        if crossing and (not strict or over != "starts" or burn_in or episodes is not None):
+            raise InputError("crossing=True cannot be had together with strict=False, over='episodes', burn_in= or episodes=")
+        if over == "episodes" and not replace:
+            raise InputError("over='episodes' draws with replacement; replace=False visits every start once")
+        self.form = Rows(length) if crossing else Steps(length, burn_in, padded=not strict or burn_in > 0)
+        self._crossing, self._length, self._burn_in = crossing, length, burn_in
+        self._needed = length if strict else 1  # steps that must follow a start, with its own
         self._over_episodes = over == "episodes"
+        self._population = population_of(episodes)
+        if not replace:
+            self.epochs = Epochs(self._population)
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw the first steps of `size` sequences."""
-        steps = count_steps(index)
-        total = index.episodes if self._over_episodes else steps
-        found, missing = [np.empty((4, 0), np.int64)], size
-        for _ in range(_ROUNDS):
-            tried = self._try(index, rng.integers(0, total, missing + missing // 4 + 4), rng)[:, :missing]
-            found.append(tried)
-            missing -= tried.shape[1]
-            if not missing:
-                break
+        count_steps(index)
+        if self.epochs is not None:
+            found = self.epochs.draw(index, size, self._entropy, lambda places: self._is_valid(index, places))
+            if found.shape[1] < size:
+                raise self._too_short(index)
+        elif self._crossing:
+            found = self._draw_crossing(index, size, rng)
         else:
-            found.append(self._among_all(index, missing, rng))
-        return Draw(*np.concatenate(found, axis=1))
+            found = self._draw_within(index, size, rng)
+        return self._with_notes(index, Draw(*found))
 
-    def _try(self, index: Index, ordinals: Int64, rng: np.random.Generator) -> Int64:
+    def _with_notes(self, index: Index, drawn: Draw) -> Draw:
+        if self._crossing:
+            firsts, lasts = index.episodes_along(drawn.streams, drawn.positions, self._length)
+            rows = drawn.positions[:, None] + np.arange(self._length)
+            return drawn._replace(notes={"_firsts": firsts, "is_first": rows == firsts, "is_last": rows == lasts})
+        if self._burn_in:
+            return drawn._replace(notes={"_firsts": np.maximum(drawn.starts, index.table[drawn.streams, FLOOR])})
+        return drawn
+
+    # Within episodes
+
+    def _draw_within(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
+        """Draw starts by rejection, as many at a time as the share that was valid so far suggests."""
+        episodes = self._population.episodes(index)
+        total = episodes if self._over_episodes else self._population.steps(index)
+        found, missing, tried, tries = [np.empty((4, 0), np.int64)], size, 0, size + size // 4 + 4
+        while missing:
+            if tried + tries > 16 * size + episodes // 4:  # looking at every episode costs less
+                found.append(self._draw_among_all(index, missing, rng))
+                break
+            places = self._try(index, rng.integers(0, total, tries), rng)[:, :missing]
+            found.append(places)
+            tried, missing = tried + tries, missing - places.shape[1]
+            tries = missing * (tried + 1) // (size - missing + 1) * 5 // 4 + 4
+        return np.concatenate(found, axis=1)
+
+    def _try(self, index: Index, numbers: Int64, rng: np.random.Generator) -> Int64:
         """Return those of some steps, or of a start in each of some episodes, that are valid starts: (4, n) as in `Draw`."""
         if self._over_episodes:
-            episodes = np.stack(index.locate_episodes(ordinals))
+            episodes = self._population.locate_episodes(index, numbers)
             return self._start_within(episodes[:, self._valid(episodes) > 0], rng)
-        places = np.stack(index.locate(ordinals))
-        return places[:, places[3] - places[1] >= self._needed]
+        places = self._population.locate(index, numbers)
+        return places[:, self._is_valid(index, places)]
 
-    def _among_all(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
+    def _draw_among_all(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw starts after counting the valid ones of every episode."""
-        every = np.stack(index.locate_episodes(np.arange(index.episodes)))
+        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
         valid = np.maximum(self._valid(every), 0)
         if not valid.any():
-            longest = int((every[3] - every[1]).max())
-            raise EmptyBufferError(
-                f"no episode has the {self._needed} steps of a sequence, the longest has {longest}; add more steps, "
-                "or sample with a smaller length, or with strict=False"
-            )
+            raise self._too_short(index)
         weights = (valid > 0).astype(np.int64) if self._over_episodes else valid
         ends = np.cumsum(weights)
         return self._start_within(every[:, np.searchsorted(ends, rng.integers(0, ends[-1], size), side="right")], rng)
+
+    def _is_valid(self, index: Index, places: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which steps, (4, n) as in `Draw`, are valid starts."""
+        if self._crossing:
+            return np.asarray(places[1] + self._length - 1 <= index.table[places[0], HEAD])
+        return np.asarray(places[3] - places[1] >= self._needed)
 
     def _valid(self, episodes: Int64) -> Int64:
         """Count the valid starts of episodes, (4, n) as `Index.locate_episodes` returns them; 0 or less where there are none."""
@@ -122,3 +175,34 @@ class Slices(Sampler):
         """Draw one of the valid starts of each episode."""
         episodes[1] += rng.integers(0, self._valid(episodes))
         return episodes
+
+    def _too_short(self, index: Index) -> EmptyBufferError:
+        if self._crossing:
+            longest = int((index.table[:, HEAD] - index.table[:, FLOOR]).max()) + 1
+            return EmptyBufferError(
+                f"no environment has the {self._length} rows of a sequence, the longest has {longest}; add more steps, or sample "
+                "with a smaller length"
+            )
+        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
+        if not every.shape[1]:
+            return EmptyBufferError("all the episodes that were selected are gone: evicted; select others")
+        longest = int((every[3] - every[1]).max())
+        return EmptyBufferError(
+            f"no episode has the {self._needed} steps of a sequence, the longest has {longest}; add more steps, or sample with a "
+            "smaller length, or with strict=False"
+        )
+
+    # Across episodes
+
+    def _draw_crossing(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
+        """Draw among the steps of each stream that have enough rows behind them: all but the newest."""
+        behind = [
+            max(0, index.steps_before(stream, int(head) - self._length + 2) - index.first_step(stream)) if head >= 0 else 0
+            for stream, head in enumerate(index.heads)
+        ]
+        ends, all_ends = np.cumsum(behind), np.cumsum(index.steps())
+        if not ends[-1]:
+            raise self._too_short(index)
+        drawn = rng.integers(0, ends[-1], size)
+        streams = np.searchsorted(ends, drawn, side="right")
+        return np.stack(index.locate(drawn - (ends - behind)[streams] + (all_ends - index.steps())[streams]))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from diskbuffer.errors import InputError
-from diskbuffer.form import Draw, Form
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.form import Draw, Form, NSteps, Steps
 from diskbuffer.index import Index
+from diskbuffer.samplers.epochs import Epochs
+from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
+
+Int64 = npt.NDArray[np.int64]
+_ROUNDS = 8
 
 
 class Uniform(Sampler):
-    """Draw transitions uniformly, with replacement. A step costs one binary search over the episodes' starts.
+    """Draw transitions uniformly. A step costs one binary search over the episodes' starts.
 
     With `n_step` above one, ``reward`` is the sum of the next n rewards, discounted by `gamma` (Sutton, 1988, "Learning to
     predict by the methods of temporal differences"; for replay: Hessel et al., 2018, "Rainbow"), ``next_obs`` the observation n
@@ -26,6 +34,15 @@ class Uniform(Sampler):
     n_step : int
     gamma : float
         From 0 to 1.
+    half_life : float, optional
+        Steps: of two steps of an environment, one that is so much older is drawn half as often. Recent experience is nearer to
+        what the policy does now (Wang and Ross, 2019, "Boosting soft actor-critic: emphasizing recent experience without
+        forgetting the past").
+    replace : bool
+        Whether steps are drawn with replacement. If not, every step comes once, shuffled, and then the next epoch begins, with
+        the steps that are there by then. The order is computed, not stored.
+    episodes : Episodes, optional
+        Draw from these only: ``buffer.episodes[buffer.episodes.tag == "demo"]``. Those that are evicted later drop out.
 
     Examples
     --------
@@ -38,13 +55,65 @@ class Uniform(Sampler):
     (1.75, 0.125)
     """
 
-    def __init__(self, seed: int | None = None, *, n_step: int = 1, gamma: float = 0.99) -> None:
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        half_life: float | None = None,
+        replace: bool = True,
+        episodes: Any = None,
+    ) -> None:
         super().__init__(seed)
-        if not isinstance(gamma, int | float | np.floating) or not 0 <= gamma <= 1:
-            raise InputError(f"gamma must be a number from 0 to 1, found {gamma!r}")
-        n_step = at_least_one("n_step", n_step)
-        self.form = Form(n_step=n_step, gamma=float(gamma)) if n_step > 1 else Form()
+        self.form = n_step_form(n_step, gamma)
+        self._half_life = half_life
+        if half_life is not None:
+            if not isinstance(half_life, int | float | np.number) or not 0 < half_life < float("inf"):
+                raise InputError(f"half_life must be a number of steps above 0, found {half_life!r}")
+            if not replace or episodes is not None:
+                raise InputError("half_life cannot be had together with replace=False or episodes=")
+        self._population = population_of(episodes)
+        if not replace:
+            self.epochs = Epochs(self._population)
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
-        """Draw `size` steps among all that are there."""
-        return Draw(*index.locate(rng.integers(0, count_steps(index), size)))
+        """Draw `size` steps."""
+        steps = count_steps(index)
+        if self._half_life is not None:
+            return Draw(*index.locate(_recent(index, size, self._half_life, rng)))
+        if self.epochs is not None:
+            found = self.epochs.draw(index, size, self._entropy)
+        else:
+            steps, found = self._population.steps(index), np.empty((4, 0), np.int64)
+            for _ in range(_ROUNDS):  # more than one only where selected episodes were evicted
+                found = np.concatenate(
+                    [found, self._population.locate(index, rng.integers(0, steps, size - found.shape[1]))], axis=1
+                )
+                if found.shape[1] == size:
+                    break
+            else:
+                every = self._population.locate(index, np.arange(steps))
+                more = rng.integers(0, every.shape[1], size - found.shape[1]) if every.shape[1] else np.empty(0, np.int64)
+                found = np.concatenate([found, every[:, more]], axis=1)
+        if found.shape[1] < size:
+            raise EmptyBufferError("all the episodes that were selected are gone: evicted; select others")
+        return Draw(*found)
+
+
+def n_step_form(n_step: int, gamma: float) -> Form:
+    """Return the form of single steps, or of n-step returns; an InputError where the arguments are bad."""
+    if not isinstance(gamma, int | float | np.floating) or not 0 <= gamma <= 1:
+        raise InputError(f"gamma must be a number from 0 to 1, found {gamma!r}")
+    n_step = at_least_one("n_step", n_step)
+    return NSteps(n_step, float(gamma)) if n_step > 1 else Steps()
+
+
+def _recent(index: Index, size: int, half_life: float, rng: np.random.Generator) -> Int64:
+    """Draw steps by number, with probabilities that halve with every `half_life` steps of age within a stream."""
+    counts, rate = index.steps(), np.log(2) / half_life
+    streams = np.cumsum(-np.expm1(-rate * counts))  # in proportion to the sum of the streams' probabilities
+    chosen = np.searchsorted(streams / streams[-1], rng.random(size), side="right")
+    ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts[chosen])) / rate  # of a geometric distribution, cut off
+    ages = np.minimum(ages.astype(np.int64), counts[chosen] - 1)
+    return np.asarray(np.cumsum(counts)[chosen] - 1 - ages, np.int64)

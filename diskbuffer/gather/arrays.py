@@ -1,0 +1,94 @@
+"""The arrays of a batch: what is gathered for a form of sample, and the tensors that users get of it."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+
+from diskbuffer.form import Draw
+from diskbuffer.gather.memory import Block, Columns, Memory
+
+Batch = dict[str, Any]  # tensors, nested for dict observations
+
+
+class Windows(NamedTuple):
+    """Rows around drawn steps: `rows` of them, of which the drawn one is number `before`."""
+
+    drawn: Draw
+    before: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a batch is to be: `size` samples of a form, of these columns."""
+
+    columns: Columns
+    frame_stack: int
+    form: Any
+    size: int
+
+
+class Arrays(ABC):
+    """Memory for one batch."""
+
+    def __init__(self, request: Request, pinned: bool = False) -> None:
+        self.request = request
+        self._stack, self._form, self._size = request.frame_stack, request.form, request.size
+        self.memories: list[Memory] = []  # what is gathered, in the order of `windows`
+        self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
+        self._delivered: list[Block] = []
+        self.allocate(request.columns, pinned)
+        self._unused = self._references()
+
+    def _references(self) -> list[int]:
+        return [sys.getrefcount(block.array) for block in self._delivered]
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody still holds a tensor that `tensors` made: it shares this memory."""
+        return self._references() != self._unused
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return what is to be delivered, as tensors over this memory; notes come last."""
+        return [*(block.tensor() for block in self._delivered), *map(torch.from_numpy, self.notes.values())]
+
+    def deliver(self, tensors: list[torch.Tensor]) -> Batch:
+        """Make a batch of what `tensors` returned, or of copies elsewhere."""
+        batch = self.name(tensors[: len(self._delivered)])
+        batch.update(zip(self.notes, tensors[len(self._delivered) :], strict=True))
+        return batch
+
+    def note(self, drawn: Draw, steps: npt.NDArray[Any]) -> None:
+        """Take what is delivered beside the columns: the names of the steps, and what the sampler tells of them."""
+        self.notes = {name: value for name, value in drawn.notes.items() if not name.startswith("_")} | {"steps": steps}
+
+    @abstractmethod
+    def allocate(self, columns: Columns, pinned: bool) -> None:
+        """Set `memories`, and `_delivered`: what of them, and of other memory, users get."""
+
+    @staticmethod
+    @abstractmethod
+    def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
+        """Return what is to be gathered."""
+
+    @abstractmethod
+    def finish(self, drawn: Draw) -> None:
+        """Compute what follows from what was gathered."""
+
+    @abstractmethod
+    def name(self, tensors: list[torch.Tensor]) -> Batch:
+        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+
+
+def put(batch: Batch, path: str, tensor: torch.Tensor) -> None:
+    """Put a tensor in its place, nested as its path tells."""
+    *parents, name = path.split("/")
+    for parent in parents:
+        batch = batch.setdefault(parent, {})
+    batch[name] = tensor

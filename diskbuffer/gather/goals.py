@@ -1,0 +1,68 @@
+"""Steps whose goals are replaced by ones that were reached, and rewarded for those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer import form as forms
+from diskbuffer.errors import InputError
+from diskbuffer.form import Draw
+from diskbuffer.gather.arrays import Batch, Request, Windows
+from diskbuffer.gather.memory import Columns, Memory
+from diskbuffer.gather.steps import StepArrays
+
+ACHIEVED, DESIRED = "obs/achieved_goal", "obs/desired_goal"
+
+
+class RelabelledArrays(StepArrays):
+    """Arrays for single steps, and for the goals that take the place of theirs."""
+
+    def __init__(self, request: Request, pinned: bool = False) -> None:
+        columns = request.columns
+        for path in (ACHIEVED, DESIRED):
+            if path not in columns.paths or columns.schema[path] != columns.schema[ACHIEVED]:
+                raise InputError(
+                    f"goals are relabelled in dict observations with achieved_goal and desired_goal of the same shape and dtype; "
+                    f"this store has {', '.join(map(repr, columns.schema.obs))}"
+                )
+        if "reward" not in columns.paths or columns.schema["reward"].shape != ():
+            raise InputError("goals are relabelled where the reward is one number; this store's is not")
+        super().__init__(request, pinned)
+
+    def allocate(self, columns: Columns, pinned: bool) -> None:
+        """Allocate steps, and a goal for each."""
+        self._reward, self._form = self.request.form.reward, forms.Steps()
+        super().allocate(columns, pinned)
+        self.memories.append(Memory(columns.select((ACHIEVED,)), {ACHIEVED: (0, 1, True)}, self._size, False))
+
+    @staticmethod
+    def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
+        """Return what is to be gathered."""
+        goals = drawn._replace(positions=drawn.notes["_goals"])
+        return [*StepArrays.windows(frame_stack, forms.Steps(), drawn), Windows(goals, 0, 1)]
+
+    def finish(self, drawn: Draw) -> None:
+        """Put the goals in, and ask for the rewards."""
+        which, steps = drawn.notes["relabelled"], dict(self.memories[0].items())
+        goals = self.memories[1].blocks[0].array
+        steps[DESIRED][which] = goals[which][:, None]
+        rewards = self._rewards()
+        steps["reward"][which] = rewards[which]
+
+    def _rewards(self) -> npt.NDArray[Any]:
+        reward = np.asarray(self._reward(_as_numpy(self.name([block.tensor() for block in self._delivered]))))
+        if reward.shape != (self._size,) or reward.dtype.kind not in "biuf":
+            raise InputError(
+                f"the reward function must return a number for each step of the batch, shape ({self._size},), found "
+                f"{reward.dtype} of shape {reward.shape}"
+            )
+        if not np.isfinite(reward).all():
+            raise InputError("the reward function must return finite numbers, found NaN or infinity")
+        return reward
+
+
+def _as_numpy(batch: Batch) -> dict[str, Any]:
+    return {name: _as_numpy(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}

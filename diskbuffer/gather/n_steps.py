@@ -1,0 +1,67 @@
+"""Steps with n-step returns. The observations before and after may lie apart, and are stacks of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from diskbuffer.form import Draw, NSteps
+from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
+from diskbuffer.gather.memory import Block, Columns, Memory
+from diskbuffer.schema import is_obs
+
+
+class NStepArrays(Arrays):
+    """Arrays for steps whose n-step return is wanted: the observation n steps on, or where the episode ends before that."""
+
+    _form: NSteps
+
+    def allocate(self, columns: Columns, pinned: bool) -> None:
+        """Allocate the observations before and after, the other columns of n steps, and what is made of them."""
+        stack, n_step, size = self._stack, self._form.n_step, self._size
+        obs = tuple(path for path in columns.paths if is_obs(path))
+        others = tuple(path for path in columns.paths if not is_obs(path))
+        frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, stack, stack == 1)), 2 * size, pinned)
+        ahead = Memory(columns.select(others), dict.fromkeys(others, (0, n_step, False)), size, pinned)
+        self.memories = [frames, ahead]
+        self._outs = {path: Block((size, *columns.schema[path].shape), columns.schema[path].np_dtype, pinned) for path in others}
+        self._outs["discount"] = Block((size,), np.dtype(np.float32), pinned)
+        self._weights = self._form.gamma ** np.arange(n_step + 1)
+        self._delivered = [*frames.blocks, *self._outs.values()]
+
+    @staticmethod
+    def windows(frame_stack: int, form: NSteps, drawn: Draw) -> list[Windows]:
+        """Return what is to be gathered."""
+        after = np.minimum(drawn.positions + form.n_step, drawn.ends)
+        streams, starts, ends = (np.tile(each, 2) for each in (drawn.streams, drawn.starts, drawn.ends))
+        both = Draw(streams, np.concatenate([drawn.positions, after]), starts, ends)
+        return [Windows(both, frame_stack - 1, frame_stack), Windows(drawn, 0, form.n_step)]
+
+    def finish(self, drawn: Draw) -> None:
+        """Sum up rewards; take the flags of the last step, and everything else of the first."""
+        steps = np.minimum(self._form.n_step, drawn.ends - drawn.positions)
+        last, sample = steps - 1, np.arange(self._size)
+        counted = np.arange(self._form.n_step) < steps[:, None]
+        for path, array in self.memories[1].items():
+            out = self._outs[path].array
+            if path.split("/")[0] == "reward":
+                shape = (*counted.shape, *(1,) * (array.ndim - 2))
+                rewards = np.where(counted.reshape(shape), array, 0)  # behind an episode's end there may be anything
+                weights = self._weights[:-1].reshape(1, -1, *shape[2:])
+                out[...] = (rewards * weights).sum(axis=1)
+            elif path in ("terminated", "truncated"):
+                out[...] = array[sample, last]
+            else:
+                out[...] = array[:, 0]
+        self._outs["discount"].array[:] = self._weights[steps] * ~self._outs["terminated"].array
+
+    def name(self, tensors: list[torch.Tensor]) -> Batch:
+        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+        batch: Batch = {}
+        for path, tensor in zip([*self.memories[0].paths, *self._outs], tensors, strict=True):
+            if is_obs(path):
+                put(batch, path, tensor[: self._size])
+                put(batch, "next_" + path, tensor[self._size :])
+            else:
+                put(batch, path, tensor)
+        return batch

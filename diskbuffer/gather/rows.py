@@ -1,0 +1,51 @@
+"""Sequences of rows that run on from one episode into the next."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from diskbuffer.form import Draw, Rows
+from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
+from diskbuffer.gather.memory import Columns, Memory
+from diskbuffer.schema import is_obs
+
+
+class RowArrays(Arrays):
+    """Arrays for consecutive rows. A stack must not reach into the episode before, so each row has its own, where there are."""
+
+    _form: Rows
+
+    def allocate(self, columns: Columns, pinned: bool) -> None:
+        """Allocate observations, and the other columns."""
+        stack, length, size = self._stack, self._form.length, self._size
+        obs = tuple(path for path in columns.paths if is_obs(path))
+        others = tuple(path for path in columns.paths if not is_obs(path))
+        if stack == 1:
+            frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, length, False)), size, pinned)
+        else:
+            frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, stack, False)), size * length, pinned)
+        rest = Memory(columns.select(others), dict.fromkeys(others, (0, length, False)), size, pinned)
+        self.memories = [frames, rest]
+        self._delivered = [*frames.blocks, *rest.blocks]
+
+    @staticmethod
+    def windows(frame_stack: int, form: Rows, drawn: Draw) -> list[Windows]:
+        """Return what is to be gathered."""
+        along = Windows(drawn._replace(starts=drawn.positions, ends=drawn.positions + form.length - 1), 0, form.length)
+        if frame_stack == 1:
+            return [along, along]
+        positions = (drawn.positions[:, None] + np.arange(form.length)).ravel()
+        each = Draw(np.repeat(drawn.streams, form.length), positions, drawn.notes["_firsts"].ravel(), positions)
+        return [Windows(each, frame_stack - 1, frame_stack), along]
+
+    def finish(self, drawn: Draw) -> None:
+        """Nothing follows."""
+
+    def name(self, tensors: list[torch.Tensor]) -> Batch:
+        """Name the tensors."""
+        batch: Batch = {}
+        for path, tensor in zip([*self.memories[0].paths, *self.memories[1].paths], tensors, strict=True):
+            stacks = is_obs(path) and self._stack > 1
+            put(batch, path, tensor.view(self._size, self._form.length, *tensor.shape[1:]) if stacks else tensor)
+        return batch

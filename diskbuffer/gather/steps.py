@@ -1,0 +1,76 @@
+"""Single steps, and sequences of them.
+
+Frames are gathered once: a transition with a stack of 4 has 5 frames, of which ``obs`` and ``next_obs`` are two views.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from diskbuffer.form import Draw, Steps
+from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
+from diskbuffer.gather.memory import Block, Columns, Memory
+from diskbuffer.schema import is_obs
+
+
+class StepArrays(Arrays):
+    """Arrays for single steps, or sequences of them, with the observations before and after each."""
+
+    _form: Steps
+
+    def allocate(self, columns: Columns, pinned: bool) -> None:
+        """Allocate frames, and the other columns of each step."""
+        stack, form = self._stack, self._form
+        extents = {
+            path: (0, stack + form.steps, False) if is_obs(path) else (stack - 1, form.steps, form.length is None)
+            for path in columns.paths
+        }
+        self.memories = [Memory(columns, extents, self._size, pinned)]
+        self._mask = [Block((self._size, form.steps), np.dtype(np.bool_), pinned)] if form.padded else []
+        self._delivered = [*self.memories[0].blocks, *self._mask]
+
+    @staticmethod
+    def windows(frame_stack: int, form: Steps, drawn: Draw) -> list[Windows]:
+        """Return what is to be gathered."""
+        return [Windows(drawn, frame_stack - 1 + form.burn_in, frame_stack + form.steps)]
+
+    def finish(self, drawn: Draw) -> None:
+        """Fill sequences up with zeros before their episode's start and behind its end."""
+        if not self._mask:
+            return
+        form, mask = self._form, self._mask[0].array
+        begin = drawn.notes["_firsts"] - drawn.positions + form.burn_in if form.burn_in else np.zeros(self._size, np.int64)
+        end = drawn.ends - drawn.positions + form.burn_in
+        time = np.arange(form.steps)
+        np.logical_and(time >= begin[:, None], time < end[:, None], out=mask)
+        for i in np.flatnonzero((begin > 0) | (end < form.steps)).tolist():
+            for path, array in self.memories[0].items():
+                if is_obs(path):  # frames before the start belong to the stacks behind it
+                    array[i, end[i] + self._stack :] = 0
+                    array[i, : max(begin[i], 0)] = 0
+                else:
+                    array[i, ~mask[i]] = 0
+
+    def name(self, tensors: list[torch.Tensor]) -> Batch:
+        """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+        batch: Batch = {}
+        for path, tensor in zip(self.memories[0].paths, tensors, strict=False):
+            if is_obs(path):
+                obs, following = self._split(tensor)
+                put(batch, path, obs)
+                put(batch, "next_" + path, following)
+            else:
+                put(batch, path, tensor)
+        if self._mask:
+            batch["mask"] = tensors[-1]
+        return batch
+
+    def _split(self, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        stack = self._stack
+        if self._form.length is None:
+            return (frames[:, 0], frames[:, 1]) if stack == 1 else (frames[:, :-1], frames[:, 1:])
+        if stack == 1:
+            return frames[:, :-1], frames[:, 1:]
+        stacked = frames.unfold(1, stack, 1).movedim(-1, 2)
+        return stacked[:, :-1], stacked[:, 1:]

@@ -1,0 +1,118 @@
+"""Draws without replacement: epochs, in each of which every step comes once, in an order that takes no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.index import Index
+from diskbuffer.samplers.permutation import Permutation
+from diskbuffer.samplers.population import Population
+
+Int64 = npt.NDArray[np.int64]
+Valid = Callable[[Int64], npt.NDArray[np.bool_]]
+_AT_ONCE = 2**16  # steps looked at in a go
+
+
+def _all(places: Int64) -> npt.NDArray[np.bool_]:
+    return np.ones(places.shape[1], np.bool_)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far an epoch has come.
+
+    Attributes
+    ----------
+    epoch : int
+    frozen : list of list of int
+        The steps that it is of: those of the population when it began.
+    steps : int
+        How many those are.
+    at : int
+        How many of them were looked at.
+    """
+
+    epoch: int = -1
+    frozen: list[list[int]] = field(default_factory=list)
+    steps: int = 0
+    at: int = 0
+
+
+class Epochs:
+    """Steps of a population, each once an epoch: those that are there when the epoch begins.
+
+    Parameters
+    ----------
+    population : Population
+    shuffle : bool
+        If not, they come in order: stream after stream, oldest first.
+    """
+
+    def __init__(self, population: Population, shuffle: bool = True) -> None:
+        self._population, self._shuffle = population, shuffle
+        self.place = self._next = Place()
+
+    def begin(self, index: Index, epoch: int = 0) -> Place:
+        """Return the place where an epoch begins, if that is now."""
+        return Place(epoch, self._population.freeze(index), self._population.steps(index), 0)
+
+    def take(self, index: Index, place: Place, wanted: int, seed: int, valid: Valid = _all) -> tuple[Int64, Place]:
+        """Return the next `wanted` steps of an epoch that are valid, fewer at its end, and the place behind them.
+
+        ``valid(places)`` tells of steps, (4, n) as in `Draw`, which may be taken.
+        """
+        found: list[Int64] = [np.empty((4, 0), np.int64)]
+        order = Permutation(place.steps, np.array([seed % 2**64, seed // 2**64, place.epoch], np.uint64))
+        at, missing = place.at, wanted
+        while missing and at < place.steps:
+            until = min(place.steps, at + min(missing + missing // 4 + 16, _AT_ONCE))
+            numbers = order(at, until) if self._shuffle else np.arange(at, until)
+            places, there = self._population.locate_frozen(index, place.frozen, numbers)
+            good = valid(places)
+            which = np.flatnonzero(there)[good]
+            if len(which) >= missing:
+                until = at + int(which[missing - 1]) + 1
+            found.append(places[:, good][:, :missing])
+            at, missing = until, missing - found[-1].shape[1]
+        return np.concatenate(found, axis=1), Place(place.epoch, place.frozen, place.steps, at)
+
+    def draw(self, index: Index, size: int, seed: int, valid: Valid = _all) -> Int64:
+        """Return the next `size` valid steps, (4, size), from the next epoch, too; fewer only where a whole one has none."""
+        found, place, missing = [], self.place, size
+        while missing:
+            fresh = place.at >= place.steps
+            if fresh:
+                place = self.begin(index, place.epoch + 1)
+            places, place = self.take(index, place, missing, seed, valid)
+            found.append(places)
+            missing -= places.shape[1]
+            if fresh and not places.shape[1]:
+                break
+        self._next = place
+        return np.concatenate(found, axis=1)
+
+    def advance(self) -> None:
+        """Go on from the last draw."""
+        self.place = self._next
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place, as numbers and lists."""
+        return {"epoch": self.place.epoch, "frozen": self.place.frozen, "steps": self.place.steps, "at": self.place.at}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a place."""
+        try:
+            place = Place(
+                int(state["epoch"]), [[int(n) for n in row] for row in state["frozen"]], int(state["steps"]), int(state["at"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a sampler without replacement has a state with 'epochs', found {str(state)[:200]}") from error
+        if place.steps < 0 or place.at < 0 or any(len(row) != 2 or min(row) < 0 for row in place.frozen):
+            raise InputError(f"the state of a sampler without replacement is damaged: {str(state)[:200]}")
+        self.place = self._next = place
