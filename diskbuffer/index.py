@@ -88,6 +88,7 @@ class Index:
         self.table[:, HEAD] = -1
         self._starts = [_Log() for _ in range(streams)]
         self._slots = [_Log() for _ in range(streams)]
+        self.dropped = 0  # segments, ever
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
         for stream in range(streams):
             self._note(stream)
@@ -134,6 +135,7 @@ class Index:
         """Forget the oldest segment of a stream; return its slot."""
         slot = int(self._slots[stream].values[0])
         self._slots[stream].drop(1)
+        self.dropped += 1
         self.table[stream, LOW] += self.segment_rows
         self._raise_floor(stream)
         return slot

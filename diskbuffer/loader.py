@@ -24,8 +24,8 @@ class Begun(Protocol):
     """A batch that is settled, and not filled yet."""
 
     @property
-    def request(self) -> Request:
-        """What it is to be."""
+    def request(self) -> Request | None:
+        """What it is to be; None where that is not settled before its turn."""
 
 
 class Source(Protocol[B]):
@@ -39,6 +39,9 @@ class Source(Protocol[B]):
 
     def fill(self, begun: B, arrays: Arrays) -> None:
         """Fill memory, in any thread."""
+
+    def settle(self, begun: B) -> B:
+        """Return a batch whose turn has come, or another, still to be filled, where it cannot be delivered as it was begun."""
 
     def deliver(self, begun: B) -> None:
         """Note that the learner has a batch, or the error that came in its place."""
@@ -117,9 +120,12 @@ class _Run(Generic[B]):
             return
         with self._changed:
             self._begun.append(begun)
-            self._waiting.append((self._number, begun))
+            if begun.request is None:
+                self._ready[self._number] = None
+            else:
+                self._waiting.append((self._number, begun))
+                self._changed.notify()
             self._number += 1
-            self._changed.notify()
 
     def take(self) -> Batch | None:
         """Return the next batch, when it is there, or None behind the last; raise what a thread raised in its place."""
@@ -130,10 +136,20 @@ class _Run(Generic[B]):
             self._changed.wait_for(lambda: self._taken in self._ready)
             found = self._ready.pop(self._taken)
             self._taken += 1
-        self._source.deliver(self._begun.popleft())
-        if isinstance(found, BaseException):
-            raise found
-        return self._staging.deliver(found)
+        begun = self._begun.popleft()
+        try:
+            if isinstance(found, BaseException):
+                raise found
+            settled = self._source.settle(begun)
+            return self._staging.deliver(found if settled is begun else self._fill(settled))
+        finally:
+            self._source.deliver(begun)
+
+    def _fill(self, begun: B) -> Any:
+        assert begun.request is not None
+        arrays = self._staging.take(begun.request)
+        self._source.fill(begun, arrays)
+        return self._staging.send(arrays)
 
     def stop(self) -> None:
         """End the threads, and wait for them."""
@@ -154,9 +170,7 @@ class _Run(Generic[B]):
                     return
                 number, begun = self._waiting.popleft()
             try:
-                arrays = self._staging.take(begun.request)
-                self._source.fill(begun, arrays)
-                found = self._staging.send(arrays)
+                found = self._fill(begun)
             except BaseException as error:  # noqa: BLE001  it is the learner's to see, not this thread's
                 found = error
             del begun

@@ -35,6 +35,12 @@ class Planned:
     drawn: Draw
     steps: Int64  # their names
     plans: list[Plan]  # one for each of the arrays' memories
+    index: Index
+    dropped: int  # segments that the index had dropped by then
+
+    def is_fresh(self, index: Index) -> bool:
+        """Tell whether nothing was evicted since."""
+        return index is self.index and index.dropped == self.dropped
 
 
 class Reader:
@@ -102,7 +108,8 @@ class Reader:
                     self.refresh()
                 else:
                     break
-        return Planned(request, drawn, drawn.positions * self._streams + drawn.streams, plans)
+            steps = drawn.positions * self._streams + drawn.streams
+            return Planned(request, drawn, steps, plans, self.index, self.index.dropped)
 
     def gather(self, planned: Planned, arrays: Arrays, threads: int | None = None) -> None:
         """Gather a batch, in as many threads of our own as there are, or in `threads`."""

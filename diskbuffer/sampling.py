@@ -15,15 +15,15 @@ from diskbuffer.samplers.sampler import Ahead, Sampler
 
 @dataclass(frozen=True)
 class Begun:
-    """A batch that a sampler drew."""
+    """A batch that a sampler drew; `planned` is None where steps of it were evicted since."""
 
     ahead: Ahead
-    planned: Planned
+    planned: Planned | None
 
     @property
-    def request(self) -> Request:
-        """What it is to be."""
-        return self.planned.request
+    def request(self) -> Request | None:
+        """What it is to be; None where that is not settled before its turn."""
+        return None if self.planned is None else self.planned.request
 
 
 class Sampling:
@@ -33,18 +33,40 @@ class Sampling:
         self._reader, self._sampler, self._size, self._check = reader, sampler, size, check
 
     def begin(self) -> Begun:
-        """Draw the next batch."""
+        """Draw the next batch, or take up one that was drawn and left."""
         self._check()
-        ahead: list[Ahead] = []
-
-        def draw(index: Index) -> Draw:
-            ahead[:] = [self._sampler.begin(index, self._size)]
-            return ahead[0].drawn
-
+        sampler = self._sampler
         with self._reader.lock:
-            planned = self._reader.plan(draw, self._sampler.form)
-            self._sampler.keep(ahead[0])
-        return Begun(ahead[0], planned)
+            left = sampler.left(self._size)
+            if left is not None and not sampler.is_whole(self._reader.index, left):
+                sampler.keep(left)
+                return Begun(left, None)
+            found = left
+
+            def draw(index: Index) -> Draw:
+                nonlocal found
+                found = left or sampler.next(index, self._size)
+                return found.drawn
+
+            planned = self._reader.plan(draw, sampler.form)
+            assert found is not None
+            sampler.keep(found)
+            return Begun(found, planned)
+
+    def settle(self, begun: Begun) -> Begun:
+        """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
+        planned, reader = begun.planned, self._reader
+        if planned is not None and planned.is_fresh(reader.index):
+            return begun
+        with reader.lock:
+            if planned is not None and self._sampler.is_whole(reader.index, begun.ahead):
+                return begun
+
+            def draw(index: Index) -> Draw:
+                self._sampler.mend(index, begun.ahead)
+                return begun.ahead.drawn
+
+            return Begun(begun.ahead, reader.plan(draw, self._sampler.form))
 
     def allocate(self, request: Request, pinned: bool) -> Arrays:
         """Return memory for a batch."""
@@ -52,6 +74,7 @@ class Sampling:
 
     def fill(self, begun: Begun, arrays: Arrays) -> None:
         """Gather a batch."""
+        assert begun.planned is not None
         self._reader.gather(begun.planned, arrays, threads=1)
 
     def deliver(self, begun: Begun) -> None:
@@ -61,12 +84,15 @@ class Sampling:
 
     def leave(self, begun: Begun) -> None:
         """Leave a batch to who asks next."""
-        self._sampler.leave(begun.ahead)
+        with self._reader.lock:
+            self._sampler.leave(begun.ahead)
 
     def sample(self) -> Batch:
         """Return the next batch."""
         begun = self.begin()
         try:
-            return self._reader.batch(begun.planned)
+            settled = self.settle(begun)
+            assert settled.planned is not None
+            return self._reader.batch(settled.planned)
         finally:
             self.deliver(begun)

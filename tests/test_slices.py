@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.index import Index
 from tests.chi_square import assert_uniform
+from tests.conftest import heads_of, steps_of
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
@@ -167,3 +168,99 @@ def test_draws_are_all_valid_and_all_that_is_valid_is_drawn(
         return
     drawn = {tuple(place) for place in np.stack(sampler.draw(index, 40 * len(valid) * 6, sampler.generator(0))[:4]).T.tolist()}
     assert drawn == valid
+
+
+@pytest.mark.parametrize(("stack", "padding"), [(1, "first"), (3, "first"), (3, "zeros")])
+@pytest.mark.parametrize("strict", [True, False])
+def test_burn_in_is_what_came_before_as_far_as_the_episode_goes(
+    stack: int,
+    padding: Literal["first", "zeros"],
+    strict: bool,
+    tmp_path: Path,
+    experience: type[Experience],
+    feeder: type[Feeder],
+) -> None:
+    world = experience(2, 20)
+    with world.open(tmp_path / "store", 150, segment_rows=16, frame_stack=stack, padding=padding) as buffer:
+        feeder(world, buffer).add(230)
+        sampler = db.Slices(6, seed=3, burn_in=4, strict=strict)
+        batch, plain = buffer.sample(400, sampler), buffer.sample(400, db.Slices(6, seed=3, strict=strict))
+        assert (batch["steps"] == plain["steps"]).all()  # they name the first step behind the burn-in
+        first = {int(s) % 2: int(s) for s in buffer.episodes.start[::-1]}  # the oldest step of each stream
+        positions, streams = batch["steps"].numpy() // 2, batch["steps"].numpy() % 2
+        starts = np.where(streams == 0, world.starts(0, positions), world.starts(1, positions))
+        oldest = np.maximum(starts, np.where(streams == 0, first[0] // 2, first[1] // 2))
+        rows = positions[:, None] + np.arange(-4, 6)
+        mask = batch["mask"].numpy()
+        np.testing.assert_array_equal(mask[:, :4], rows[:, :4] >= oldest[:, None])
+        np.testing.assert_array_equal(mask[:, 4:], np.ones((400, 6)) if strict else plain["mask"].numpy())
+        assert not mask[:, :4].all()
+        single = buffer.at((rows * 2 + streams[:, None])[mask])
+        for name in ("obs", "next_obs", "action", "reward", "terminated", "truncated"):
+            values = batch[name].numpy()
+            np.testing.assert_array_equal(values[mask], single[name].numpy(), err_msg=name)
+            if "obs" not in name:
+                assert not values[~mask].any()
+
+
+@pytest.mark.parametrize(("stack", "padding"), [(1, "first"), (3, "first"), (3, "zeros")])
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_crossing_sequence_is_the_rows_of_a_stream(
+    stack: int,
+    padding: Literal["first", "zeros"],
+    replace: bool,
+    tmp_path: Path,
+    experience: type[Experience],
+    feeder: type[Feeder],
+) -> None:
+    world, length = experience(2, 20), 30
+    with world.open(tmp_path / "store", 300, segment_rows=16, frame_stack=stack, padding=padding) as buffer:
+        feeder(world, buffer).add(230)
+        batch = buffer.sample(200, db.Slices(length, seed=3, crossing=True, replace=replace))
+        assert "next_obs" not in batch
+        for i, step in enumerate(batch["steps"].tolist()):
+            rows = step // 2 + np.arange(length)
+            last, starts = world.is_last(step % 2, rows), world.starts(step % 2, rows)
+            np.testing.assert_array_equal(batch["is_first"][i].numpy(), rows == starts)
+            np.testing.assert_array_equal(batch["is_last"][i].numpy(), last)
+            np.testing.assert_array_equal(batch["action"][i].numpy(), np.where(last, 0, world.actions(step % 2, rows)))
+            np.testing.assert_array_equal(batch["reward"][i].numpy(), np.where(last, 0, world.rewards(step % 2, rows)))
+            frames = world.stacks(step % 2, rows, stack)
+            if padding == "zeros" and stack > 1:
+                frames[rows[:, None] - np.arange(stack - 1, -1, -1) < starts[:, None]] = 0
+            np.testing.assert_array_equal(batch["obs"][i].numpy(), frames)
+
+
+def test_every_start_of_a_crossing_sequence_has_the_same_probability(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 150, segment_rows=16) as buffer:
+        feeder(world, buffer).add(131)
+        sampler, steps = db.Slices(25, seed=1, crossing=True), steps_of(buffer)
+        streams, positions = steps % 2, steps // 2
+        heads = heads_of(buffer)
+        over = np.array([bool(world.is_last(s, heads[s])) for s in (0, 1)])
+        valid = steps[positions + 25 <= heads[streams] + over[streams]]
+        assert_uniform(draw(buffer, sampler, 8000), valid)
+        epoch = np.concatenate(
+            [buffer.sample(1, db_)["steps"].numpy() for db_ in [db.Slices(25, 1, crossing=True, replace=False)] * len(valid)]
+        )
+        np.testing.assert_array_equal(np.sort(epoch), np.sort(valid))
+        with pytest.raises(db.EmptyBufferError, match="environment has the 200 rows"):
+            buffer.sample(1, db.Slices(200, crossing=True))
+    for wrong in ({"strict": False}, {"burn_in": 3}, {"over": "episodes"}):
+        with pytest.raises(db.InputError, match="crossing"):
+            db.Slices(4, crossing=True, **wrong)
+
+
+def test_where_valid_starts_are_rare_they_are_drawn_all_the_same_and_evenly() -> None:
+    lengths = np.full(20_000, 20)
+    lengths[[5, 9_000, 19_999]] = 23, 40, 25
+    firsts = np.concatenate([[0], np.cumsum(lengths + 1)])
+    index = Index(1, 2**20, 0)
+    index.restore(0, np.array([0]), firsts[:-1], int(firsts[-1]) - 1, True, 0)
+    sampler = db.Slices(22, seed=0)
+    drawn = np.concatenate([sampler.draw(index, 64, sampler.generator(n)).positions for n in range(30)])
+    valid = [firsts[e] + k for e in (5, 9_000, 19_999) for k in range(lengths[e] - 21)]
+    assert_uniform(drawn, np.array(valid))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Form, Steps
@@ -47,13 +48,13 @@ class Ahead:
     drawn: Draw
     loading: bool = True
 
-    def is_there(self, index: Index, burn_in: int) -> bool:
-        """Tell whether all that was drawn is still there."""
+    def still_there(self, index: Index, burn_in: int) -> npt.NDArray[np.bool_]:
+        """Tell which of the steps are still there."""
         streams, positions, starts = self.drawn.streams, self.drawn.positions, self.drawn.starts
-        if streams.size and not 0 <= streams.min() <= streams.max() < len(index.table):
-            return False
-        there, _ = index.episodes_of(streams, positions)
-        return bool((there >= 0).all() and (np.maximum(starts, positions - burn_in) >= index.table[streams, LOW]).all())
+        known = (streams >= 0) & (streams < len(index.table))
+        streams = np.where(known, streams, 0)
+        first, _ = index.episodes_of(streams, positions)
+        return np.asarray(known & (first >= 0) & (np.maximum(starts, positions - burn_in) >= index.table[streams, LOW]))
 
 
 class Sampler(ABC):
@@ -107,18 +108,36 @@ class Sampler(ABC):
         if self.epochs is not None:
             self.epochs.advance()
 
-    # What the reader and the loader call, under the store's lock but for `deliver` and `leave`
+    # What the reader and the loader call, under the store's lock
 
-    def begin(self, index: Index, size: int) -> Ahead:
-        """Return the oldest batch that was drawn ahead and left, or a new one; `keep` it once it is certain."""
+    def left(self, size: int) -> Ahead | None:
+        """Return the oldest batch that was drawn ahead and left, if there is one."""
         for ahead in [ahead for ahead in self._ahead if not ahead.loading]:
-            if ahead.drawn.size == size and ahead.is_there(index, getattr(self.form, "burn_in", 0)):
+            if ahead.drawn.size == size:
                 return ahead
             self.deliver(ahead)  # that is, nobody will see it
+        return None
+
+    def next(self, index: Index, size: int) -> Ahead:
+        """Draw the next batch; `keep` it once it is certain."""
         return Ahead(self.draw(index, size, self.generator(self.batches + len(self._ahead))))
 
+    def is_whole(self, index: Index, ahead: Ahead) -> bool:
+        """Tell whether all steps of a batch are still there."""
+        return bool(ahead.still_there(index, getattr(self.form, "burn_in", 0)).all())
+
+    def mend(self, index: Index, ahead: Ahead) -> None:
+        """Draw others in place of steps that are gone, when a batch's turn has come: no earlier, for that depends on threads."""
+        old = ahead.drawn
+        there = ahead.still_there(index, getattr(self.form, "burn_in", 0))
+        new = self.draw(index, int((~there).sum()), self.generator(self.batches))
+        self.advance()
+        streams, positions, starts, ends = (np.concatenate([a[there], b]) for a, b in zip(old[:4], new[:4], strict=True))
+        notes = {name: np.concatenate([old.notes[name][there], note]) for name, note in new.notes.items() if name in old.notes}
+        ahead.drawn = Draw(streams, positions, starts, ends, notes)
+
     def keep(self, ahead: Ahead) -> None:
-        """Take a batch that `begin` returned for drawn."""
+        """Take a batch for drawn."""
         if ahead not in self._ahead:
             self._ahead.append(ahead)
             self.advance()

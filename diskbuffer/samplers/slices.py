@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Rows, Steps
-from diskbuffer.index import FLOOR, HEAD, Index
+from diskbuffer.index import ENDED, FLOOR, HEAD, Index
 from diskbuffer.samplers.epochs import Epochs
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
@@ -164,7 +164,7 @@ class Slices(Sampler):
     def _is_valid(self, index: Index, places: Int64) -> npt.NDArray[np.bool_]:
         """Tell which steps, (4, n) as in `Draw`, are valid starts."""
         if self._crossing:
-            return np.asarray(places[1] + self._length - 1 <= index.table[places[0], HEAD])
+            return np.asarray(places[1] + self._length <= _complete(index)[places[0]])
         return np.asarray(places[3] - places[1] >= self._needed)
 
     def _valid(self, episodes: Int64) -> Int64:
@@ -178,7 +178,7 @@ class Slices(Sampler):
 
     def _too_short(self, index: Index) -> EmptyBufferError:
         if self._crossing:
-            longest = int((index.table[:, HEAD] - index.table[:, FLOOR]).max()) + 1
+            longest = int((_complete(index) - index.table[:, FLOOR]).max())
             return EmptyBufferError(
                 f"no environment has the {self._length} rows of a sequence, the longest has {longest}; add more steps, or sample "
                 "with a smaller length"
@@ -197,8 +197,8 @@ class Slices(Sampler):
     def _draw_crossing(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw among the steps of each stream that have enough rows behind them: all but the newest."""
         behind = [
-            max(0, index.steps_before(stream, int(head) - self._length + 2) - index.first_step(stream)) if head >= 0 else 0
-            for stream, head in enumerate(index.heads)
+            max(0, index.steps_before(stream, end - self._length + 1) - index.first_step(stream)) if end > 0 else 0
+            for stream, end in enumerate(_complete(index).tolist())
         ]
         ends, all_ends = np.cumsum(behind), np.cumsum(index.steps())
         if not ends[-1]:
@@ -206,3 +206,8 @@ class Slices(Sampler):
         drawn = rng.integers(0, ends[-1], size)
         streams = np.searchsorted(ends, drawn, side="right")
         return np.stack(index.locate(drawn - (ends - behind)[streams] + (all_ends - index.steps())[streams]))
+
+
+def _complete(index: Index) -> Int64:
+    """Return how far each stream's rows are complete: the newest is, if it is an episode's last; else its action is to come."""
+    return np.asarray(index.table[:, HEAD] + index.table[:, ENDED])

@@ -1,0 +1,117 @@
+"""Draws without replacement: a permutation that is computed, and epochs in which every start comes once."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from diskbuffer.samplers.permutation import Permutation
+from tests.chi_square import assert_uniform
+from tests.conftest import steps_of
+from tests.test_slices import starts_by_hand
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+
+@settings(deadline=None, max_examples=200)
+@given(n=st.integers(1, 3000), seed=st.integers(0, 2**40))
+def test_a_permutation_has_every_number_once(n: int, seed: int) -> None:
+    order = Permutation(n, seed)
+    middle = n // 3
+    np.testing.assert_array_equal(np.concatenate([order(0, middle), order(middle, n)]), order(0, n))
+    np.testing.assert_array_equal(np.sort(order(0, n)), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 64, 100])
+def test_every_place_of_a_permutation_may_hold_every_number(n: int) -> None:
+    orders = np.stack([Permutation(n, seed)(0, n) for seed in range(40 * n)])
+    for place in (0, n // 2, n - 1):
+        assert_uniform(orders[:, place], np.arange(n))
+    if n > 2:
+        assert_uniform((orders[:, 0] - orders[:, 1]) % n, np.arange(1, n))  # and one tells nothing of the next
+
+
+def test_a_huge_permutation_takes_no_memory() -> None:
+    order = Permutation(346_000_000, 5)
+    found = order(345_999_000, 346_000_000)
+    assert len(np.unique(found)) == 1000
+    assert found.min() >= 0
+    assert found.max() < 346_000_000
+
+
+@pytest.mark.parametrize("length", [None, 1, 7, 20])
+def test_every_start_comes_once_an_epoch_and_each_epoch_has_its_own_order(
+    length: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(90)
+        sampler = db.Uniform(1, replace=False) if length is None else db.Slices(length, 1, replace=False)
+        starts = np.sort(starts_by_hand(buffer, length or 1))
+        drawn = np.concatenate([buffer.sample(16, sampler)["steps"].numpy() for _ in range(5 * len(starts))])
+        epochs = drawn[: len(drawn) // len(starts) * len(starts)].reshape(-1, len(starts))
+        for epoch in epochs:
+            np.testing.assert_array_equal(np.sort(epoch), starts)
+        if len(starts) > 30:
+            assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
+
+
+def test_what_is_evicted_drops_out_of_an_epoch_and_what_is_added_is_in_the_next(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, sampler = experience(2, 20, (9,)), db.Uniform(3, replace=False)
+    with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(150)
+        begin = steps_of(buffer)
+        first = buffer.sample(64, sampler)["steps"].numpy()
+        feed.add(30)
+        there = np.intersect1d(begin, steps_of(buffer))
+        assert 0 < len(there) < len(begin)
+        drawn = np.empty(0, np.int64)
+        wanted = np.setdiff1d(there, first)
+        while len(np.intersect1d(drawn, wanted)) < len(wanted):
+            drawn = np.concatenate([drawn, buffer.sample(8, sampler)["steps"].numpy()])
+            assert len(drawn) < len(wanted) + 8
+        np.testing.assert_array_equal(np.sort(drawn[: len(wanted)]), np.sort(wanted))
+        again = steps_of(buffer)
+        rest = drawn[len(wanted) :]
+        while len(rest) < len(again):
+            rest = np.concatenate([rest, buffer.sample(1, sampler)["steps"].numpy()])
+        np.testing.assert_array_equal(np.sort(rest), np.sort(again))
+
+
+def test_an_epoch_goes_on_from_its_state(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store") as buffer:
+        feeder(world, buffer).add(100)
+        one, other = db.Slices(5, 9, replace=False), db.Slices(5, 9, replace=False)
+        expected = [buffer.sample(24, one)["steps"].tolist() for _ in range(20)]
+        found = [batch["steps"].tolist() for batch in itertools.islice(buffer.loader(24, other, prefetch=4), 7)]
+        resumed = db.Slices(5, replace=False)
+        resumed.load_state_dict(other.state_dict())
+        found += [batch["steps"].tolist() for batch in itertools.islice(buffer.loader(24, resumed), 13)]
+        assert found == expected
+        for wrong in ({}, {"epoch": 0}, {"epoch": 0, "frozen": [[1]], "steps": 3, "at": 0}, 7):
+            with pytest.raises(db.InputError, match="without replacement"):
+                resumed.load_state_dict({**other.state_dict(), "epochs": wrong})
+        assert buffer.sample(24, resumed)["steps"].tolist() == buffer.sample(24, one)["steps"].tolist()
+
+
+def test_no_start_at_all_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store") as buffer:
+        feeder(world, buffer).add(50)
+        with pytest.raises(db.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
+            buffer.sample(4, db.Slices(21, replace=False))
+    with pytest.raises(db.InputError, match="replacement"):
+        db.Slices(4, over="episodes", replace=False)

@@ -1,0 +1,120 @@
+"""A run that is stopped and resumed sees the batches of one that was not: with an agent that adds between them, too."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import diskbuffer as db
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
+    "uniform": lambda: db.Uniform(1),
+    "n-step": lambda: db.Uniform(2, n_step=3),
+    "recent": lambda: db.Uniform(3, half_life=30),
+    "slices": lambda: db.Slices(5, 4),
+    "padded": lambda: db.Slices(9, 5, strict=False, burn_in=3),
+    "crossing": lambda: db.Slices(9, 6, crossing=True),
+    "epochs": lambda: db.Uniform(7, replace=False),
+}
+
+
+def run(buffer: db.ReplayBuffer, feed: Feeder, batches: Iterator[Any], rounds: int) -> list[Any]:
+    """Add and learn in turn."""
+    found = []
+    for _ in range(rounds):
+        batch = next(batches)
+        found.append({name: value.clone() for name, value in batch.items()})
+        feed.add(3)
+    return found
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_same_batches(name: str, prefetch: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(2, 20, (9,))
+
+    def open_(which: str) -> db.ReplayBuffer:
+        return world.open(tmp_path / which, 150, frame_stack=2, segment_rows=16)
+
+    def batches(buffer: db.ReplayBuffer, sampler: db.Sampler) -> Iterator[Any]:
+        if not prefetch:
+            return (buffer.sample(16, sampler) for _ in itertools.count())
+        return iter(buffer.loader(16, sampler, prefetch=prefetch, threads=2))
+
+    sampler = SAMPLERS[name]()
+    with open_("whole") as buffer:
+        feed = feeder(world, buffer)
+        feed.add(60)
+        expected = run(buffer, feed, batches(buffer, sampler), 60)
+    found: list[Any] = []
+    state: Any = None
+    for part, rounds in enumerate((7, 20, 33)):
+        with open_("parts") as buffer:
+            feed = feeder(world, buffer)
+            if not part:
+                feed.add(60)
+            sampler = SAMPLERS[name]()
+            if state is not None:
+                sampler.load_state_dict(json.loads(json.dumps(state)))
+            loop = batches(buffer, sampler)
+            found += run(buffer, feed, loop, rounds)
+            state = sampler.state_dict()
+            loop.close()  # type: ignore[attr-defined]
+            assert sampler.state_dict() == state
+    for a, b in zip(expected, found, strict=True):
+        assert a.keys() == b.keys()
+        assert [key for key in a if not torch.equal(a[key], b[key])] == []
+
+
+def test_a_loop_that_is_left_and_entered_again_does_not_change_what_comes(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store") as buffer:
+        feed = feeder(world, buffer)
+        feed.add(60)
+        loader, sampler = buffer.loader(8, db.Uniform(3)), db.Uniform(3)
+        one = buffer.loader(8, sampler)
+        expected = [batch["steps"].tolist() for batch in itertools.islice(loader, 9)]
+        found = [batch["steps"].tolist() for _ in range(3) for batch in itertools.islice(one, 3)]
+        assert found == expected
+        ahead = len(sampler.state_dict()["ahead"])
+        assert ahead == 3
+        batch = buffer.sample(8, sampler)["steps"].tolist()  # the first of those that were left
+        assert batch == next(iter(loader))["steps"].tolist()
+        assert len(sampler.state_dict()["ahead"]) == 2
+        buffer.sample(5, sampler)  # others are of no use
+        assert not sampler.state_dict()["ahead"]
+        assert sampler.batches == 13
+
+
+def test_what_was_drawn_ahead_and_evicted_since_is_drawn_anew(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 100, segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(60)
+        sampler = db.Uniform(5)
+        loader = buffer.loader(16, sampler)
+        next(iter(loader))
+        feed.add(300)
+        for batch in itertools.islice(loader, 5):
+            world.check_batch(batch)
+        damaged: list[dict[str, Any]] = [{"ahead": 3}, {"ahead": [{}]}, {"seed": -1}, {"batches": "x"}]
+        damaged.append({"ahead": [{"streams": ["int64", [1], [0]]}]})
+        for state in damaged:
+            with pytest.raises(db.InputError, match="sampler's"):
+                sampler.load_state_dict({**sampler.state_dict(), **state})
+        lists = {name: ["int64", [16], [2**60] * 16] for name in ("streams", "positions", "starts", "ends")}
+        sampler.load_state_dict({"seed": 1, "batches": 0, "ahead": [lists]})  # a stranger's
+        world.check_batch(buffer.sample(16, sampler))
