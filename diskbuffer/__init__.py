@@ -24,7 +24,8 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-    from diskbuffer.samplers import Slices, Uniform
+    from diskbuffer.mixture import Mixture
+    from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
 
 __all__ = [
     "ClosedError",
@@ -33,11 +34,15 @@ __all__ = [
     "DiskBufferError",
     "EmptyBufferError",
     "FormatError",
+    "Hindsight",
     "InputError",
     "LockedError",
+    "Mixture",
     "NotAStoreError",
+    "Prioritized",
     "ReadOnlyError",
     "ReplayBuffer",
+    "Sampler",
     "SchemaError",
     "Slices",
     "StackError",
@@ -45,7 +50,8 @@ __all__ = [
     "__version__",
 ]
 
-_LATER = {"ReplayBuffer": "diskbuffer.buffer", "Slices": "diskbuffer.samplers", "Uniform": "diskbuffer.samplers"}
+_SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
+_LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 
 
 def __getattr__(name: str) -> typing.Any:

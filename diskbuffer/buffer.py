@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,11 +14,14 @@ import torch
 
 from diskbuffer import codec
 from diskbuffer.creation import plan_layout, refuse_another
+from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
 from diskbuffer.loader import Loader
+from diskbuffer.mapping import Mark, map_steps, names_of
+from diskbuffer.passes import Batches, Pass
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
@@ -144,6 +147,7 @@ class ReplayBuffer:
             zeros = layout.padding == "zeros"
             self.frame_stack = layout.frame_stack
             self._reader = Reader(self._store, self.frame_stack, zeros, threads)
+            self._derived = DerivedColumns(self._store, self._reader)
             self._recorder: Recorder | None = None
             if mode != "r":
                 self._recorder = Recorder(
@@ -329,7 +333,21 @@ class ReplayBuffer:
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {given!r}")
-        return self._samplers[own] if given is None else given
+        if given is None:
+            return self._samplers[own]
+        self._attach(given)
+        return given
+
+    def _attach(self, sampler: Sampler) -> Reader:
+        """Have a sampler draw from this buffer; return where to read what it draws."""
+        self._check_open()
+        with self._store.lock:
+            sampler.attach(self._reader.index, self._open_column)
+        return self._reader
+
+    def _open_column(self, name: str, column: Column) -> Segments:
+        self._writing()
+        return self._derived.open(name, column)
 
     def at(self, steps: Any, length: int | None = None) -> Batch:
         """Return given steps, as `sample` does.
@@ -371,8 +389,171 @@ class ReplayBuffer:
         self._check_open()
         sampler = self._sampler(sampler, "loader")
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
-        threads = self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)
-        return Loader(lambda: Sampling(self._reader, sampler, size, self._check_open), device, ahead, threads)
+        return Loader(lambda: Sampling(self._reader, sampler, size, self._check_open), device, ahead, self._threads(threads))
+
+    def batches(
+        self,
+        batch_size: int,
+        shuffle: bool = False,
+        merge_last: bool = True,
+        *,
+        seed: int | None = None,
+        device: torch.device | str | None = None,
+        prefetch: int = 3,
+        threads: int | None = None,
+    ) -> Batches:
+        """Return an iterable over every step that is there when a loop begins, once, through the same threads as `loader`.
+
+        What is evicted while the loop runs may be left out; everything else comes exactly once. ``len()`` tells how many batches
+        there are. The shuffled order is computed, not stored.
+
+        Parameters
+        ----------
+        batch_size : int
+        shuffle : bool
+            If not, steps come in order: environment after environment, oldest first.
+        merge_last : bool
+            Whether the last batch takes the rest, and has up to twice as many steps (as Tianshou has it), or is a small one.
+        seed : int, optional
+            Of the shuffled order; a new one for every loop where it is missing.
+        device, prefetch, threads
+            As in `loader`.
+        """
+        self._check_open()
+        size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        seed_sequence(seed)
+
+        def source() -> Pass:
+            entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
+            return Pass(self._reader, size, shuffle, entropy, merge_last, self._check_open)
+
+        return Batches(source, device, ahead, self._threads(threads))
+
+    def _threads(self, threads: int | None) -> int:
+        return self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)
+
+    # Columns written back
+
+    def write(self, name: str, steps: Any, values: Any) -> int:
+        """Write a column's values of some steps; the column is made if it is not there, zeros elsewhere.
+
+        It is an ordinary Zarr array, part of every batch from now on, and is evicted with its steps. `add` does not ask for it:
+        steps that come later have zeros until something is written.
+
+        Parameters
+        ----------
+        name : str
+        steps : (n,) integers
+            As in a batch's ``steps``; those that were evicted since are left out.
+        values : (n, ...) array or tensor
+
+        Returns
+        -------
+        int
+            For how many steps something was written.
+
+        Raises
+        ------
+        SchemaError
+            The column has another dtype or shape, or was recorded with the steps.
+        InputError
+            A step was never added, a value is NaN, or there is not one for each step. Nothing was written.
+        """
+        with self._store.lock:
+            self._writing()
+            return self._derived.write(name, steps, values)
+
+    def map(
+        self,
+        function: Callable[[Batch], Any],
+        batch_size: int,
+        out: str | Sequence[str],
+        *,
+        resume: bool = False,
+        progress: bool = True,
+        device: torch.device | str | None = None,
+        prefetch: int = 3,
+        threads: int | None = None,
+    ) -> int:
+        """Call a function with batches of every step, in order, and write what it returns to a column, or to several.
+
+        Memory is that of `prefetch` batches, however many steps there are. If it is interrupted, even by a kill, what was written
+        stays, and the same call with ``resume=True`` goes on there, over the steps of the first call.
+
+        Parameters
+        ----------
+        function : callable
+            Gets a batch as from `sample`, of up to twice `batch_size` steps; returns (n, ...), or a tuple of them, one for each
+            of `out`.
+        batch_size : int
+        out : str or sequence of str
+            Columns, as in `write`.
+        resume : bool
+            Whether to go on where a call with the same `out` was interrupted. From the beginning, if none was.
+        progress : bool
+            Whether to show a bar, where tqdm is installed.
+        device, prefetch, threads
+            As in `loader`.
+
+        Returns
+        -------
+        int
+            For how many steps the function was called.
+
+        Examples
+        --------
+        >>> import diskbuffer as db, numpy as np, tempfile
+        >>> columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+        >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", columns=columns) as buffer:
+        ...     _ = buffer.extend(obs=np.arange(101), action=np.zeros(100, int), reward=np.ones(100))
+        ...     n = buffer.map(lambda batch: batch["obs"].float() / 100, 32, out="scaled", progress=False)
+        ...     batch = buffer.sample(4)
+        >>> n, bool((batch["scaled"] * 100 - batch["obs"]).abs().max() < 1e-5)
+        (100, True)
+        """
+        self._writing()
+        names, size, ahead = names_of(out), at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        for name in names:
+            self._derived.check(name)
+        mark = Mark(self._store, names[0])
+        source = Pass(self._reader, size, False, 0, True, self._check_open, mark.read() if resume else None)
+        loader = Loader(lambda: source, device, ahead, self._threads(threads))
+        return map_steps(source, loader, self._derived, function, names, mark, progress)
+
+    def returns_and_advantages(
+        self,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        *,
+        values: str | None = "value",
+        next_values: str | None = "next_value",
+        out: tuple[str, str] = ("return", "advantage"),
+    ) -> int:
+        """Compute every step's return and advantage from columns, and write them to columns (float32).
+
+        Generalized advantage estimation (Schulman et al., 2016, "High-dimensional continuous control using generalized advantage
+        estimation"): the return is the advantage plus the value. Where an episode was truncated, cut off, or runs on, the value
+        of the next observation counts as what would have come; where it terminated, nothing does. Episodes may be of any length:
+        each segment is read once, from the newest to the oldest.
+
+        Parameters
+        ----------
+        gamma, gae_lambda : float
+            From 0 to 1.
+        values, next_values : str or None
+            Columns with the values of ``obs`` and ``next_obs``, as `map` writes them. With ``values=None`` there are no
+            advantages, and the return is the plain discounted sum of rewards to come.
+        out : (str, str)
+            Columns to write to: of returns, and of advantages.
+
+        Returns
+        -------
+        int
+            Of how many steps.
+        """
+        self._writing()
+        gained = None if values is None else out[1]
+        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], gained))
 
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""

@@ -124,7 +124,7 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     _check_capacity(stored.capacity, wanted.frame_stack)
     lines = []
     if wanted.schema is not None:
-        lines += [stored.schema.difference(wanted.schema)]
+        lines += [stored.schema.recorded.difference(wanted.schema)]
     for name, has, asked in (
         ("capacity", stored.capacity, wanted.capacity),
         ("n_envs", stored.streams, wanted.n_envs),

@@ -240,6 +240,12 @@ class Index:
         _find_episodes(self.table, streams, positions, found)
         return found[0], found[1]
 
+    def rows_of(self, streams: Int64, positions: Int64) -> Int64:
+        """Find the rows in the store, ``slot * segment_rows + offset``, of positions that are there."""
+        rows = np.empty(len(positions), np.int64)
+        _find_rows(self.table, streams, positions, self.segment_rows, rows)
+        return rows
+
     def episodes_along(self, streams: Int64, positions: Int64, length: int) -> tuple[Int64, Int64]:
         """Find the first and the last row of the episode of each of `length` rows from steps on, (n, length).
 
@@ -367,3 +373,11 @@ def _along(table: Any, streams: Any, positions: Any, firsts: Any, lasts: Any) ->
             running = low + 1 == episodes and table[stream, ENDED] == 0
             firsts[i, t] = load_i64(starts + 8 * low)
             lasts[i, t] = -1 if running else _last_row(table, stream, int(low))
+
+
+@compiled
+def _find_rows(table: Any, streams: Any, positions: Any, segment_rows: int, rows: Any) -> None:
+    for i in range(positions.shape[0]):
+        stream, segment = streams[i], positions[i] // segment_rows
+        slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
+        rows[i] = slot * segment_rows + positions[i] - segment * segment_rows

@@ -87,12 +87,12 @@ def _loader(result: Any, bits: int) -> Any:
     return load
 
 
-def _storer(value: Any, bits: int) -> Any:
+def _storer(value: Any) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def store(_: Any, address: Any, what: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = context.cast(builder, args[1], signature.args[1], value)
-            builder.store(number, builder.inttoptr(args[0], llvmlite.ir.IntType(bits).as_pointer()))
+            builder.store(number, builder.inttoptr(args[0], number.type.as_pointer()))
             return context.get_dummy_value()
 
         return types.none(types.intp, value), codegen
@@ -101,7 +101,8 @@ def _storer(value: Any, bits: int) -> Any:
 
 
 load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32), _loader(types.uint8, 8)
-store_i64, store_u32, store_u8 = _storer(types.int64, 64), _storer(types.uint32, 32), _storer(types.uint8, 8)
+store_f32 = _storer(types.float32)
+store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
 
 
 @compiled

@@ -28,19 +28,38 @@ _TRIES = 20  # of a reader whose store is written to elsewhere, until a draw fin
 
 
 @dataclass(frozen=True)
+class Share:
+    """What of a batch comes from one store: a plan for each of the arrays' memories, and how old they are."""
+
+    reader: Reader
+    columns: Columns
+    plans: list[Plan]
+    index: Index
+    dropped: int  # segments that the index had dropped by then
+
+
+@dataclass(frozen=True)
 class Planned:
     """A batch that is settled, and not gathered yet; what it will be gathered from stays there until it is."""
 
     request: Request
     drawn: Draw
     steps: Int64  # their names
-    plans: list[Plan]  # one for each of the arrays' memories
-    index: Index
-    dropped: int  # segments that the index had dropped by then
+    shares: list[Share]
 
-    def is_fresh(self, index: Index) -> bool:
-        """Tell whether nothing was evicted since."""
-        return index is self.index and index.dropped == self.dropped
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was evicted since."""
+        return all(share.reader.index is share.index and share.index.dropped == share.dropped for share in self.shares)
+
+    def gather(self, arrays: Arrays, threads: int | None = None) -> None:
+        """Gather it, in as many threads of the readers' own as they have, or in `threads`."""
+        for share in self.shares:
+            for memory, plan in zip(arrays.memories, share.plans, strict=True):
+                own = memory if share.columns is self.request.columns else memory.bound_to(share.columns)
+                share.reader.gatherer.run(plan, own, threads)
+        arrays.note(self.drawn, self.steps)
+        arrays.finish(self.drawn)
 
 
 class Reader:
@@ -58,24 +77,29 @@ class Reader:
         self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None, compiled: bool = HAVE_BLOSC
     ) -> None:
         layout = store.layout
-        self._store, self._streams = store, layout.streams
+        self._store, self.streams = store, layout.streams
         self.frame_stack, self._zeros = frame_stack, zeros
-        self.look_again()
+        self.columns = self._look()
         self._pool = ArraysPool()
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(layout.tail_rows, largest, default_threads() if threads is None else threads, compiled)
         self.index: Index = read_index(store, frame_stack - 1)
 
     def look_again(self) -> None:
-        """Take up the store's columns, as they are now."""
+        """Take up columns that the store has by now."""
+        if len(self.columns.schema) != len(self._store.layout.schema):
+            self.columns = self._look()
+
+    def _look(self) -> Columns:
         layout = self._store.layout
         packed = {p: (layout.chunk_rows(p), layout.chunks(p), self._store.tails[p].address) for p in layout.packed}
-        self.columns = Columns.of(layout.schema, packed, self._zeros)
+        return Columns.of(layout.schema, packed, self._zeros)
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted."""
         with self._store.lock:
             self.index = read_index(self._store, self.frame_stack - 1)
+            self.look_again()
 
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
@@ -101,27 +125,30 @@ class Reader:
                 drawn = draw(self.index)
                 request = Request(self.columns, self.frame_stack, form, drawn.size)
                 try:
-                    plans = [make_plan(self.index, self._store.maps, *windows) for windows in windows_of(request, drawn)]
+                    share = self.share(request, drawn)
                 except SlotMovedError:
                     if last_try:
                         raise
                     self.refresh()
                 else:
                     break
-            steps = drawn.positions * self._streams + drawn.streams
-            return Planned(request, drawn, steps, plans, self.index, self.index.dropped)
+            return Planned(request, drawn, self.names(drawn), [share])
 
-    def gather(self, planned: Planned, arrays: Arrays, threads: int | None = None) -> None:
-        """Gather a batch, in as many threads of our own as there are, or in `threads`."""
-        for memory, plan in zip(arrays.memories, planned.plans, strict=True):
-            self.gatherer.run(plan, memory, threads)
-        arrays.note(planned.drawn, planned.steps)
-        arrays.finish(planned.drawn)
+    def share(self, request: Request, drawn: Draw, first_stream: int = 0) -> Share:
+        """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
+        plans = [
+            make_plan(self.index, self._store.maps, *windows, first_stream=first_stream) for windows in windows_of(request, drawn)
+        ]
+        return Share(self, self.columns, plans, self.index, self.index.dropped)
+
+    def names(self, drawn: Draw) -> Int64:
+        """Return the names of drawn steps."""
+        return drawn.positions * self.streams + drawn.streams
 
     def batch(self, planned: Planned) -> Batch:
         """Return a batch, in memory that is used again once it is gone."""
         arrays = self._pool.take(planned.request)
-        self.gather(planned, arrays)
+        planned.gather(arrays)
         batch = arrays.deliver(arrays.tensors())
         self._pool.give(arrays)
         return batch
@@ -131,7 +158,7 @@ class Reader:
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
-        streams, positions = ids % self._streams, ids // self._streams
+        streams, positions = ids % self.streams, ids // self.streams
 
         def draw(index: Index) -> Draw:
             starts, ends = index.episodes_of(streams, positions)

@@ -56,7 +56,7 @@ class Sampling:
     def settle(self, begun: Begun) -> Begun:
         """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
         planned, reader = begun.planned, self._reader
-        if planned is not None and planned.is_fresh(reader.index):
+        if planned is not None and planned.is_fresh:
             return begun
         with reader.lock:
             if planned is not None and self._sampler.is_whole(reader.index, begun.ahead):
@@ -75,7 +75,7 @@ class Sampling:
     def fill(self, begun: Begun, arrays: Arrays) -> None:
         """Gather a batch."""
         assert begun.planned is not None
-        self._reader.gather(begun.planned, arrays, threads=1)
+        begun.planned.gather(arrays, threads=1)
 
     def deliver(self, begun: Begun) -> None:
         """Count a batch."""

@@ -17,7 +17,7 @@ from diskbuffer.errors import SchemaError
 if TYPE_CHECKING:
     import gymnasium
 
-_TAKEN = ("steps", "next_obs", "mask", "discount", "self", "info", "env")
+_TAKEN = ("steps", "next_obs", "mask", "discount", "weights", "is_first", "relabelled", "part", "self", "info", "env")
 FLAGS = ("terminated", "truncated", "is_last")
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
@@ -73,9 +73,16 @@ class Schema:
 
     A row is one observation and what happened there. Columns under ``obs`` have a value in every row; all others belong to
     a step, so that the last row of an episode, which has no step, holds zeros in them.
+
+    Attributes
+    ----------
+    columns : mapping of str to Column
+    derived : frozenset of str
+        Columns that were not recorded, but computed from others later: priorities, advantages. They come last.
     """
 
     columns: Mapping[str, Column] = field(default_factory=dict)
+    derived: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for path, column in self.columns.items():
@@ -126,6 +133,17 @@ class Schema:
         return len(self.columns)
 
     @cached_property
+    def recorded(self) -> Schema:
+        """The columns that every step is recorded with."""
+        return Schema({path: column for path, column in self.columns.items() if path not in self.derived})
+
+    def with_derived(self, name: str, column: Column) -> Schema:
+        """Return a schema with one more column; a SchemaError where its name is none."""
+        if "/" in name:
+            raise SchemaError(f"a column that is written later cannot be nested, found {name!r}")
+        return Schema({**self.columns, name: column}, self.derived | {name})
+
+    @cached_property
     def obs(self) -> tuple[str, ...]:
         """Paths of the observation's columns."""
         return tuple(path for path in self.columns if is_obs(path))
@@ -138,14 +156,17 @@ class Schema:
     def to_attributes(self) -> dict[str, Any]:
         """Describe the columns in JSON."""
         return {
-            path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan} for path, c in self.columns.items()
+            path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan, "derived": path in self.derived}
+            for path, c in self.columns.items()
         }
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Schema:
         """Read what `to_attributes` wrote; a SchemaError where it cannot be that."""
         try:
-            return cls({p: Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"])) for p, a in attributes.items()})
+            derived = frozenset(path for path, a in attributes.items() if a["derived"])
+            columns = {p: Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"])) for p, a in attributes.items()}
+            return cls(columns, derived)
         except (KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"the store's description of its columns is damaged: {error!r}") from error
 

@@ -44,11 +44,11 @@ class Recorder:
         self, store: Store, index: Index, frame_stack: int, zeros: bool, autoreset: str, newest: Callable[[str], Array]
     ) -> None:
         layout = store.layout
-        self._layout, self._schema, self._index, self._newest = layout, layout.schema, index, newest
+        self._layout, self._schema, self._index, self._newest = layout, layout.schema.recorded, index, newest
         self._stack, self._zeros = frame_stack, zeros
         self.log = Log(store, index)
         tails = self.log.writer.tails
-        self._staging = Staging(layout.schema, layout.streams, frame_stack, self._zeros, tails, newest)
+        self._staging = Staging(self._schema, layout.streams, frame_stack, self._zeros, tails, newest)
         self._cut = np.zeros(layout.streams, np.bool_)
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = autoreset == NEXT_STEP, autoreset == SAME_STEP

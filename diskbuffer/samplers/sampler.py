@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Form, Steps
 from diskbuffer.index import LOW, Index
 from diskbuffer.samplers.epochs import Epochs
+from diskbuffer.schema import Column
 
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:
@@ -39,6 +41,21 @@ def count_steps(index: Index) -> int:
     if total == 0:
         raise EmptyBufferError("the buffer holds no complete step yet; add some before sampling")
     return total
+
+
+class Segments(Protocol):
+    """A column that a sampler reads and writes, segment by segment."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """To be held while the index is looked at."""
+
+    @property
+    def index(self) -> Index:
+        """The index of the steps."""
+
+    def values(self, slot: int) -> npt.NDArray[Any]:
+        """View the values of a segment."""
 
 
 @dataclass(eq=False)
@@ -98,6 +115,9 @@ class Sampler(ABC):
         self._generators.own.bit_generator.state = self._generators.start
         generator: np.random.Generator = self._generators.own
         return generator
+
+    def attach(self, index: Index, column: Callable[[str, Column], Segments]) -> None:  # noqa: B027  most need nothing
+        """Meet the buffer that is to be drawn from; ``column(name, what)`` opens a column for samplers that keep one."""
 
     @abstractmethod
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:

@@ -79,6 +79,13 @@ def grow(files: Files, layout: Layout, slots: int) -> None:
     files.replace_contents("zarr.json", encode_json(layout.root(slots)))
 
 
+def add_column(files: Files, layout: Layout, slots: int, path: str) -> None:
+    """Add the metadata of a column that the layout has and the store has not. The group's file comes last, and settles it."""
+    files.make_directory(path)
+    files.replace_contents(f"{path}/zarr.json", encode_json(layout.arrays(slots)[path]))
+    files.replace_contents("zarr.json", encode_json(layout.root(slots)))
+
+
 def tail_file(layout: Layout, path: str) -> str:
     """Name the file of a packed column's tail."""
     return f"{TAIL}/{path}/c.0.0" + ".0" * len(layout.schema[path].shape)

@@ -106,8 +106,13 @@ class Layout:
 
     @cached_property
     def flat(self) -> tuple[str, ...]:
-        """Paths of the flat columns."""
-        return tuple(path for path in self.schema if path not in self.chunks_of)
+        """Paths of the flat columns that are recorded."""
+        return tuple(path for path in self.schema.recorded if path not in self.chunks_of)
+
+    @property
+    def derived(self) -> frozenset[str]:
+        """Paths of the columns that were written later: flat, and without a file where nothing was written."""
+        return self.schema.derived
 
     def chunk_rows(self, path: str) -> int:
         """Rows of a packed column that are compressed together."""
@@ -186,7 +191,7 @@ class Layout:
             )
             rows = layout.segment_rows
             sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
-            sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema for p, n in layout.chunks_of.items())
+            sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema.recorded for p, n in layout.chunks_of.items())
             sane = sane and layout.tail_rows % 8 == 0 and 8 <= layout.tail_rows <= 2**20
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
             sane = sane and (layout.capacity is None or layout.capacity > 0)

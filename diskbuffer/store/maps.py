@@ -27,20 +27,41 @@ class Era:
         self.following: Era | None = None
 
 
+class Zeros:
+    """In place of the map of a file that is not there, as nothing was written to it; takes no memory."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = np.zeros(size, np.uint8)
+        self.address, self.size = int(self._bytes.ctypes.data), size
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """View it as an array."""
+        return self._bytes.view(dtype).reshape(shape)
+
+
 class Maps:
     """Map files when a slot is first read; ``verify(slot)`` raises where they are not those that were meant.
 
     `sources[column, slot]` is (address, size), or zeros where nothing is mapped.
     """
 
-    def __init__(self, files: Files, layout: Layout, verify: Callable[[int], None]) -> None:
+    def __init__(self, files: Files, layout: Layout, verify: Callable[[int], None], *, writable: bool) -> None:
         self._files = files
         self._verify = verify
         self._layout = layout
+        self._writable = writable  # columns that are derived
         self._paths = tuple(layout.schema)
         self._held: list[dict[int, Map]] = [{} for _ in self._paths]
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.era = Era()
+
+    def take_columns(self, layout: Layout) -> None:
+        """Have columns that came behind those that are there."""
+        more = len(layout.schema) - len(self._paths)
+        self._layout, self._paths = layout, tuple(layout.schema)
+        self._held += [{} for _ in range(more)]
+        zeros = np.zeros((more, self.sources.shape[1], 2), np.int64)
+        self.sources = np.concatenate([self.sources, zeros])
 
     def grow(self, slots: int) -> None:
         """Have room for `slots` slots."""
@@ -73,16 +94,41 @@ class Maps:
         column = self._paths.index(path)
         mapped = self._held[column].get(slot)
         if mapped is None:
-            packed = path in self._layout.chunks_of
+            packed, derived = path in self._layout.chunks_of, path in self._layout.derived
             size = -1 if packed else self._layout.flat_bytes(path)
             name = self._layout.data_file(path, slot)
-            mapped = self._files.map(name, size, writable=False, random=packed)
+            if derived and not (self._files.root / name).exists():
+                mapped = Zeros(size)
+            else:
+                mapped = self._files.map(name, size, writable=derived and self._writable, random=packed)
             if packed and mapped.size < (least := self._layout.index_bytes(path)):  # the kernel relies on it
                 raise CorruptionError(
                     f"{self._files.root / name}: expected {least} bytes at least, found {mapped.size}; the file was cut short"
                 )
             self.hold(path, slot, mapped)
         return mapped
+
+    def writable(self, path: str, slot: int) -> Map:
+        """Return the map of a slot in a derived column, to be written to; its file is made if need be."""
+        mapped = self.get(path, slot)
+        if isinstance(mapped, Zeros):
+            name = self._layout.data_file(path, slot)
+            fd = self._files.create(f"{name}.new.tmp", mapped.size, reserve=True)
+            try:
+                self._files.rename(f"{name}.new.tmp", name)
+                written = self._files.map_open(fd, mapped.size, writable=True)
+            finally:
+                self._files.close(fd)
+            self.retire(slot, (path,))
+            self.hold(path, slot, written)
+            return written
+        return mapped
+
+    def forget_zeros(self) -> None:
+        """Look for files anew where there were none."""
+        for path, held in zip(self._paths, self._held, strict=True):
+            for slot in [slot for slot, mapped in held.items() if isinstance(mapped, Zeros)]:
+                self.retire(slot, (path,))
 
     def retire(self, slot: int, paths: Iterable[str] | None = None) -> None:
         """Serve a slot from its old maps no more; who reads through them now can go on."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.lock import WriterLock
@@ -37,7 +40,8 @@ class Store:
         self._writer_lock = WriterLock(root) if writable else None
         try:
             self.table = SegmentTable(self.files, self.layout, writable=writable)
-            self.maps = Maps(self.files, self.layout, self._verify)
+            self.maps = Maps(self.files, self.layout, self._verify, writable=writable)
+            self._written: set[str] = set()  # files of derived columns that were opened for writing
             if writable:
                 self.layout, slots = directory.read_metadata(root)  # again, now that nobody else can change it
                 directory.grow(self.files, self.layout, slots)  # where a kill came between the arrays
@@ -67,7 +71,11 @@ class Store:
 
     def reread(self) -> None:
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
-        _, slots = directory.read_metadata(self.root)
+        layout, slots = directory.read_metadata(self.root)
+        if len(layout.schema) > len(self.layout.schema):
+            self.layout = layout
+            self.maps.take_columns(layout)
+        self.maps.forget_zeros()
         if slots > self.table.slots:
             self._have_room(slots)
         seen = self._identities()
@@ -118,7 +126,33 @@ class Store:
             ("sealed", 0),
         ):
             self.table.set(name, slot, value)
+        for path in self.layout.derived:  # what an eviction could not remove
+            self.files.remove(self.layout.data_file(path, slot))
         return slot
+
+    # Derived columns
+
+    def add_column(self, name: str, column: Column) -> None:
+        """Add a derived column, of zeros until something is written."""
+        layout = dataclasses.replace(self.layout, schema=self.layout.schema.with_derived(name, column))
+        directory.add_column(self.files, layout, self.table.slots, name)
+        self.layout = layout
+        self.maps.take_columns(layout)
+
+    def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
+        """View one segment of a derived column, (segment_rows, ...), to write to it."""
+        column = self.layout.schema[name]
+        mapped = self.maps.writable(name, slot)
+        self._written.add(self.layout.data_file(name, slot))
+        return mapped.array(column.np_dtype, (self.layout.segment_rows, *column.shape))
+
+    def values(self, name: str, slot: int) -> npt.NDArray[Any]:
+        """View one segment of a flat column, (segment_rows, ...), to read from it."""
+        column = self.layout.schema[name]
+        self.maps.ensure([slot])
+        return self.maps.get(name, slot).array(column.np_dtype, (self.layout.segment_rows, *column.shape))
+
+    # Evicting and syncing
 
     def evict(self, slot: int) -> None:
         """Give a segment's disk space back. Whoever reads it now reads on, through the maps he has."""
@@ -132,6 +166,7 @@ class Store:
         """Remove a slot's files, where they are."""
         for path in self.layout.schema:
             self.files.remove(self.layout.data_file(path, slot))
+            self._written.discard(self.layout.data_file(path, slot))
 
     def sync_slot(self, slot: int) -> None:
         """Bring one segment's files to the disk."""
@@ -139,7 +174,9 @@ class Store:
             self.files.sync(self.layout.data_file(path, slot))
 
     def sync_table(self) -> None:
-        """Bring the segment table, the tail and the names of all files to the disk."""
+        """Bring the segment table, the tail, what was written later, and the names of all files to the disk."""
+        for name in sorted(self._written):  # they may be written to again at any time, as the sampler keeps them mapped
+            self.files.sync(name)
         for name in self.table.names():
             self.files.sync(name)
         for path in self.layout.packed:

@@ -60,7 +60,7 @@ class Writer:
     def __init__(self, store: Store, heads: Int64, slots: list[Int64], complete: Callable[[int], None]) -> None:
         layout = store.layout
         self._store, self._layout, self._complete = store, layout, complete
-        self._paths = tuple(layout.schema)
+        self._paths = tuple(layout.schema.recorded)
         self._open: list[dict[int, OpenSegment]] = [{} for _ in range(layout.streams)]
         self._packer = Packer(layout)
         self._packed = self._packer.packed

@@ -1,0 +1,194 @@
+"""Columns that are computed from others and written back: priorities, values, advantages.
+
+Each is an ordinary flat Zarr array, one file a segment, made when something is first written to it (a chunk that is missing is
+zeros, in Zarr as here), and removed with its segment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from diskbuffer.advantages import advantages, returns_to_go
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.index import FLOOR, HEAD, LOW, Index
+from diskbuffer.native import address_of, compiled, memcpy
+from diskbuffer.reader import Reader, step_names
+from diskbuffer.recording.inputs import fit
+from diskbuffer.schema import Column
+from diskbuffer.store.store import Store
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive steps of one stream that lie in one segment, in ascending order; some rows between them are no steps."""
+
+    slot: int
+    rows: Int64  # within the segment
+    ended: npt.NDArray[np.bool_]  # whether the episode does not go on behind a step, as far as it is known
+
+
+class Segments:
+    """A column, segment by segment."""
+
+    def __init__(self, store: Store, reader: Reader, name: str) -> None:
+        self._store, self._reader, self._name = store, reader, name
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The store's."""
+        return self._store.lock
+
+    @property
+    def index(self) -> Index:
+        """The store's."""
+        return self._reader.index
+
+    def values(self, slot: int) -> Array:
+        """View the values of a segment, to read and to write."""
+        return self._store.derived(self._name, slot)
+
+
+class DerivedColumns:
+    """Write columns of an open store."""
+
+    def __init__(self, store: Store, reader: Reader) -> None:
+        self._store, self._reader = store, reader
+
+    def check(self, name: str) -> None:
+        """Refuse to write to a column that was recorded."""
+        if not isinstance(name, str):
+            raise InputError(f"a column's name must be a string, found {name!r}")
+        schema = self._store.layout.schema
+        if name in schema.columns and name not in schema.derived:
+            raise SchemaError(f"column {name!r} was recorded with the steps and stays as it is; write to another name")
+
+    def ensure(self, name: str, column: Column) -> None:
+        """Add a column, or make sure that the one that is there is such a column."""
+        self.check(name)
+        with self._store.lock:
+            schema = self._store.layout.schema
+            if name not in schema.columns:
+                self._store.add_column(name, column)
+                self._reader.look_again()
+                return
+        if schema[name] != column:
+            raise SchemaError(f"column {name!r} is there as {schema[name]}, and {column} was given; give that, or another name")
+
+    def write(self, name: str, steps: Any, values: Any) -> int:
+        """Write the values of some steps; return of how many, as those that were evicted since are left out."""
+        names, array = step_names(steps), as_array(name, values)
+        if array.shape[:1] != names.shape:
+            raise InputError(f"{name}: expected a value for each of {len(names)} steps, found shape {array.shape}")
+        try:
+            column = Column(array.shape[1:], array.dtype)
+        except SchemaError as error:
+            raise InputError(f"{name}: {error}") from error
+        array = fit(name, column, array, (array.shape,))
+        self.ensure(name, column)
+        store, index = self._store, self._reader.index
+        with store.lock:
+            streams, positions = names % len(index.table), names // len(index.table)
+            there, _ = index.episodes_of(streams, positions)
+            unknown = (there < 0) & ((names < 0) | (positions >= index.table[streams, FLOOR]))
+            if unknown.any():
+                raise InputError(f"{name}: step {names[unknown][0]} was never added, or is no step")
+            some = there >= 0
+            rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
+            slots, which = np.unique(rows // size, return_inverse=True)
+            bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
+            targets = bases[which] + rows % size * column.row_bytes
+            _scatter(np.ascontiguousarray(array[some]), column.row_bytes, targets)
+        return int(some.sum())
+
+    def open(self, name: str, column: Column) -> Segments:
+        """Return a column for a sampler to keep."""
+        self.ensure(name, column)
+        return Segments(self._store, self._reader, name)
+
+    # Passes over the columns of whole streams
+
+    def pieces(self, stream: int) -> Iterator[Piece]:
+        """Yield the steps of a stream as of now, newest first, segment by segment. The lock is held while each is looked at."""
+        index, size = self._reader.index, self._store.layout.segment_rows
+        head, behind = int(index.table[stream, HEAD]), True
+        for ordinal in range(head // size, -1, -1):
+            with self._store.lock:
+                low, floor = (int(n) for n in index.table[stream, [LOW, FLOOR]])
+                first, until = max(ordinal * size, floor), min((ordinal + 1) * size, head + 1)
+                if first >= until:
+                    return
+                slot = int(index.slots(stream)[ordinal - low // size])
+                last = self._store.values("is_last", slot)[first - ordinal * size : until - ordinal * size].copy()
+                if until == head + 1:
+                    last[-1] = True  # or what is known of the episode ends there
+                ended = np.append(last[1:], behind)
+                behind = bool(last[0])
+                yield Piece(slot, np.flatnonzero(~last) + first - ordinal * size, ended[~last])
+
+    def returns(
+        self,
+        rewards: str,
+        values: str | None,
+        next_values: str | None,
+        gamma: float,
+        gae_lambda: float,
+        out: tuple[str, str | None],
+    ) -> int:
+        """Compute returns, and advantages where there are values, of every step; return of how many."""
+        schema, steps = self._store.layout.schema, 0
+        for name, number in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+            if not isinstance(number, int | float | np.number) or not 0 <= number <= 1:
+                raise InputError(f"{name} must be a number from 0 to 1, found {number!r}")
+        if values is not None and next_values is None:
+            raise InputError("advantages need next_values=, the values of next_obs: where an episode was cut off, they count")
+        wanted = [name for name in (rewards, values, next_values) if name is not None]
+        for name in wanted:
+            if name not in schema.columns or schema[name].shape or schema[name].np_dtype.kind != "f":
+                raise InputError(f"expected a column {name!r} with a floating-point number for each step, found none such")
+        for written in out:
+            if written is not None:
+                self.ensure(written, Column((), "float32"))
+        for stream in range(self._store.layout.streams):
+            carry = 0.0
+            for piece in self.pieces(stream):
+                read = {name: self._store.values(name, piece.slot)[piece.rows] for name in wanted}
+                terminated = self._store.values("terminated", piece.slot)[piece.rows]
+                following = read[next_values] if next_values else np.zeros(len(piece.rows), np.float32)
+                if values is None:
+                    returns, carry = returns_to_go(read[rewards], following, terminated, piece.ended, gamma, carry)
+                else:
+                    gained, carry = advantages(
+                        read[rewards], read[values], following, terminated, piece.ended, gamma, gae_lambda, carry
+                    )
+                    returns = gained + read[values]
+                    if out[1] is not None:
+                        self._store.derived(out[1], piece.slot)[piece.rows] = gained
+                self._store.derived(out[0], piece.slot)[piece.rows] = returns
+                steps += len(returns)
+        return steps
+
+
+def as_array(name: str, values: Any) -> Array:
+    """Return numbers that a user gave, tensors or arrays, as an array."""
+    try:
+        array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
+    return np.asarray(array)
+
+
+@compiled
+def _scatter(values: Any, row_bytes: int, targets: Any) -> None:
+    source = values.ctypes.data
+    for i in range(targets.shape[0]):
+        memcpy(targets[i], source + i * row_bytes, row_bytes)

@@ -1,0 +1,109 @@
+"""A function over every step, its values written back: in bounded memory, and to be resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from diskbuffer.derived import DerivedColumns, as_array
+from diskbuffer.errors import InputError
+from diskbuffer.loader import Loader
+from diskbuffer.passes import Part, Pass
+from diskbuffer.samplers.epochs import Place
+from diskbuffer.store.store import Store
+
+_NOTED_EVERY = 1.0  # seconds
+
+
+class Mark:
+    """How far a function has come over a store, kept beside the first column that it writes."""
+
+    def __init__(self, store: Store, column: str) -> None:
+        self._files, self._name = store.files, f"{column}/map.json"
+
+    def read(self) -> Place | None:
+        """Return the place where it was interrupted; None if it was not."""
+        try:
+            found = json.loads((self._files.root / self._name).read_bytes())
+            frozen = [[int(n) for n in row] for row in found["frozen"]]
+            place = Place(0, frozen, int(found["steps"]), int(found["at"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return place if 0 <= place.at <= place.steps and all(len(row) == 2 for row in frozen) else None
+
+    def note(self, place: Place) -> None:
+        """Note a place behind which nothing is written yet."""
+        self._files.replace_contents(self._name, json.dumps(vars(place)).encode())
+
+    def remove(self) -> None:
+        """Forget it: everything is written."""
+        self._files.remove(self._name)
+
+
+def map_steps(
+    source: Pass,
+    loader: Loader[Part],
+    columns: DerivedColumns,
+    function: Callable[[Any], Any],
+    out: tuple[str, ...],
+    mark: Mark,
+    progress: bool,
+) -> int:
+    """Call a function with every batch of a pass, and write what it returns; return the number of steps."""
+    steps, noted = 0, time.monotonic()
+    begun = source.place.at
+    with _bar(source.place.steps, begun, progress) as bar:
+        for batch in loader:
+            found = function(batch)
+            results = found if len(out) > 1 else (found,)
+            if not isinstance(results, tuple | list) or len(results) != len(out):
+                raise InputError(
+                    f"the function must return {len(out)} arrays, for {', '.join(out)}, found {type(found).__name__}"
+                )
+            for name, values in zip(out, results, strict=True):
+                array = as_array(name, values)
+                if array.shape[:1] != batch["steps"].shape:
+                    raise InputError(
+                        f"{name}: the function must return a value for each step of its batch, {len(batch['steps'])}, found shape "
+                        f"{array.shape}"
+                    )
+                columns.write(name, batch["steps"].cpu(), array)
+            steps += len(batch["steps"])
+            bar.update(len(batch["steps"]))
+            if time.monotonic() - noted > _NOTED_EVERY:
+                mark.note(source.place)
+                noted = time.monotonic()
+    mark.remove()
+    return steps
+
+
+class _NoBar:
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, n: int) -> None:
+        """Show nothing."""
+
+
+def _bar(total: int, initial: int, shown: bool) -> Any:
+    """Return a progress bar, if tqdm is there."""
+    if shown:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return _NoBar()
+        return tqdm(total=total, initial=initial, unit=" steps", smoothing=0.1, mininterval=0.5)
+    return _NoBar()
+
+
+def names_of(out: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the columns to write to, as a user named them."""
+    names = (out,) if isinstance(out, str) else tuple(out)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InputError(f"out must be a column's name, or several different ones, found {out!r}")
+    return names

@@ -1,0 +1,115 @@
+"""Passes over everything: in order or shuffled, nothing skipped, nothing twice, through the loader's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from diskbuffer.form import Draw, Steps
+from diskbuffer.gather.arrays import Arrays, Request
+from diskbuffer.gather.batch import allocate
+from diskbuffer.index import Index
+from diskbuffer.loader import Loader
+from diskbuffer.reader import Planned, Reader
+from diskbuffer.samplers.epochs import Epochs, Place
+from diskbuffer.samplers.population import Everything
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch of a pass, and the place behind it."""
+
+    planned: Planned
+    behind: Place
+
+    @property
+    def request(self) -> Request:
+        """What it is to be."""
+        return self.planned.request
+
+
+class Pass:
+    """One pass over the steps that are there when it begins; a loader's source.
+
+    Attributes
+    ----------
+    place : Place
+        Behind what was delivered.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        size: int,
+        shuffle: bool,
+        seed: int,
+        merge_last: bool,
+        check: Callable[[], None],
+        place: Place | None = None,
+    ) -> None:
+        self._reader, self._size, self._seed, self._merge_last, self._check = reader, size, seed, merge_last, check
+        self._epochs = Epochs(Everything(), shuffle)
+        with reader.lock:
+            self.place = self._epochs.begin(reader.index) if place is None else place
+        self._next = self.place
+
+    def __len__(self) -> int:
+        """How many batches are to come, if nothing is evicted meanwhile."""
+        left = self._next.steps - self._next.at
+        return max(min(left, 1), left // self._size) if self._merge_last else -(-left // self._size)
+
+    def begin(self) -> Part | None:
+        """Settle the next batch; None behind the last."""
+        self._check()
+        with self._reader.lock:
+            while (left := self._next.steps - self._next.at) > 0:
+                wanted = left if self._merge_last and left < 2 * self._size else self._size
+                behind = self._next
+
+                def draw(index: Index, wanted: int = wanted) -> Draw:
+                    nonlocal behind
+                    places, behind = self._epochs.take(index, self._next, wanted, self._seed)
+                    return Draw(*places)
+
+                planned = self._reader.plan(draw, Steps())
+                self._next = behind
+                if planned.drawn.size:
+                    return Part(planned, behind)
+        return None
+
+    def allocate(self, request: Request, pinned: bool) -> Arrays:
+        """Return memory for a batch."""
+        return allocate(request, pinned)
+
+    def fill(self, begun: Part, arrays: Arrays) -> None:
+        """Gather a batch."""
+        begun.planned.gather(arrays, threads=1)
+
+    def settle(self, begun: Part) -> Part:
+        """Return the batch as it was begun: what was evicted since was read before."""
+        return begun
+
+    def deliver(self, begun: Part) -> None:
+        """Note how far the learner has come."""
+        self.place = begun.behind
+
+    def leave(self, begun: Part) -> None:
+        """Forget a batch: the next loop begins anew."""
+
+
+class Batches(Loader[Part]):
+    """Iterate over everything once. Made by `ReplayBuffer.batches`; every ``for`` loop over it is a pass of its own."""
+
+    def __init__(self, source: Callable[[], Pass], device: torch.device | str | None, prefetch: int, threads: int) -> None:
+        super().__init__(source, device, prefetch, threads)
+        self._pass = source
+
+    def __len__(self) -> int:
+        """How many batches there would be now."""
+        return len(self._pass())

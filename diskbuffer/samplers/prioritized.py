@@ -1,0 +1,325 @@
+"""Steps, or sequences, with probabilities in proportion to priorities.
+
+Schaul et al., 2016, "Prioritized experience replay"; for sequences: Kapturowski et al., 2019, "Recurrent experience replay in
+distributed reinforcement learning" (R2D2).
+
+Priorities are a column of the store, of float32, written in place; zero is a step that no draw has seen yet. In RAM is a sum tree
+over the store's rows, 5 bytes each. It depends on the column alone, and is read from it when the sampler meets a buffer. What was
+added or evicted since the last draw is taken up by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.form import Draw, Steps
+from diskbuffer.index import ENDED, EPISODES, FLOOR, HEAD, LOW, STARTS, Index
+from diskbuffer.native import compiled, load_i64, store_f32
+from diskbuffer.samplers.sampler import Sampler, Segments, at_least_one
+from diskbuffer.samplers.sum_tree import SumTree
+from diskbuffer.samplers.uniform import n_step_form
+from diskbuffer.schema import Column
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+class Prioritized(Sampler):
+    """Draw steps, or sequences, in proportion to their priorities to the power `alpha`.
+
+    Batches have ``weights``, (batch_size,) float32: importance weights to the power `beta`, the largest that any step of the
+    buffer would have being 1. After learning, tell the new priorities: ``sampler.update(batch["steps"], errors.abs())``. New
+    steps enter with the largest priority so far.
+
+    With `length`, it draws sequences within an episode that start `period` steps apart, and one that ends with the episode, as
+    `Slices` delivers them.
+
+    Parameters
+    ----------
+    alpha : float
+        0 draws uniformly.
+    beta : float
+        How far weights make up for it, from 0 to 1. An attribute: set it as training goes on.
+    seed : int, optional
+        For reproducible draws; from the operating system where it is missing.
+    epsilon : float
+        Added to every priority, so that none is zero.
+    n_step, gamma
+        As in `Uniform`; not with `length`.
+    length : int, optional
+        Steps of a sequence.
+    period : int, optional
+        Steps from one start to the next; half of `length` where it is missing.
+    burn_in : int
+        As in `Slices`.
+    eta : float
+        A sequence's priority is eta times the largest of its steps', and 1 - eta times their mean.
+    column : str
+        Where priorities are kept.
+
+    Notes
+    -----
+    A draw of 256 of a million and an update of as many take some 0.1 ms together. A sampler belongs to the buffer that it was
+    first used with, which must be open for writing. The first draw reads the column, 10 ms for a million steps.
+
+    Examples
+    --------
+    >>> import diskbuffer as db, numpy as np, tempfile
+    >>> columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    >>> sampler = db.Prioritized(alpha=1.0, beta=1.0)
+    >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", columns=columns) as buffer:
+    ...     _ = buffer.extend(obs=np.arange(101), action=np.zeros(100, int), reward=np.ones(100))
+    ...     batch = buffer.sample(32, sampler)
+    ...     n = sampler.update(batch["steps"], np.full(32, 0.5))
+    >>> n, batch["weights"].min().item()
+    (32, 1.0)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        seed: int | None = None,
+        *,
+        epsilon: float = 1e-6,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        length: int | None = None,
+        period: int | None = None,
+        burn_in: int = 0,
+        eta: float = 0.9,
+        column: str = "priority",
+    ) -> None:
+        super().__init__(seed)
+        for name, value, most in (("alpha", alpha, 10.0), ("beta", beta, 1.0), ("eta", eta, 1.0), ("epsilon", epsilon, 1e6)):
+            if not isinstance(value, int | float | np.number) or not 0 <= value <= most:
+                raise InputError(f"{name} must be a number from 0 to {most:g}, found {value!r}")
+        if length is None and (period is not None or burn_in):
+            raise InputError("period= and burn_in= are for sequences; give length=, too")
+        if length is not None and n_step != 1:
+            raise InputError("n_step is for single steps, and length for sequences; give one of them")
+        self.form = n_step_form(n_step, gamma)
+        self._length, self._period, self._burn_in = 1, 1, 0
+        if length is not None:
+            self._length = at_least_one("length", length)
+            self._period = max(1, self._length // 2) if period is None else at_least_one("period", period)
+            self._burn_in = burn_in and at_least_one("burn_in", burn_in)
+            self.form = Steps(self._length, self._burn_in, padded=self._burn_in > 0)
+        self.alpha, self.beta, self.column = float(alpha), float(beta), column
+        self._epsilon, self._eta, self._sequences = float(epsilon), float(eta), length is not None
+        self._largest = 1.0
+        self._segments: Segments | None = None
+
+    def attach(self, index: Index, column: Callable[[str, Column], Segments]) -> None:
+        """Belong to a buffer, by its column of priorities."""
+        if self._segments is not None:
+            if self._segments.index is not index:
+                raise InputError("this Prioritized sampler belongs to another buffer; make one for each")
+            return
+        self._segments = column(self.column, Column((), "float32"))
+        table = index.table
+        self._tree = SumTree(0)
+        self._seen = np.zeros((len(table), 4), np.int64)  # of the table, when it was last looked at
+        self._next = np.zeros(len(table), np.int64)  # of each stream, the first position not taken up
+        self._slots: list[list[int]] = [[] for _ in table]
+        self._where = np.zeros((0, 2), np.int64)  # of each slot, the stream and the position of its first row
+        self._views: dict[int, Float32] = {}  # of the column, by slot ...
+        self._bases = np.zeros(0, np.int64)  # ... and where they lie in memory
+
+    # Drawing
+
+    def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
+        """Draw `size` steps, one from each of as many equal shares of all priorities."""
+        self._take_up(index)
+        total = self._tree.total
+        if not total:
+            raise EmptyBufferError(
+                f"no episode has the {self._length} steps of a sequence yet; add more steps, or sample with a smaller length"
+                if self._sequences
+                else "the buffer holds no complete step yet; add some before sampling"
+            )
+        rows, shares = self._tree.draw((np.arange(size) + rng.random(size)) * (total / max(size, 1)))
+        slots = rows // index.segment_rows
+        streams = self._where[slots, 0]
+        positions = self._where[slots, 1] + rows - slots * index.segment_rows
+        starts, ends = index.episodes_of(streams, positions)
+        notes = {"weights": ((self._tree.least / shares) ** self.beta).astype(np.float32)}
+        if self._burn_in:
+            notes["_firsts"] = np.maximum(starts, index.table[streams, FLOOR])
+        return Draw(streams, positions, starts, ends, notes)
+
+    def update(self, steps: Any, priorities: Any) -> int:
+        """Set the priorities of steps that were drawn; return of how many, as those evicted since are left out.
+
+        Parameters
+        ----------
+        steps : (n,) integers
+            A batch's ``steps``.
+        priorities : (n,) or, for sequences, (n, length) floats
+            At least 0: absolute errors.
+
+        Raises
+        ------
+        InputError
+            A priority is negative or not finite, or there is not one for each step. Nothing was changed.
+        """
+        segments = self._segments
+        if segments is None:
+            raise InputError("this sampler has drawn nothing yet; give it to sample or loader first")
+        names, errors = np.asarray(steps, np.int64), np.asarray(priorities, np.float64)
+        shape = (len(names), self._length) if self._sequences else names.shape
+        if names.ndim != 1 or errors.shape not in (shape, names.shape):
+            raise InputError(f"priorities must have the shape {shape}, as there are {len(names)} steps, found {errors.shape}")
+        if not errors.size:
+            return 0
+        if not (errors.min() >= 0 and errors.max() < np.inf):
+            raise InputError(f"priorities must be finite and at least 0, found {errors.min()} to {errors.max()}")
+        if errors.ndim == 2:
+            errors = self._eta * errors.max(axis=1) + (1 - self._eta) * errors.mean(axis=1)
+        raw = (errors + self._epsilon).astype(np.float32)
+        with segments.lock:
+            index = segments.index
+            self._take_up(index)
+            streams, positions = names % len(index.table), names // len(index.table)
+            there = index.episodes_of(streams, positions)[0] >= 0
+            if not there.all():
+                streams, positions, raw = streams[there], positions[there], raw[there]
+            rows = index.rows_of(streams, positions)
+            known = self._tree.get(rows) > 0
+            if not known.all():  # no start of a sequence
+                rows, raw = rows[known], raw[known]
+            self._tree.set(rows, self._weights(raw))
+            for slot in set((rows // index.segment_rows).tolist()):
+                self._view(slot)  # so that it is mapped
+            _put(self._bases, rows, index.segment_rows, raw)
+            if raw.size:
+                self._largest = max(self._largest, float(raw.max()))
+        return len(rows)
+
+    def _weights(self, raw: Float32) -> npt.NDArray[np.float64]:
+        return np.asarray(raw.astype(np.float64) ** self.alpha)
+
+    # Keeping up
+
+    def _take_up(self, index: Index) -> None:
+        """Let go of what was evicted since the last draw, and take up what was added."""
+        if self._segments is None:
+            raise InputError("a Prioritized sampler draws from a buffer: give it to sample or loader")
+        now = index.table[:, [HEAD, ENDED, LOW, FLOOR]]
+        if np.array_equal(now, self._seen):
+            return
+        first = not self._seen.any() and not self._views
+        for stream in np.flatnonzero((now != self._seen).any(axis=1)).tolist():
+            self._let_go(index, stream)
+            self._note_slots(index, stream)
+        if first:  # a buffer that was opened again
+            for slots in self._slots:
+                for slot in slots:
+                    self._largest = max(self._largest, float(self._view(slot).max()))
+        for stream in np.flatnonzero((now != self._seen).any(axis=1)).tolist():
+            self._take_in(index, stream)
+        self._seen = now
+
+    def _let_go(self, index: Index, stream: int) -> None:
+        rows, low, floor = index.segment_rows, int(index.table[stream, LOW]), int(index.table[stream, FLOOR])
+        slots, old_low = self._slots[stream], int(self._seen[stream, 2])
+        for _ in range(min(len(slots), (low - old_low) // rows)):
+            slot = slots.pop(0)
+            self._tree.clear(slot * rows, rows)
+            self._views.pop(slot, None)
+        if slots:
+            for position in range(max(low, int(self._seen[stream, 3])) // rows * rows, floor, rows):
+                ordinal = (position - low) // rows
+                if 0 <= ordinal < len(slots):
+                    self._tree.clear(slots[ordinal] * rows, min(rows, floor - position))
+
+    def _note_slots(self, index: Index, stream: int) -> None:
+        slots, rows, low = self._slots[stream], index.segment_rows, int(index.table[stream, LOW])
+        for ordinal, slot in enumerate(index.slots(stream).tolist()[len(slots) :], len(slots)):
+            if slot >= len(self._where):
+                more = max(slot + 1, len(self._where) * 9 // 8) - len(self._where)
+                self._where = np.concatenate([self._where, np.zeros((more, 2), np.int64)])
+                self._bases = np.concatenate([self._bases, np.zeros(more, np.int64)])
+                self._tree.grow(len(self._where) * rows)
+            slots.append(slot)
+            self._where[slot] = stream, low + ordinal * rows
+
+    def _take_in(self, index: Index, stream: int) -> None:
+        """Have steps that are new enter with the largest priority, but for those that have one."""
+        table, rows = index.table, index.segment_rows
+        head, low = int(table[stream, HEAD]), int(table[stream, LOW])
+        position = max(int(self._next[stream]), int(table[stream, FLOOR]))
+        # A sequence that ends at the newest row may be an episode's last: that is known when the episode has ended.
+        until = head if self._length == 1 else head - self._length + int(table[stream, ENDED])
+        while position < until:
+            ordinal = (position - low) // rows
+            slot, offset = self._slots[stream][ordinal], (position - low) % rows
+            count = min(until - position, rows - offset)
+            eligible = np.empty(count, np.bool_)
+            _find_starts(table, stream, position, self._length, self._period, eligible)
+            raw = self._view(slot)[offset : offset + count]
+            raw[eligible & ~(raw > 0)] = self._largest
+            self._tree.fill(slot * rows + offset, np.where(eligible, self._weights(raw), 0))
+            position += count
+        self._next[stream] = max(position, int(self._next[stream]))
+
+    def _view(self, slot: int) -> Float32:
+        view = self._views.get(slot)
+        if view is None:
+            assert self._segments is not None
+            view = self._views[slot] = self._segments.values(slot)
+            self._bases[slot] = view.ctypes.data
+        return view
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: with it, the same steps, and the same priorities, the next batches are the same."""
+        return super().state_dict() | {"beta": self.beta, "largest": self._largest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that `state_dict` returned."""
+        try:
+            beta, largest = float(state["beta"]), float(state["largest"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("the state of a Prioritized sampler has 'beta' and 'largest', too") from error
+        if not 0 <= beta <= 1 or not 0 < largest < np.inf:
+            raise InputError(f"the state of a Prioritized sampler is damaged: beta {beta}, largest {largest}")
+        super().load_state_dict(state)
+        self.beta, self._largest = beta, largest
+
+
+@compiled
+def _find_starts(table: Any, stream: int, first: int, length: int, period: int, found: Any) -> None:
+    """Tell which positions from `first` on are steps, or starts of sequences."""
+    starts, episodes = table[stream, STARTS], table[stream, EPISODES]
+    low, high = np.int64(0), episodes
+    while high - low > 1:
+        middle = (low + high) // 2
+        if load_i64(starts + 8 * middle) <= first:
+            low = middle
+        else:
+            high = middle
+    for i in range(found.shape[0]):
+        position = first + i
+        while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= position:
+            low += 1
+        if low + 1 < episodes:
+            end, ended = load_i64(starts + 8 * (low + 1)) - 1, True
+        else:
+            end, ended = table[stream, HEAD], table[stream, ENDED] != 0
+        last = position + length
+        on_grid = (position - load_i64(starts + 8 * low)) % period == 0
+        found[i] = last <= end and (on_grid or (ended and last == end))
+
+
+@compiled
+def _put(bases: Any, rows: Any, segment_rows: int, values: Any) -> None:
+    for i in range(rows.shape[0]):
+        slot = rows[i] // segment_rows
+        store_f32(bases[slot] + 4 * (rows[i] - slot * segment_rows), values[i])
