@@ -1,4 +1,4 @@
-"""Returns and advantages, backwards over the steps of one stream, block by block: as long as an episode may be, in bounded memory.
+"""Returns and advantages, backwards over the steps of one stream, block by block: an episode may be of any length.
 
 Generalized advantage estimation: Schulman et al., 2016, "High-dimensional continuous control using generalized advantage
 estimation". Blocks come from the newest to the oldest; a carry, 0.0 at first, goes from one to the next.

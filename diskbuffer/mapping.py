@@ -66,7 +66,7 @@ def map_steps(
                 array = as_array(name, values)
                 if array.shape[:1] != batch["steps"].shape:
                     raise InputError(
-                        f"{name}: the function must return a value for each step of its batch, {len(batch['steps'])}, found shape "
+                        f"{name}: the function must return a value for each of {len(batch['steps'])} steps, found shape "
                         f"{array.shape}"
                     )
                 columns.write(name, batch["steps"].cpu(), array)

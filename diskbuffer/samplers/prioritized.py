@@ -255,7 +255,7 @@ class Prioritized(Sampler):
         head, low = int(table[stream, HEAD]), int(table[stream, LOW])
         position = max(int(self._next[stream]), int(table[stream, FLOOR]))
         # A sequence that ends at the newest row may be an episode's last: that is known when the episode has ended.
-        until = head if self._length == 1 else head - self._length + int(table[stream, ENDED])
+        until = head - self._length + (1 if self._period == 1 else int(table[stream, ENDED]))
         while position < until:
             ordinal = (position - low) // rows
             slot, offset = self._slots[stream][ordinal], (position - low) % rows
