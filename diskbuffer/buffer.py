@@ -555,6 +555,28 @@ class ReplayBuffer:
         gained = None if values is None else out[1]
         return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], gained))
 
+    def tag(self, tag: str | None, steps: Any) -> int:
+        """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.
+
+        ``buffer.episodes.tag`` shows it, and the column ``tag`` has its number: ``buffer.tags[number - 1]``, 0 where there is
+        none.
+
+        Parameters
+        ----------
+        tag : str or None
+            "demonstration", "task 3", ...; 65,535 different ones at most.
+        steps : (n,) integers
+            One or more of each episode, such as ``buffer.episodes.start``. The episodes must be over.
+
+        Returns
+        -------
+        int
+            How many episodes were tagged.
+        """
+        with self._store.lock:
+            self._writing()
+            return self._derived.tag(tag, steps)
+
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
         self._check_open()
@@ -596,6 +618,11 @@ class ReplayBuffer:
     def columns(self) -> dict[str, Column]:
         """The columns, by path; ``is_last`` among them, which is written by the buffer itself."""
         return dict(self._store.layout.schema.columns)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that there are; the column ``tag`` has their numbers, from 1 on."""
+        return self._store.layout.tags
 
     @property
     def episodes(self) -> Episodes:

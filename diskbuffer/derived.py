@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.advantages import advantages, returns_to_go
+from diskbuffer.episodes import TAG
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.index import FLOOR, HEAD, LOW, Index
+from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.native import address_of, compiled, memcpy
 from diskbuffer.reader import Reader, step_names
 from diskbuffer.recording.inputs import fit
@@ -109,6 +110,32 @@ class DerivedColumns:
             targets = bases[which] + rows % size * column.row_bytes
             _scatter(np.ascontiguousarray(array[some]), column.row_bytes, targets)
         return int(some.sum())
+
+    def tag(self, tag: str | None, steps: Any) -> int:
+        """Tag the episodes that steps lie in; return how many those are."""
+        if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
+            raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
+        names, index = step_names(steps), self._reader.index
+        self.ensure(TAG, Column((), "uint16"))
+        with self._store.lock:
+            streams, positions = names % len(index.table), names // len(index.table)
+            starts, ends = index.episodes_of(streams, positions)
+            running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
+            if (starts < 0).any() or running.any():
+                bad = names[(starts < 0) | running][0]
+                raise InputError(
+                    f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
+                )
+            if len(self._store.layout.tags) >= 2**16 - 1:
+                raise InputError("a store has 65,535 different tags at most; keep numbers in a column of your own")
+            number = 0 if tag is None else self._store.add_tag(tag)
+            size = self._store.layout.segment_rows
+            episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
+            for stream, first, end in episodes.T.tolist():
+                for begin in range(first // size * size, end, size):
+                    slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
+                    self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)] = number
+            return int(episodes.shape[1])
 
     def open(self, name: str, column: Column) -> Segments:
         """Return a column for a sampler to keep."""

@@ -1,31 +1,40 @@
-"""The episodes that a buffer holds, as columns."""
+"""The episodes that a buffer holds, as columns: to look at, to filter, and to sample from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import InputError
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.store.store import Store
 
+Int64 = npt.NDArray[np.int64]
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
+TAG = "tag"  # the column of tags: numbers of names, from 1 on
 
 
 class Episode(NamedTuple):
-    """One episode: its stream, the step it starts with, how many steps are there, and how it ended."""
+    """One episode: its stream, the step it starts with, how many steps are there, how it ended, and its tag."""
 
     stream: int
     start: int
     length: int
     ending: str
+    tag: str
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """All episodes of which a step can be sampled, stream after stream, as columns of equal length.
+    """Episodes of which a step can be sampled, stream after stream, as columns of equal length.
+
+    Index it as an array: ``episodes[3]`` is one, ``episodes[episodes.length > 100]`` are some, which samplers take as
+    ``episodes=``.
 
     Attributes
     ----------
@@ -36,51 +45,101 @@ class Episodes:
         Steps that can be sampled.
     ending : (n,) str
         "terminated", "truncated" (both, then "terminated"), "cut off", or "running".
+    tag : (n,) str
+        As `ReplayBuffer.tag` gave it, else "".
     """
 
-    stream: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
+    stream: Int64
+    start: Int64
+    length: Int64
     ending: npt.NDArray[np.str_]
+    tag: npt.NDArray[np.str_]
+    _sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]] = field(repr=False, compare=False)
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Sums of the rewards that are there, (n, ...) float64, NaN where an episode was evicted since. Reads all of them."""
+        return self._sum_rewards(self)
 
     def __len__(self) -> int:
         return len(self.stream)
 
-    def __getitem__(self, n: int) -> Episode:
-        return Episode(int(self.stream[n]), int(self.start[n]), int(self.length[n]), str(self.ending[n]))
+    @overload
+    def __getitem__(self, which: int | np.integer[Any]) -> Episode: ...
+
+    @overload
+    def __getitem__(self, which: slice | npt.NDArray[Any] | list[Any]) -> Episodes: ...
+
+    def __getitem__(self, which: Any) -> Episode | Episodes:
+        columns = (self.stream, self.start, self.length, self.ending, self.tag)
+        try:
+            n = operator.index(which)
+        except TypeError:
+            try:
+                stream, start, length, ending, tag = (column[which] for column in columns)
+                return Episodes(stream, start, length, ending, tag, self._sum_rewards)
+            except (IndexError, TypeError) as error:
+                raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
+        return Episode(*(column[n].item() for column in columns))
 
 
-def list_episodes(store: Store, index: Index) -> Episodes:
+def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
-    columns: list[list[npt.NDArray[np.generic]]] = [[], [], [], []]
-    for stream in range(store.layout.streams):
+    streams = store.layout.streams
+    names = np.array(["", *store.layout.tags])
+    columns: list[list[Any]] = [[], [], [], [], []]
+    for stream in range(streams):
         head = int(index.table[stream, HEAD])
         starts = np.maximum(index.starts(stream), index.table[stream, FLOOR])
         ends = np.append(starts[1:] - 1, head) if len(starts) else starts
         some = ends > starts
         starts, ends = starts[some], ends[some]
-        flags = {name: _at(store, index, stream, ends - 1, name) for name in ("terminated", "truncated")}
         ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
-        ending[flags["truncated"]], ending[flags["terminated"]] = TRUNCATED, TERMINATED
+        ending[_at(store, index, stream, ends - 1, "truncated")] = TRUNCATED
+        ending[_at(store, index, stream, ends - 1, "terminated")] = TERMINATED
         if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
             ending[-1] = RUNNING
-        streams = store.layout.streams
-        for column, values in zip(
-            columns, (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending), strict=True
-        ):
+        tags = np.zeros(len(starts), np.int64)
+        if TAG in store.layout.derived:
+            tags = np.minimum(_at(store, index, stream, starts, TAG), len(names) - 1)
+        found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
+        for column, values in zip(columns, found, strict=True):
             column.append(values)
-    stream_, start, length, ending_ = (np.concatenate(column) for column in columns)
-    return Episodes(stream_, start, length, ending_)
+    stream_, start, length, ending_, tag = (np.concatenate(column) for column in columns)
+    return Episodes(stream_, start, length, ending_, tag, sum_rewards)
 
 
-def _at(store: Store, index: Index, stream: int, positions: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.bool_]:
-    """Read a flag at positions of a stream, in ascending order."""
+def sum_rewards(store: Store, index: Index, episodes: Episodes) -> npt.NDArray[np.float64]:
+    """Sum up the rewards of episodes; the store's lock must be held."""
+    path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
+    rows, streams = index.segment_rows, store.layout.streams
+    sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
+    firsts = episodes.start // streams
+    there, _ = index.episodes_of(episodes.stream, firsts)
+    sums[there < 0] = np.nan
+    for stream in range(streams):
+        mine = np.flatnonzero((episodes.stream == stream) & (there >= 0))
+        mine = mine[np.argsort(firsts[mine], kind="stable")]
+        begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
+        low = int(index.table[stream, LOW])
+        for ordinal in range(int(begins[0]) // rows, int(ends[-1] - 1) // rows + 1) if len(mine) else ():
+            first = ordinal * rows
+            here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
+            if here.start >= here.stop:
+                continue
+            values = store.values(path, int(index.slots(stream)[ordinal - low // rows])).astype(np.float64)
+            total = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
+            low_, high = np.maximum(begins[here], first) - first, np.minimum(ends[here], first + rows) - first
+            sums[mine[here]] += total[high] - total[low_]
+    return sums
+
+
+def _at(store: Store, index: Index, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
+    """Read a flat column at positions of a stream, in ascending order."""
     rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
-    found = np.zeros(len(positions), np.bool_)
+    found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
     for segment in np.unique(positions // rows):
         here = positions // rows == segment
-        slot = int(index.slots(stream)[segment - first])
-        store.maps.ensure([slot])
-        values = store.maps.get(name, slot).array(np.bool_, (rows,))
+        values = store.values(name, int(index.slots(stream)[segment - first]))
         found[here] = values[positions[here] % rows]
     return found

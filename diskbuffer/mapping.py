@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from diskbuffer.derived import DerivedColumns, as_array
@@ -101,9 +101,9 @@ def _bar(total: int, initial: int, shown: bool) -> Any:
     return _NoBar()
 
 
-def names_of(out: str | Iterable[str]) -> tuple[str, ...]:
+def names_of(out: str | Sequence[str]) -> tuple[str, ...]:
     """Return the columns to write to, as a user named them."""
-    names = (out,) if isinstance(out, str) else tuple(out)
+    names = tuple(out) if isinstance(out, list | tuple) else (out,)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InputError(f"out must be a column's name, or several different ones, found {out!r}")
     return names

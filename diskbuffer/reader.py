@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.episodes import Episodes, list_episodes
+from diskbuffer.episodes import Episodes, list_episodes, sum_rewards
 from diskbuffer.errors import InputError
 from diskbuffer.form import Draw, Form, Steps
 from diskbuffer.gather.arrays import Arrays, Batch, Request
@@ -106,10 +106,19 @@ class Reader:
         with self._store.lock:
             for _ in range(_TRIES):
                 try:
-                    return list_episodes(self._store, self.index)
+                    return list_episodes(self._store, self.index, self._sum_rewards)
                 except SlotMovedError:
                     self.refresh()
-            return list_episodes(self._store, self.index)
+            return list_episodes(self._store, self.index, self._sum_rewards)
+
+    def _sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+        with self._store.lock:
+            for _ in range(_TRIES):
+                try:
+                    return sum_rewards(self._store, self.index, episodes)
+                except SlotMovedError:
+                    self.refresh()
+            return sum_rewards(self._store, self.index, episodes)
 
     @property
     def lock(self) -> threading.RLock:

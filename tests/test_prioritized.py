@@ -57,13 +57,14 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
     with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
         feed = feeder(world, buffer)
         feed.add(60)
-        check(buffer, sampler, 1.0)
+        largest = 1.0
+        check(buffer, sampler, largest)
         for round_ in range(5):
             steps = rng.choice(steps_of(buffer), 60)
             new = rng.random(60) * 3 * (round_ + 1)
             assert sampler.update(torch.from_numpy(steps), torch.from_numpy(new)) == 60
             model.update(zip(steps.tolist(), new.astype(np.float32).tolist(), strict=True))
-            largest = max(1.0, *model.values()) if not round_ else max(largest, *new.tolist())
+            largest = max(largest, *new.tolist())
             feed.add(17)
             check(buffer, sampler, largest)
         state = json.loads(json.dumps(sampler.state_dict()))

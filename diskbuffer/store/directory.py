@@ -76,6 +76,11 @@ def grow(files: Files, layout: Layout, slots: int) -> None:
     for path, metadata in layout.arrays(slots).items():
         if not path.startswith(TAIL) and metadata["node_type"] == "array":
             files.replace_contents(f"{path}/zarr.json", encode_json(metadata))
+    write_group(files, layout, slots)
+
+
+def write_group(files: Files, layout: Layout, slots: int) -> None:
+    """Replace the group's own file."""
     files.replace_contents("zarr.json", encode_json(layout.root(slots)))
 
 
@@ -83,7 +88,7 @@ def add_column(files: Files, layout: Layout, slots: int, path: str) -> None:
     """Add the metadata of a column that the layout has and the store has not. The group's file comes last, and settles it."""
     files.make_directory(path)
     files.replace_contents(f"{path}/zarr.json", encode_json(layout.arrays(slots)[path]))
-    files.replace_contents("zarr.json", encode_json(layout.root(slots)))
+    write_group(files, layout, slots)
 
 
 def tail_file(layout: Layout, path: str) -> str:

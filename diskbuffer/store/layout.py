@@ -98,6 +98,7 @@ class Layout:
     frame_stack: int = 1
     padding: str = "first"
     autoreset: str = "disabled"
+    tags: tuple[str, ...] = ()  # names of what is numbered, from 1 on, in the column "tag"
 
     @cached_property
     def packed(self) -> tuple[str, ...]:
@@ -162,6 +163,7 @@ class Layout:
             "codec": dict(zip(("cname", "clevel"), codec.SEALED, strict=True)),
             "chunk_rows": dict(self.chunks_of),
             "tail_rows": self.tail_rows,
+            "tags": list(self.tags),
             "columns": self.schema.to_attributes(),
         }
 
@@ -188,6 +190,7 @@ class Layout:
                 int(found["frame_stack"]),
                 str(found["padding"]),
                 str(found["autoreset"]),
+                tuple(str(tag) for tag in found["tags"]),
             )
             rows = layout.segment_rows
             sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0

@@ -72,6 +72,7 @@ class Store:
     def reread(self) -> None:
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
         layout, slots = directory.read_metadata(self.root)
+        self.layout = dataclasses.replace(self.layout, tags=layout.tags)
         if len(layout.schema) > len(self.layout.schema):
             self.layout = layout
             self.maps.take_columns(layout)
@@ -138,6 +139,14 @@ class Store:
         directory.add_column(self.files, layout, self.table.slots, name)
         self.layout = layout
         self.maps.take_columns(layout)
+
+    def add_tag(self, tag: str) -> int:
+        """Return the number of a tag, a new one if need be."""
+        if tag not in self.layout.tags:
+            layout = dataclasses.replace(self.layout, tags=(*self.layout.tags, tag))
+            directory.write_group(self.files, layout, self.table.slots)
+            self.layout = layout
+        return self.layout.tags.index(tag) + 1
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""

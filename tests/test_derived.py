@@ -1,0 +1,398 @@
+"""Columns that are written back: ordinary Zarr arrays, sampled at once, evicted with their steps, resumed after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorstore
+import torch
+
+import diskbuffer as db
+from tests.conftest import steps_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+
+def value_of(steps: Any) -> Any:
+    return (np.asarray(steps) * 7 % 1001).astype(np.float32)
+
+
+def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reopening(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20)
+    with world.open(tmp_path / "store", 150, segment_rows=16, frame_stack=2) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(60)
+        loop = iter(buffer.loader(16, db.Uniform(1), threads=2))
+        assert "value" not in next(loop)
+        steps = np.random.default_rng(0).permutation(steps_of(buffer))
+        assert buffer.write("value", steps[:70], value_of(steps[:70])) == 70
+        for _ in range(8):  # those that were settled before lack it; the others do not
+            batch = next(loop)
+            world.check_batch(batch, 2)
+        assert "value" in batch
+        loop.close()  # type: ignore[attr-defined]
+        known = set(steps[:70].tolist())
+        for _ in range(4):
+            at = steps_of(buffer)
+            batch = buffer.at(at)
+            expected = np.where(np.isin(at, list(known)), value_of(at), 0)
+            np.testing.assert_array_equal(batch["value"].numpy(), expected)
+            np.testing.assert_array_equal(buffer.sample(64, db.Slices(3))["value"].shape, (64, 3))
+            feed.add(30)  # which knows nothing of the column
+        assert buffer.write("value", torch.from_numpy(steps), torch.from_numpy(value_of(steps))) < len(steps)  # some are gone
+        at = steps_of(buffer)
+        buffer.write("value", at, value_of(at))
+        buffer.flush()
+    with world.open(tmp_path / "store") as buffer:
+        at = steps_of(buffer)
+        np.testing.assert_array_equal(buffer.at(at)["value"].numpy(), value_of(at))
+        assert buffer.columns["value"] == db.Column((), "float32")
+        feeder(world, buffer).add(40)
+        world.check(buffer)
+        slots = np.fromfile(tmp_path / "store" / "_segments" / "length" / "c.0", np.int64)
+        files = {int(file.name.split(".")[1]) for file in (tmp_path / "store" / "value").glob("c.*")}
+        assert files <= set(np.flatnonzero(slots).tolist()), "files of evicted segments go with them"
+        rows = buffer.zarr["value"][:]  # type: ignore[index]
+        assert set(value_of(at).tolist()) - {0.0} <= {*np.asarray(rows).tolist(), *value_of(at).tolist()}
+
+
+def test_other_zarr_tools_read_it_also_where_nothing_was_written(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(60)
+        steps = steps_of(buffer)[40:50]  # n_envs is 1: names are positions
+        buffer.write("embedding", steps, np.tile(steps[:, None], (1, 3)).astype(np.float32))
+        expected = np.zeros((len(np.asarray(buffer.zarr["reward"])), 3), np.float32)
+        expected[steps] = steps[:, None]
+        np.testing.assert_array_equal(np.asarray(buffer.zarr["embedding"]), expected)
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "store" / "embedding")}}
+        np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), expected)
+
+
+def test_a_reader_sees_it_after_refreshing(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(60)
+        steps = steps_of(buffer)
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            assert "value" not in reader.sample(4)
+            buffer.write("value", steps[:20], value_of(steps[:20]))
+            assert "value" not in reader.sample(4)
+            reader.refresh()
+            np.testing.assert_array_equal(reader.at(steps[:20])["value"].numpy(), value_of(steps[:20]))
+            assert not reader.at(steps[20:])["value"].any()
+            buffer.write("value", steps, value_of(steps))
+            reader.refresh()
+            np.testing.assert_array_equal(reader.at(steps)["value"].numpy(), value_of(steps))
+            with pytest.raises(db.ReadOnlyError):
+                reader.write("value", steps, value_of(steps))
+
+
+def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store", 40, segment_rows=8) as buffer:
+        feeder(world, buffer).add(70)
+        steps = steps_of(buffer)
+        last = int(steps[-1]) + 1
+        cases: list[tuple[str, Any, Any, str]] = [
+            ("reward", steps, value_of(steps), "recorded"),
+            ("obs", steps, value_of(steps), "recorded"),
+            ("steps", steps, value_of(steps), "name"),
+            ("a/b", steps, value_of(steps), "nested"),
+            ("_x", steps, value_of(steps), "underscore"),
+            ("x", steps, value_of(steps)[1:], "value for each"),
+            ("x", steps, np.full(len(steps), np.nan), "NaN"),
+            ("x", steps, ["a"] * len(steps), "dtype"),
+            ("x", [last], [1.0], "never added"),
+            ("x", [-1], [1.0], "never added"),
+            ("x", [0.5], [1.0], "integers"),
+            ("x", steps[:0].reshape(0, 2), [], "integers"),
+        ]
+        before = sorted(str(p) for p in (tmp_path / "store").rglob("*") if "_x" not in str(p))
+        for name, at, values, message in cases:
+            with pytest.raises(db.InputError, match=message):
+                buffer.write(name, at, values)
+        assert set(buffer.columns) - {"x"} == {*world.columns, "reward", "terminated", "truncated", "is_last"}
+        assert [p for p in before if "/x" not in p] == before
+        buffer.write("value", steps, value_of(steps))
+        for values in (value_of(steps).astype(np.float64), np.tile(value_of(steps)[:, None], (1, 2)), value_of(steps) > 0):
+            with pytest.raises(db.SchemaError, match=r"'value' is there as float32\[\]"):
+                buffer.write("value", steps, values)
+        np.testing.assert_array_equal(buffer.at(steps)["value"].numpy(), value_of(steps))
+
+
+# map
+
+
+def test_map_writes_what_a_function_makes_of_every_step(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20)
+    with world.open(tmp_path / "store", segment_rows=16, frame_stack=2) as buffer:
+        feeder(world, buffer).add(90)
+        n = buffer.map(lambda b: (b["reward"] * 2, b["next_obs"].float().mean((1, 2, 3))), 32, ("double", "mean"), progress=True)
+        assert n == 180
+        batch = buffer.at(steps_of(buffer))
+        np.testing.assert_array_equal(batch["double"].numpy(), batch["reward"].numpy() * 2)
+        np.testing.assert_allclose(batch["mean"].numpy(), batch["next_obs"].float().mean((1, 2, 3)).numpy())
+        assert not (tmp_path / "store" / "double" / "map.json").exists()
+        for function, message in (
+            (lambda b: b["reward"][1:], "value for each"),
+            (lambda b: (b["reward"], b["reward"]), "value for each"),
+            (lambda b: b["reward"].double(), "'double' is there"),
+            (lambda b: None, "double"),
+        ):
+            with pytest.raises(db.InputError, match=message):
+                buffer.map(function, 32, "double", progress=False)
+        for out in ("reward", (), ("a", "a"), 3):
+            with pytest.raises(db.InputError):
+                buffer.map(lambda b: b["reward"], 32, out, progress=False)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(buffer.at(steps_of(buffer))["double"].numpy(), batch["double"].numpy())
+
+
+def test_an_interrupted_map_goes_on_where_it_was(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diskbuffer.mapping._NOTED_EVERY", 0.0)
+    world = experience(2, 20, (9,))
+    seen: list[list[int]] = []
+
+    def function(batch: Any) -> Any:
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        seen.append(batch["steps"].tolist())
+        return batch["reward"]
+
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(90)
+        steps = steps_of(buffer).tolist()
+        with pytest.raises(KeyboardInterrupt):
+            buffer.map(function, 16, "copy", progress=False)
+        feed.add(20)
+    with world.open(tmp_path / "store") as buffer:
+        seen.append([])
+        assert buffer.map(function, 16, "copy", resume=True, progress=False) == 180 - 5 * 16
+        assert [step for some in seen for step in some] == steps
+        seen.append([])
+        assert buffer.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220  # none was interrupted
+        (tmp_path / "store" / "copy" / "map.json").write_text('{"frozen": [[0]], "steps": 5, "at": 9}')
+        assert buffer.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220
+
+
+KILLED = """
+import sys, time, os
+import numpy as np
+import diskbuffer as db
+import diskbuffer.mapping
+diskbuffer.mapping._NOTED_EVERY = 0.0
+buffer = db.ReplayBuffer(sys.argv[1])
+done = 0
+def function(batch):
+    global done
+    done += len(batch["steps"])
+    print(done, flush=True)
+    time.sleep(0.005)
+    return batch["action"].float() * 3
+buffer.map(function, 16, "triple", resume=True, progress=False)
+print("end", flush=True)
+buffer.close()
+"""
+
+
+def test_a_killed_map_is_resumed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(800)
+    total, rounds, line = 0, 0, ""
+    while line != "end":
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            n = 0
+            for line in map(str.strip, process.stdout):
+                n = int(line) if line != "end" else n
+                if n > 600 and line != "end":
+                    os.kill(process.pid, signal.SIGKILL)
+                    break
+        total, rounds = total + n, rounds + 1
+    assert rounds > 1
+    assert 1600 <= total < 1600 + rounds * 5 * 16, "what was done before a kill is not done again"
+    with world.open(tmp_path / "store") as buffer:
+        batch = buffer.at(steps_of(buffer))
+        np.testing.assert_array_equal(batch["triple"].numpy(), batch["action"].numpy() * 3)
+        world.check(buffer)
+
+
+# Returns and advantages
+
+
+def by_hand(buffer: db.ReplayBuffer, gamma: float, lam: float, values: bool) -> tuple[Any, Any]:
+    """Compute returns and advantages with the plainest loop."""
+    returns, advantages = {}, {}
+    episodes = buffer.episodes
+    for n in range(len(episodes)):
+        start, length, ending = episodes.start[n], episodes.length[n], episodes.ending[n]
+        steps = start + buffer.n_envs * np.arange(length)
+        batch = buffer.at(steps)
+        reward = batch["reward"].numpy().astype(float)
+        value, following = (batch[k].numpy().astype(float) if values else np.zeros(length) for k in ("value", "next_value"))
+        behind = 0.0 if ending == "terminated" else following[-1]
+        gained, total = 0.0, behind
+        for t in range(length - 1, -1, -1):
+            after = behind if t == length - 1 else following[t]
+            gained = reward[t] + gamma * after - value[t] + gamma * lam * gained
+            total = reward[t] + gamma * total
+            advantages[steps[t]] = gained
+            returns[steps[t]] = gained + value[t] if values else total
+    names = steps_of(buffer).tolist()
+    return [returns[s] for s in names], [advantages[s] for s in names]
+
+
+@pytest.mark.parametrize("segment_rows", [8, 64, 1024])
+@pytest.mark.parametrize("cut", [False, True])
+def test_returns_and_advantages_are_those_of_a_plain_loop(
+    segment_rows: int, cut: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 40, (9,))
+    with world.open(tmp_path / "store", 200, segment_rows=segment_rows) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(131)
+        if cut:
+            buffer.cut_off(1)
+        steps = steps_of(buffer)
+        buffer.returns_and_advantages(0.9, values=None, next_values=None, out=("plain", ""))
+        np.testing.assert_allclose(buffer.at(steps)["plain"].numpy(), by_hand(buffer, 0.9, 1.0, False)[0], rtol=1e-5)
+        rng = np.random.default_rng(0)
+        for name in ("value", "next_value"):
+            buffer.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
+        assert buffer.returns_and_advantages(0.9, 0.8) == len(steps)
+        batch = buffer.at(steps)
+        returns, advantages = by_hand(buffer, 0.9, 0.8, True)
+        np.testing.assert_allclose(batch["advantage"].numpy(), advantages, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batch["return"].numpy(), returns, rtol=1e-4, atol=1e-4)
+
+
+def test_advantages_are_those_of_stable_baselines(tmp_path: Path) -> None:
+    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    from gymnasium import spaces
+
+    rng, steps, n_envs = np.random.default_rng(1), 60, 3
+    space = spaces.Box(-1, 1, (2,), np.float32)
+    rollout = buffers.RolloutBuffer(steps, space, spaces.Discrete(2), "cpu", 0.95, 0.99, n_envs)
+    rollout.reset()
+    values = rng.normal(size=(steps + 1, n_envs)).astype(np.float32)
+    rewards = rng.normal(size=(steps, n_envs)).astype(np.float32)
+    done = rng.random((steps, n_envs)) < 0.1
+    terminated = done & (rng.random((steps, n_envs)) < 0.5)
+    last_values = rng.normal(size=(steps, n_envs)).astype(np.float32)  # of the observations that episodes were truncated at
+    obs = rng.normal(size=(steps + 1, n_envs, 2)).astype(np.float32)
+    starts = np.ones(n_envs)
+    for t in range(steps):
+        reward = rewards[t] + 0.99 * last_values[t] * (done & ~terminated)[t]  # as OnPolicyAlgorithm does
+        rollout.add(obs[t], np.zeros((n_envs, 1)), reward, starts, torch.from_numpy(values[t]), torch.zeros(n_envs))
+        starts = done[t].astype(float)
+    rollout.compute_returns_and_advantage(torch.from_numpy(values[-1]), done[-1])
+    columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=n_envs, autoreset="disabled") as buffer:
+        following = np.where(done, last_values, values[1:])
+        for env in range(n_envs):
+            final = np.where(done[:, env, None], obs[:-1, env] + 5, obs[1:, env])
+            truncated = (done & ~terminated)[:, env]
+            action = np.zeros(steps, int)
+            buffer.extend(obs[:-1, env], action, rewards[:, env], final, terminated[:, env], truncated, env=env)
+        at = steps_of(buffer)
+        found = np.asarray(buffer.at(at)["obs"])[:, 0]
+        order = [tuple(np.argwhere(obs[:-1, :, 0] == x)[0]) for x in found]
+        buffer.write("value", at, np.array([values[p] for p in order]))
+        buffer.write("next_value", at, np.array([following[p] for p in order]))
+        buffer.returns_and_advantages(0.99, 0.95)
+        batch = buffer.at(at)
+        np.testing.assert_allclose(batch["advantage"].numpy(), [rollout.advantages[p] for p in order], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batch["return"].numpy(), [rollout.returns[p] for p in order], rtol=1e-4, atol=1e-4)
+
+
+def test_bad_input_to_advantages_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store") as buffer:
+        feeder(world, buffer).add(30)
+        for options, message in (
+            ({"gamma": 1.1}, "gamma"),
+            ({"gae_lambda": -1}, "gae_lambda"),
+            ({"values": "v"}, "column 'v'"),
+            ({"values": "action", "next_values": "action"}, "column 'action'"),
+            ({"values": "reward", "next_values": None}, "next_values"),
+            ({"values": None, "next_values": None, "out": ("reward", "")}, "recorded"),
+        ):
+            with pytest.raises(db.InputError, match=message):
+                buffer.returns_and_advantages(**options)
+
+
+# Episodes: returns and tags
+
+
+def test_episodes_have_returns_and_tags_and_can_be_filtered(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 150, segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(131)
+        episodes = buffer.episodes
+        for n, total in enumerate(episodes.returns):
+            stream, start, length, _, tag = episodes[n]
+            positions = start // 2 + np.arange(length)
+            assert total == pytest.approx(world.rewards(stream, positions).sum())
+            assert tag == ""
+        over = episodes[episodes.ending != "running"]
+        best = over[over.returns > np.median(over.returns)]
+        assert 0 < len(best) < len(over)
+        assert buffer.tag("best", best.start) == len(best)
+        assert buffer.tag("long ones", np.repeat(over.start[-1:], 3) + 2) == 1
+        assert buffer.tags == ("best", "long ones")
+        now = buffer.episodes
+        tagged = now[now.tag == "best"]
+        assert set(tagged.start.tolist()) == set(best.start.tolist()) - {int(over.start[-1])}
+        batch = buffer.sample(200, db.Uniform(episodes=tagged))
+        assert (batch["tag"] == 1).all()
+        for steps, message in (
+            ([int(now.start[now.ending == "running"][0])], "not over"),
+            ([10**9], "never added"),
+            ([0.5], "integers"),
+        ):
+            with pytest.raises(db.InputError, match=message):
+                buffer.tag("x", steps)
+        for bad in ("", 3, "x" * 300):
+            with pytest.raises(db.InputError, match="tag"):
+                buffer.tag(bad, over.start)  # type: ignore[arg-type]
+        assert buffer.tags == ("best", "long ones")
+        buffer.tag(None, over.start[-1:])
+        assert "long ones" not in buffer.episodes.tag
+        with pytest.raises(db.InputError, match="selected"):
+            episodes[np.zeros(3, bool)]
+        with pytest.raises(db.InputError, match="no episodes"):
+            db.Uniform(episodes=episodes[episodes.length > 100])
+        with pytest.raises(db.InputError, match=r"buffer\.episodes"):
+            db.Slices(3, episodes=[1, 2])
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            np.testing.assert_array_equal(reader.episodes.tag, buffer.episodes.tag)
+            np.testing.assert_allclose(reader.episodes.returns, buffer.episodes.returns)
+        feed.add(40)
+        assert np.isnan(episodes.returns).any()
+    with world.open(tmp_path / "store") as buffer:
+        kept = buffer.episodes
+        assert set(kept.tag.tolist()) == {"", "best"}
+        assert set(kept.start[kept.tag == "best"].tolist()) >= {int(s) for s in tagged.start if s in kept.start}

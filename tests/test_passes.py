@@ -1,0 +1,87 @@
+"""Passes over everything, in order and shuffled: nothing skipped, nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from tests.conftest import steps_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("merge_last", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 32, 100, 1000])
+def test_every_step_comes_once(
+    shuffle: bool, merge_last: bool, size: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 80, segment_rows=8, frame_stack=2) as buffer:
+        feeder(world, buffer).add(73)
+        steps = steps_of(buffer)
+        batches = buffer.batches(size, shuffle, merge_last, seed=1)
+        sizes, found = [], []
+        for batch in batches:
+            world.check_batch(batch, 2)
+            sizes.append(len(batch["steps"]))
+            found += batch["steps"].tolist()
+        assert len(batches) == len(sizes)
+        assert all(n == size for n in sizes[:-1])
+        if merge_last:
+            assert size <= sizes[-1] < 2 * size or sizes == [len(steps)]
+        else:
+            assert sizes[-1] <= size
+        assert (found == steps.tolist()) != shuffle
+        assert sorted(found) == sorted(steps.tolist())
+        again = [step for batch in batches for step in batch["steps"].tolist()]
+        assert again == found
+        other = [step for batch in buffer.batches(size, True) for step in batch["steps"].tolist()]
+        assert other != found
+        assert sorted(other) == sorted(found)
+
+
+def test_what_is_added_meanwhile_is_not_part_of_it_and_what_is_evicted_may_drop_out(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(110)
+        begin, found = steps_of(buffer), []
+        for batch in buffer.batches(8, shuffle=True, prefetch=2):
+            world.check_batch(batch)
+            found += batch["steps"].tolist()
+            feed.add(2)
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(begin.tolist())
+        assert set(found) >= set(begin.tolist()) & set(steps_of(buffer).tolist())
+        assert len(found) < len(begin)
+
+
+def test_an_empty_buffer_has_no_batches_and_bad_sizes_are_refused(tmp_path: Path, experience: type[Experience]) -> None:
+    with experience().open(tmp_path / "store") as buffer:
+        assert list(buffer.batches(8)) == []
+        assert len(buffer.batches(8)) == 0
+        with pytest.raises(db.InputError, match="batch_size"):
+            buffer.batches(0)
+        with pytest.raises(db.InputError, match="seed"):
+            buffer.batches(8, seed=-1)
+
+
+def test_a_reader_beside_a_writer_passes_over_what_it_sees(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(50)
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            feed.add(10)
+            found = np.concatenate([batch["steps"].numpy() for batch in reader.batches(16)])
+            assert len(found) == 100
