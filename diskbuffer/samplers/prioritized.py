@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Steps
-from diskbuffer.index import ENDED, EPISODES, FLOOR, HEAD, LOW, STARTS, Index
+from diskbuffer.index import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, Index
 from diskbuffer.native import compiled, load_i64, store_f32
 from diskbuffer.samplers.sampler import Sampler, Segments, at_least_one
 from diskbuffer.samplers.sum_tree import SumTree
@@ -185,17 +185,13 @@ class Prioritized(Sampler):
         with segments.lock:
             index = segments.index
             self._take_up(index)
-            streams, positions = names % len(index.table), names // len(index.table)
-            there = index.episodes_of(streams, positions)[0] >= 0
-            if not there.all():
-                streams, positions, raw = streams[there], positions[there], raw[there]
-            rows = index.rows_of(streams, positions)
+            rows = np.empty(len(names), np.int64)
+            if not _find_rows(index.table, index.segment_rows, names, rows):
+                rows, raw = rows[rows >= 0], raw[rows >= 0]
             known = self._tree.get(rows) > 0
-            if not known.all():  # no start of a sequence
+            if not known.all():  # no steps, or no starts of sequences
                 rows, raw = rows[known], raw[known]
             self._tree.set(rows, self._weights(raw))
-            for slot in set((rows // index.segment_rows).tolist()):
-                self._view(slot)  # so that it is mapped
             _put(self._bases, rows, index.segment_rows, raw)
             if raw.size:
                 self._largest = max(self._largest, float(raw.max()))
@@ -210,9 +206,9 @@ class Prioritized(Sampler):
         """Let go of what was evicted since the last draw, and take up what was added."""
         if self._segments is None:
             raise InputError("a Prioritized sampler draws from a buffer: give it to sample or loader")
-        now = index.table[:, [HEAD, ENDED, LOW, FLOOR]]
-        if np.array_equal(now, self._seen):
+        if not _has_changed(index.table, self._seen):
             return
+        now = index.table[:, [HEAD, ENDED, LOW, FLOOR]]
         first = not self._seen.any() and not self._views
         for stream in np.flatnonzero((now != self._seen).any(axis=1)).tolist():
             self._let_go(index, stream)
@@ -316,6 +312,31 @@ def _find_starts(table: Any, stream: int, first: int, length: int, period: int, 
         last = position + length
         on_grid = (position - load_i64(starts + 8 * low)) % period == 0
         found[i] = last <= end and (on_grid or (ended and last == end))
+
+
+@compiled
+def _has_changed(table: Any, seen: Any) -> bool:
+    changed = False
+    for stream in range(table.shape[0]):
+        changed |= table[stream, HEAD] != seen[stream, 0] or table[stream, ENDED] != seen[stream, 1]
+        changed |= table[stream, LOW] != seen[stream, 2] or table[stream, FLOOR] != seen[stream, 3]
+    return changed
+
+
+@compiled
+def _find_rows(table: Any, segment_rows: int, names: Any, rows: Any) -> bool:
+    """Find the rows in the store of steps by name, -1 where one is not there; return whether all are."""
+    streams, complete = table.shape[0], True
+    for i in range(names.shape[0]):
+        stream, position = names[i] % streams, names[i] // streams
+        rows[i] = -1
+        if table[stream, FLOOR] <= position < table[stream, HEAD]:
+            segment = position // segment_rows
+            slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
+            rows[i] = slot * segment_rows + position - segment * segment_rows
+        else:
+            complete = False
+    return complete
 
 
 @compiled

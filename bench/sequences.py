@@ -1,0 +1,156 @@
+"""64 sequences of 65 frames as tensors, beside TorchRL's SliceSampler from memory-mapped frames.
+
+    python -m bench.sequences --json FILE
+
+Real frames in episodes of 500; both hold the same and draw from the same starts, each with its own random numbers. Everything is
+in the page cache: TorchRL reads 1.4 GB, not compressed. Both get one loop of calls after the other, and the figure is a loop's
+seconds by its calls: with prefetching no single call tells what a batch costs. Needs 2 GB of disk, 4 GB of RAM, and for
+torch.compile a C++ compiler.
+
+TorchRL is tried with the settings that matter, and the fastest of this run counts. That is `compile=True`: its sampler reads each
+batch to look for flags, and the buffer reads it once more; compiled, the reading whose result nobody uses is dropped. Without,
+`prefetch` gains little, as torch's indexing takes all cores already. No difference beyond the noise: `end_key` or `ends` instead
+of `traj_key`, `slice_len` instead of `num_slices`, `strict_length=False`, `truncated_key=None`, `cache_values=False` (one
+pass over the episodes' numbers, 1 ms, at this size), other modes of torch.compile; `torch.set_num_threads(1)` is slower.
+
+Half of what remains is that torch indexes bytes one by one. Whoever stores the frames as 64-bit words, and views them as bytes
+afterwards, has them three times as fast; TorchRL neither does that nor tells of it, so it is shown and does not count.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import diskbuffer as db
+from bench.frames import COLUMNS, Frames, frames
+from bench.measure import Report, arguments, ratio
+
+SEQUENCES, LENGTH = 64, 64  # steps; a frame more
+ROWS = 500  # frames of an episode, one more than it has steps
+WORDS = "cached, compiled, frames as 64-bit words"
+EACH = 32  # calls in a loop
+PREFETCH = 2
+
+
+def fill(path: Path, pixels: Frames, seed: int) -> db.ReplayBuffer:
+    """Add episodes of 500 frames to a store."""
+    buffer = db.ReplayBuffer(path, capacity=2 * len(pixels), columns=COLUMNS, seed=seed)
+    action, reward = np.arange(ROWS - 1) % 6, np.ones(ROWS - 1, np.float32)
+    terminated = np.arange(ROWS - 1) == ROWS - 2
+    for first in range(0, len(pixels), ROWS):
+        episode = pixels[first : first + ROWS]
+        buffer.extend(obs=episode, action=action, reward=reward, terminated=terminated)
+    buffer.seal()
+    return buffer
+
+
+def fill_torchrl(path: Path, pixels: Any) -> Any:
+    """Put the same into a memory-mapped storage: single frames, and flat columns beside them, the last frame's too."""
+    from tensordict import TensorDict
+    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+
+    storage = LazyMemmapStorage(len(pixels), scratch_dir=str(path))
+    buffer = TensorDictReplayBuffer(storage=storage)
+    for first in range(0, len(pixels), 20 * ROWS):
+        part = torch.from_numpy(pixels[first : first + 20 * ROWS])
+        row = torch.arange(first, first + len(part))
+        done = (row % ROWS == ROWS - 1)[:, None]
+        columns = {"action": row % ROWS % 6, "reward": torch.ones(len(row)), "done": done, "episode": row // ROWS}
+        buffer.extend(TensorDict({"pixels": part, **columns}, [len(part)]))
+    return storage
+
+
+def torchrl(storage: Any, *, compile: bool = False, prefetch: int | None = None) -> Any:
+    """Return a buffer that samples from a storage."""
+    from torchrl.data import TensorDictReplayBuffer
+    from torchrl.data.replay_buffers.samplers import SliceSampler
+
+    sampler = SliceSampler(
+        num_slices=SEQUENCES, traj_key="episode", cache_values=True, truncated_key=None, init_key=None, compile=compile
+    )
+    return TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SEQUENCES * (LENGTH + 1), prefetch=prefetch)
+
+
+def agree(pixels: Frames, ours: dict[str, Any], theirs: Any) -> None:
+    """Make sure that both return whole sequences of the frames."""
+    rows = ours["steps"].numpy()[:, None] + np.arange(LENGTH + 1)
+    assert (ours["obs"].numpy() == pixels[rows[:, :-1]]).all(), "not the frames that were stored"
+    assert (ours["next_obs"].numpy() == pixels[rows[:, 1:]]).all(), "not the frames that were stored"
+    rows = theirs["index"].numpy().reshape(SEQUENCES, LENGTH + 1)
+    assert (np.diff(rows) == 1).all(), "not whole sequences"
+    assert (rows[:, 0] // ROWS == rows[:, -1] // ROWS).all(), "not whole sequences"
+    found = theirs["pixels"].view(torch.uint8).reshape(*rows.shape, 84, 84)
+    assert (found.numpy() == pixels[rows]).all(), "not the frames that were stored"
+
+
+def in_loops(rounds: int, competitors: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Time loops of the competitors in turn; return seconds a call."""
+    seconds: dict[str, list[float]] = {name: [] for name in competitors}
+    for _ in range(rounds):
+        for name, call in competitors.items():
+            time.sleep(0.2)  # until whoever prefetches has done so, and is idle
+            for _ in range(2 * PREFETCH + 2):  # what was prefetched meanwhile is gone
+                call()
+            begin = time.perf_counter()
+            for _ in range(EACH):
+                call()
+            seconds[name].append((time.perf_counter() - begin) / EACH)
+    return seconds
+
+
+def main() -> None:
+    """Run everything."""
+    args = arguments(__doc__.splitlines()[0])
+    report = Report("sequences", args.seed)
+    n, rounds = (12_000, 3) if args.quick else (200_000, 15)
+    pixels = frames(n)
+    torch.manual_seed(args.seed)
+    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+    try:
+        as_bytes = fill_torchrl(directory / "bytes", pixels)
+        as_words = fill_torchrl(directory / "words", pixels.reshape(n, -1).view(np.int64))
+        settings = {
+            "cached": torchrl(as_bytes),
+            f"cached, prefetch={PREFETCH}": torchrl(as_bytes, prefetch=PREFETCH),
+            "cached, compiled": torchrl(as_bytes, compile=True),
+            f"cached, compiled, prefetch={PREFETCH}": torchrl(as_bytes, compile=True, prefetch=PREFETCH),
+            WORDS: torchrl(as_words, compile=True),
+        }
+        with fill(directory / "store", pixels, args.seed) as buffer:
+            sampler = db.Slices(LENGTH, args.seed)
+            batches = iter(buffer.loader(SEQUENCES, db.Slices(LENGTH, args.seed + 1)))
+            competitors: dict[str, Callable[[], Any]] = {
+                "sample": lambda: buffer.sample(SEQUENCES, sampler),
+                "loader": lambda: next(batches),
+                **{name: theirs.sample for name, theirs in settings.items()},
+            }
+            for name in settings:
+                for _ in range(3):
+                    agree(pixels, competitors["sample"](), competitors[name]())
+            del pixels
+            times = in_loops(rounds, competitors)
+            batches.close()  # type: ignore[attr-defined]
+        for theirs in settings.values():
+            theirs.shutdown()
+    finally:
+        shutil.rmtree(directory)
+    report.times("diskbuffer: sample", times["sample"])
+    report.times("diskbuffer: loader", times["loader"])
+    for name in settings:
+        report.times(f"TorchRL: {name}", times[name])
+    fastest = min((name for name in settings if name != WORDS), key=lambda name: float(np.median(times[name])))
+    value = ratio(times[fastest], times["sample"])
+    report.row(f"times as fast as TorchRL ({fastest})", value, "x", "at least 3", value >= 3)
+    report.write(args.json)
+
+
+if __name__ == "__main__":
+    main()
