@@ -9,13 +9,13 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-PACKAGES = ("diskbuffer", "numpy", "torch", "zarr", "numcodecs", "numba", "stable-baselines3")
+PACKAGES = ("diskbuffer", "numpy", "torch", "zarr", "numcodecs", "numba", "stable-baselines3", "torchrl", "tianshou", "cpprb")
 
 
 def in_turn(
@@ -50,6 +50,13 @@ def quantiles(seconds: list[float], unit: float = 1e3) -> dict[str, float]:
     return {"median": round(median, 4), "p25": round(low, 4), "p75": round(high, 4), "n": len(seconds)}
 
 
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 class Report:
     """Collect rows with their targets, print them, and write them as JSON."""
 
@@ -58,7 +65,7 @@ class Report:
             "benchmark": name,
             "seed": seed,
             "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
-            "versions": {package: version(package) for package in PACKAGES},
+            "versions": {package: _version(package) for package in PACKAGES},
             "times": {},
             "rows": [],
         }

@@ -20,6 +20,7 @@ import diskbuffer as db
 from bench.measure import Report, arguments
 
 EPISODE, SLICES, LENGTH = 500, 256, 4
+AT_ONCE = 4096  # starts, in an epoch
 PART = 4_000_000  # steps, a multiple of EPISODE
 COLUMNS = {"obs": db.Column((), "int8"), "action": db.Column((), "int8")}
 Steps = dict[str, Any]
@@ -83,6 +84,7 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
                 added = time_draws(buffer, rounds, lambda: buffer.add(np.int8(0), 0, 0.0, np.int8(1), False, False))
                 report.times("the same, right after an add", added)
                 after = max(after, added, key=lambda seconds: float(np.median(seconds)))
+                epoch(report, buffer)
                 value = buffer.stats()["index_bytes"] / 1e6
                 report.row(f"RAM of the index, {n:,} steps", value, "MB", "at most 50", value <= 50)
     begin = time.perf_counter()
@@ -92,6 +94,34 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
     value = max(medians) / min(medians)
     report.row("the slowest draw against the fastest", value, "x", "at most 2", value <= 2)
     return after
+
+
+def anonymous() -> int:
+    """Return the bytes of RAM that this process has to itself."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in status if line.startswith("RssAnon")).split()[1])
+
+
+def epoch(report: Report, buffer: db.ReplayBuffer) -> None:
+    """Draw every start of a sequence once, without replacement, and watch the memory."""
+    index, sampler = buffer._reader.index, db.Slices(LENGTH, seed=0, replace=False)
+    _, firsts, _, lasts = index.locate_episodes(np.arange(index.episodes))
+    valid = np.maximum(lasts - firsts - LENGTH + 1, 0)
+    starts, expected = int(valid.sum()), int((valid * (2 * firsts + valid - 1) // 2).sum())
+    del firsts, lasts, valid
+    drawn = total = draws = most = before = 0
+    begin = time.perf_counter()
+    while drawn < starts:
+        found = sampler.draw(index, min(AT_ONCE, starts - drawn), sampler.generator(0))
+        sampler.advance()
+        drawn, total, draws = drawn + found.size, total + int(found.positions.sum()), draws + 1
+        if draws == 100:
+            before = anonymous()
+        if draws % 100 == 0:
+            most = max(most, anonymous())
+    assert total == expected, "not every start came once"
+    print(f"  {drawn:,} starts in {time.perf_counter() - begin:.0f} s")
+    report.row(f"memory of an epoch over {drawn:,} starts", (most - before) / 1e6, "MB", "at most 1", most - before <= 1e6)
 
 
 def torchrl(report: Report, directory: Path, n: int, capacity: int, after: list[float], rounds: int) -> None:

@@ -80,6 +80,9 @@ class ReplayBuffer:
         Threads that decode a batch; the machine's cores, eight at most.
     segment_rows : int, optional
         Rows of a segment, a power of two: the unit of eviction. Chosen from the capacity.
+    protected : bool, optional
+        Whether there is a place for episodes that are never evicted, such as demonstrations: ``extend(..., protect=True)``. They
+        come on top of the capacity. False, or as the store has it.
 
     Raises
     ------
@@ -121,6 +124,7 @@ class ReplayBuffer:
         seed: int | None = None,
         threads: int | None = None,
         segment_rows: int | None = None,
+        protected: bool | None = None,
     ) -> None:
         self._closed = True  # until it is open
         self._process = os.getpid()
@@ -131,7 +135,18 @@ class ReplayBuffer:
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self.path = Path(path).absolute()
         wanted = plan_layout(
-            capacity, env, observation_space, action_space, columns, extra, n_envs, frame_stack, padding, autoreset, segment_rows
+            capacity,
+            env,
+            observation_space,
+            action_space,
+            columns,
+            extra,
+            n_envs,
+            frame_stack,
+            padding,
+            autoreset,
+            segment_rows,
+            protected,
         )
         there = directory.is_there(self.path)
         if there and mode == "w-":
@@ -223,6 +238,7 @@ class ReplayBuffer:
         truncated: Any = None,
         *,
         env: int = 0,
+        protect: bool = False,
         **extra: Any,
     ) -> int:
         """Add arrays of steps of one environment, as `add` would one by one, at the speed of arrays.
@@ -238,6 +254,9 @@ class ReplayBuffer:
             False where they are missing; an episode that neither ends nor goes on in the next call is cut off.
         env : int
             Which environment's stream gets the steps.
+        protect : bool
+            Whether they are never evicted. They are no environment's then (in ``buffer.episodes`` their stream is `n_envs`), and
+            every call starts an episode. The buffer must have been created with ``protected=True``.
         **extra : (n, ...)
 
         Returns
@@ -254,10 +273,15 @@ class ReplayBuffer:
         """
         with self._store.lock:
             recorder = self._writing()
+            if protect and env != 0:
+                raise InputError("protected episodes are no environment's; give env= or protect=True")
+            if protect and not self._store.layout.protected:
+                raise InputError("this buffer has no place for protected episodes; create it with protected=True")
             if not isinstance(env, int | np.integer) or not 0 <= env < self.n_envs:
                 raise InputError(f"env must be an integer from 0 to {self.n_envs - 1}, found {env!r}")
+            stream = self.n_envs if protect else int(env)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            return recorder.extend(values, obs, next_obs, env)
+            return recorder.extend(values, obs, next_obs, stream, cut=protect)
 
     def cut_off(self, envs: Any = slice(None)) -> None:
         """Tell that environments were reset without an end of their episodes, though the next observation may look the same.
@@ -607,7 +631,7 @@ class ReplayBuffer:
     @property
     def n_envs(self) -> int:
         """Environments that write side by side."""
-        return self._store.layout.streams
+        return self._store.layout.n_envs
 
     @property
     def capacity(self) -> int | None:
@@ -654,7 +678,7 @@ class ReplayBuffer:
                 "added": index.added(),
                 "capacity": layout.capacity,
                 "episodes": sum(len(index.starts(stream)) for stream in range(layout.streams)),
-                "n_envs": layout.streams,
+                "n_envs": layout.n_envs,
                 "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
                 "unsealed": 0 if log is None else log.sealer.waiting,
                 "seal_error": None if log is None or log.sealer.error is None else str(log.sealer.error),
@@ -669,7 +693,7 @@ class ReplayBuffer:
         if self._closed:
             return f"<ReplayBuffer {self.path}, closed>"
         index = self._reader.index
-        episodes = sum(len(index.starts(stream)) for stream in range(self.n_envs))
+        episodes = sum(len(index.starts(stream)) for stream in range(len(index.table)))
         kept = "all" if self.capacity is None else f"{self.capacity:,}"
         return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {episodes:,} episodes, {self.n_envs} env>"
 

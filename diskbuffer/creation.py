@@ -29,12 +29,13 @@ class Wanted:
     padding: str | None
     autoreset: str | None
     segment_rows: int | None
+    protected: bool | None
 
     def layout(self) -> Layout:
         """Return the layout of a new store."""
         if self.schema is None:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
-        streams = self.n_envs or 1
+        streams = (self.n_envs or 1) + bool(self.protected)
         chunk_rows = chunk_rows_of(self.schema)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema)
         layout = Layout(
@@ -46,7 +47,8 @@ class Wanted:
             tail_rows_of(self.schema, chunk_rows, rows),
             self.frame_stack or 1,
             self.padding or "first",
-            self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),
+            self.autoreset or (NEXT_STEP if (self.n_envs or 1) > 1 else DISABLED),
+            protected=bool(self.protected),
         )
         if layout.first_slots() > _MOST_SLOTS:
             raise InputError(
@@ -73,12 +75,15 @@ def plan_layout(
     padding: str | None,
     autoreset: str | None,
     segment_rows: int | None,
+    protected: bool | None,
 ) -> Wanted:
     """Check the arguments of `ReplayBuffer`, and put them together."""
     for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
         if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
             raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
     _check_capacity(capacity, frame_stack)
+    if protected not in (None, True, False):
+        raise InputError(f"protected must be True, False or None, found {protected!r}")
     if padding not in (None, "first", "zeros"):
         raise InputError(f"padding must be 'first' or 'zeros', found {padding!r}")
     if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
@@ -111,6 +116,7 @@ def plan_layout(
         padding,
         autoreset,
         segment_rows,
+        protected,
     )
 
 
@@ -127,7 +133,8 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
         lines += [stored.schema.recorded.difference(wanted.schema)]
     for name, has, asked in (
         ("capacity", stored.capacity, wanted.capacity),
-        ("n_envs", stored.streams, wanted.n_envs),
+        ("n_envs", stored.n_envs, wanted.n_envs),
+        ("protected", stored.protected, wanted.protected),
         ("segment_rows", stored.segment_rows, wanted.segment_rows),
     ):
         if asked is not None and asked != has:

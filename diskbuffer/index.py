@@ -188,9 +188,9 @@ class Index:
         """Count the steps that a stream ever had before those that can be sampled."""
         return self.steps_before(stream, int(self.table[stream, FLOOR])) if self.table[stream, HEAD] >= 0 else 0
 
-    def added(self) -> int:
-        """Count all steps ever added."""
-        heads = self.table[:, HEAD]
+    def added(self, streams: int | None = None) -> int:
+        """Count all steps ever added, in all streams, or in the first so many."""
+        heads = self.table[:streams, HEAD]
         return sum(self.steps_before(s, int(h)) for s, h in enumerate(heads) if h >= 0)
 
     def starts(self, stream: int) -> Int64:

@@ -137,6 +137,7 @@ def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: s
 
 if __name__ == "__main__":
     storm = Storm()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell started this in the background
     signal.signal(signal.SIGALRM, storm.strike)
     {"adding": adding, "extending": extending}[sys.argv[1]](Path(sys.argv[2]), storm)
     print("whole")

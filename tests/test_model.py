@@ -130,7 +130,7 @@ class World:
             if ending != "goes on":
                 env.reset()
         names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "wide")
-        columns = {name: np.array(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)}
+        columns: dict[str, Any] = {n: np.array(c) for n, c in zip(names, zip(*parts, strict=True), strict=True)}
         assert self.buffer.extend(**columns, env=number) == len(parts)
 
     def check(self) -> None:

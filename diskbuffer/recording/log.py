@@ -20,20 +20,20 @@ class Log:
     Attributes
     ----------
     added : int
-        Steps ever added.
+        Steps ever added, but for protected ones.
     limits : (streams,) int64
         A step may be recorded in a stream as long as its newest row is two before this; then `make_room` is due.
     """
 
     def __init__(self, store: Store, index: Index) -> None:
         self._store, self._index = store, index
-        self._streams = store.layout.streams
+        self._streams, self._envs = store.layout.streams, store.layout.n_envs
         self._rows = store.layout.segment_rows
         self.sealer = Sealer(store)
         self.retention = Retention(store.layout.capacity)
         self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)], self._completed)
-        self.added = index.added()
+        self.count()
         self.limits = np.zeros(self._streams, np.int64)
         self._restore()
 
@@ -49,6 +49,10 @@ class Log:
                     self.sealer.put(slot)
         for completed, stream in sorted(left):
             self.retention.leave(stream, completed)
+
+    def count(self) -> None:
+        """Count what was added, by the index."""
+        self.added = self._index.added(self._envs)
 
     def make_room(self) -> None:
         """Make room for a step in every stream. Before anything is recorded, so that it may fail."""
@@ -71,7 +75,8 @@ class Log:
     def settle(self, stream: int, steps: int) -> None:
         """Do what is due after rows of `steps` steps were put behind a stream's newest row by `writer`."""
         self.writer.settle(stream, self._index.heads)
-        self.added += steps
+        if stream < self._envs:
+            self.added += steps
         self._leave_behind()
         self.evict()
 
@@ -88,6 +93,7 @@ class Log:
     def _left_at(self) -> Int64:
         """Return the positions from which on each stream's next segment is left behind."""
         left_at: Int64 = self._index.table[:, LOW] + (self._left + 1) * self._rows + self._index.context
+        left_at[self._envs :] = np.iinfo(np.int64).max // 2  # protected segments are never left behind
         return left_at
 
     def _leave_behind(self) -> None:

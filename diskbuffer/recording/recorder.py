@@ -45,10 +45,13 @@ class Recorder:
     ) -> None:
         layout = store.layout
         self._layout, self._schema, self._index, self._newest = layout, layout.schema.recorded, index, newest
+        self._envs = slice(layout.n_envs)  # the streams that `add` writes
         self._stack, self._zeros = frame_stack, zeros
         self.log = Log(store, index)
         tails = self.log.writer.tails
-        self._staging = Staging(self._schema, layout.streams, frame_stack, self._zeros, tails, newest)
+        self._staging = Staging(
+            self._schema, layout.n_envs, frame_stack, self._zeros, tails, lambda path: newest(path)[: layout.n_envs]
+        )
         self._cut = np.zeros(layout.streams, np.bool_)
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = autoreset == NEXT_STEP, autoreset == SAME_STEP
@@ -62,7 +65,7 @@ class Recorder:
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
-        cut, kept = staging.put_observations(obs, next_obs, self._running, self._cut)
+        cut, kept = staging.put_observations(obs, next_obs, self._running, self._cut[self._envs])
         try:
             return self._record(cut, kept)
         except BaseException:
@@ -71,7 +74,7 @@ class Recorder:
             raise
 
     def _record(self, cut: Bools, kept: Kept) -> int:
-        staging, table = self._staging, self._index.table
+        staging, table = self._staging, self._index.table[self._envs]
         if self._crowded:
             with Uninterrupted():
                 self.log.make_room()
@@ -109,14 +112,15 @@ class Recorder:
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
         self._note_starts()
-        self.log.added = self._index.added()
+        self.log.count()
         self._staging.forget()
         self._crowded = True
 
     def _running(self) -> tuple[Bools, Bools]:
         """Return which streams have an episode that is not over, and in which a reset step may come, as one is."""
-        ended = self._index.table[:, ENDED] != 0
-        return (self._index.table[:, HEAD] >= 0) & ~ended, ended & self._next_step
+        table = self._index.table[self._envs]
+        ended = table[:, ENDED] != 0
+        return (table[:, HEAD] >= 0) & ~ended, ended & self._next_step
 
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
@@ -148,13 +152,15 @@ class Recorder:
 
     # Many steps of one stream
 
-    def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, env: int) -> int:
-        """Record arrays of steps; return how many there were. See `ReplayBuffer.extend`."""
+    def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, env: int, *, cut: bool = False) -> int:
+        """Record arrays of steps; return how many there were. `cut` starts an episode. See `ReplayBuffer.extend`."""
         columns = self._fit_steps(values)
         n = len(columns["terminated"])
         before, after = self._fit_observations(obs, next_obs, n)
         if n == 0:
             return 0
+        if cut:
+            self.cut_off([env])
         widest = max(self._schema[path].row_bytes for path in self._schema)
         block = max(256, _BLOCK_BYTES // widest)
         recorded = 0

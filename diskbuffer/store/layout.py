@@ -99,6 +99,12 @@ class Layout:
     padding: str = "first"
     autoreset: str = "disabled"
     tags: tuple[str, ...] = ()  # names of what is numbered, from 1 on, in the column "tag"
+    protected: bool = False  # whether the last stream is one that is never evicted
+
+    @property
+    def n_envs(self) -> int:
+        """Streams that environments write."""
+        return self.streams - self.protected
 
     @cached_property
     def packed(self) -> tuple[str, ...]:
@@ -164,6 +170,7 @@ class Layout:
             "chunk_rows": dict(self.chunks_of),
             "tail_rows": self.tail_rows,
             "tags": list(self.tags),
+            "protected": self.protected,
             "columns": self.schema.to_attributes(),
         }
 
@@ -191,9 +198,10 @@ class Layout:
                 str(found["padding"]),
                 str(found["autoreset"]),
                 tuple(str(tag) for tag in found["tags"]),
+                bool(found["protected"]),
             )
             rows = layout.segment_rows
-            sane = layout.streams > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
+            sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
             sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema.recorded for p, n in layout.chunks_of.items())
             sane = sane and layout.tail_rows % 8 == 0 and 8 <= layout.tail_rows <= 2**20
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS

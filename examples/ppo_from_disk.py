@@ -1,0 +1,117 @@
+"""PPO (Schulman et al., 2017) whose rollouts are on disk, and larger than the memory that it is allowed.
+
+    python examples/ppo_from_disk.py --rollouts runs/rollouts --steps 16384 --allow 300
+
+A rollout of 16,384 stacked observations takes 460 MB in RAM. Here it is frames on disk: `map` computes values and
+log-probabilities batch by batch, `returns_and_advantages` the targets, and shuffled passes bring the minibatches. With
+`--allow`, the process may take so many megabytes more than it has when it starts to play (RLIMIT_DATA), and fails if it takes
+more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from ale_py.vector_env import AtariVectorEnv
+from torch import nn
+
+import diskbuffer as db
+
+N_ENVS, BATCH_SIZE, EPOCHS, CLIP = 8, 128, 2, 0.2
+
+
+class ActorCritic(nn.Module):
+    """A policy and a value from a stack of four frames."""
+
+    def __init__(self, n_actions: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 16, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 81, 64), nn.ReLU()
+        )
+        self.policy, self.value = nn.Linear(64, n_actions), nn.Linear(64, 1)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
+        """Return the policy and the values, (batch,), for uint8 observations (batch, 4, 84, 84)."""
+        features = self.body(obs.float() / 255)
+        return torch.distributions.Categorical(logits=self.policy(features)), self.value(features)[:, 0]
+
+
+def allow(megabytes: int) -> None:
+    """Let this process take so much memory more than it has, and no more."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    has = 1024 * int(next(line for line in status if line.startswith("VmData")).split()[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (has + megabytes * 10**6,) * 2)
+
+
+def play(buffer: db.ReplayBuffer, envs: AtariVectorEnv, model: ActorCritic, obs: np.ndarray, steps: int) -> np.ndarray:
+    """Fill a rollout; return the last observation."""
+    while len(buffer) < steps:
+        with torch.no_grad():
+            action = model(torch.from_numpy(obs))[0].sample().numpy()
+        next_obs, reward, terminated, truncated, _ = envs.step(action)
+        buffer.add(obs, action, np.sign(reward), next_obs, terminated, truncated)
+        obs = next_obs
+    return obs
+
+
+def update(buffer: db.ReplayBuffer, model: ActorCritic, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+    """Learn from a rollout; return the number of samples seen, and the mean loss."""
+
+    @torch.no_grad()
+    def evaluate(batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        policy, value = model(batch["obs"])
+        return value, model(batch["next_obs"])[1], policy.log_prob(batch["action"])
+
+    buffer.map(evaluate, BATCH_SIZE, ("value", "next_value", "logp_old"), progress=False)
+    buffer.returns_and_advantages(gamma=0.99, gae_lambda=0.95)
+    seen, losses = 0, []
+    for _ in range(EPOCHS):
+        for batch in buffer.batches(BATCH_SIZE, shuffle=True):
+            policy, value = model(batch["obs"])
+            advantage = (batch["advantage"] - batch["advantage"].mean()) / (batch["advantage"].std() + 1e-8)
+            ratio = (policy.log_prob(batch["action"]) - batch["logp_old"]).exp()
+            gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).mean()
+            loss = -gain + 0.5 * ((value - batch["return"]) ** 2).mean() - 0.01 * policy.entropy().mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            seen += len(batch["steps"])
+            losses.append(loss.item())
+    return seen, float(np.mean(losses))
+
+
+def main() -> None:
+    """Train for some rollouts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rollouts", type=Path, default=Path("runs/rollouts"))
+    parser.add_argument("--steps", type=int, default=16_384, help="of a rollout")
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--allow", type=int, help="megabytes of memory that may be taken on top")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    envs = AtariVectorEnv("pong", num_envs=N_ENVS, stack_num=4)
+    model = ActorCritic(int(envs.single_action_space.n))  # type: ignore[attr-defined]
+    optimizer = torch.optim.Adam(model.parameters(), lr=2.5e-4)
+    obs, _ = envs.reset(seed=0)
+    if args.allow is not None:
+        allow(args.allow)
+    for iteration in range(args.iterations):
+        path = args.rollouts / str(iteration)
+        with db.ReplayBuffer(path, env=envs, frame_stack=4, padding="zeros") as buffer:
+            obs = play(buffer, envs, model, obs, args.steps)
+            seen, loss = update(buffer, model, optimizer)
+            stacked = len(buffer) * 4 * 84 * 84 / 1e6
+            print(f"rollout {iteration}: {len(buffer):,} steps, {stacked:.0f} MB if they were stacked in RAM")
+            print(f"  learned from {seen:,} samples, mean loss {loss:.3f}")
+        shutil.rmtree(path)
+
+
+if __name__ == "__main__":
+    main()
