@@ -24,6 +24,9 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.sampling --json bench/sampling.json
 	$(BIN)/python -m bench.writing --json bench/writing.json
 	$(BIN)/python -m bench.scale --json bench/scale.json
+	$(BIN)/python -m bench.prioritized --json bench/prioritized.json
+	$(BIN)/python -m bench.sequences --json bench/sequences.json
+	$(BIN)/python -m bench.passes --json bench/passes.json
 
 clean:
 	rm -rf $(VENV)

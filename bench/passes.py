@@ -41,7 +41,7 @@ network = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 8, 8), torch.nn.ReLU(), torc
 
 @torch.no_grad()
 def function(batch):
-    both = network(batch["obs"].float() / 255)
+    both = network(batch["obs"].float().div_(255))
     return both[:, 0], both[:, 1]
 
 with torch.no_grad():

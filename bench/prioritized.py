@@ -7,11 +7,12 @@ columns of the batch are left out: TorchRL and Tianshou get their sampler called
 a single byte a step. All hold the same priorities, exponents 0.6 and 0.4, and get the same new ones, each as the kind of array
 that it wants. Theirs are in RAM; ours are a column on the disk, too, which every update writes to.
 
-TorchRL has a generator of its own, which saves it some 5 %. Tried, and not faster beyond the noise: for TorchRL float64, a
-capacity of a power of two, priorities as numpy arrays, one torch thread; for cpprb `check_for_update`, which takes twice as
-long; for Tianshou priorities in float64, or `PrioritizedVectorReplayBuffer`, whose draw is the same one.
+TorchRL has a generator of its own, which saves it some percent. Tried, and not faster beyond the noise: for TorchRL a capacity of
+a power of two, priorities as numpy arrays, one torch thread; for cpprb `check_for_update`, twice as long; for Tianshou
+priorities in float64, or `PrioritizedVectorReplayBuffer`, whose draw is the same one.
 
-TorchRL's trees are C++ that must have been built for the installed torch; where those of its wheel were not, it is left out.
+Who cannot be imported is left out. TorchRL's trees are C++ that must have been built for the installed torch, and those of its
+wheel may not be. Tianshou 2.0 pins packages that others want newer: `pip install --no-deps tianshou`, and what it then misses.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def main() -> None:
     for make in (ours, torchrl, cpprb, tianshou):
         try:
             pairs[make.__name__] = make(priorities, args.seed)
-        except ImportError as error:
+        except (ImportError, RuntimeError) as error:
             print(f"  {make.__name__} is left out: {error}")
     for name, (draw, _) in pairs.items():
         check(name, draw, priorities)

@@ -496,7 +496,7 @@ class ReplayBuffer:
         resume: bool = False,
         progress: bool = True,
         device: torch.device | str | None = None,
-        prefetch: int = 3,
+        prefetch: int = 2,
         threads: int | None = None,
     ) -> int:
         """Call a function with batches of every step, in order, and write what it returns to a column, or to several.
@@ -507,8 +507,8 @@ class ReplayBuffer:
         Parameters
         ----------
         function : callable
-            Gets a batch as from `sample`, of up to twice `batch_size` steps; returns (n, ...), or a tuple of them, one for each
-            of `out`.
+            Gets a batch as from `sample`, the last of which may be smaller; returns (n, ...), or a tuple of them, one for each of
+            `out`.
         batch_size : int
         out : str or sequence of str
             Columns, as in `write`.
@@ -540,7 +540,7 @@ class ReplayBuffer:
         for name in names:
             self._derived.check(name)
         mark = Mark(self._store, names[0])
-        source = Pass(self._reader, size, False, 0, True, self._check_open, mark.read() if resume else None)
+        source = Pass(self._reader, size, False, 0, False, self._check_open, mark.read() if resume else None)
         loader = Loader(lambda: source, device, ahead, self._threads(threads))
         return map_steps(source, loader, self._derived, function, names, mark, progress)
 

@@ -108,7 +108,8 @@ class DerivedColumns:
             slots, which = np.unique(rows // size, return_inverse=True)
             bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
             targets = bases[which] + rows % size * column.row_bytes
-            _scatter(np.ascontiguousarray(array[some]), column.row_bytes, targets)
+            array = np.ascontiguousarray(array[some])
+            _scatter(array.ctypes.data, column.row_bytes, targets)
         return int(some.sum())
 
     def tag(self, tag: str | None, steps: Any) -> int:
@@ -188,7 +189,7 @@ class DerivedColumns:
         for stream in range(self._store.layout.streams):
             carry = 0.0
             for piece in self.pieces(stream):
-                read = {name: self._store.values(name, piece.slot)[piece.rows] for name in wanted}
+                read = {name: self._store.values(name, piece.slot)[piece.rows].astype(np.float64) for name in wanted}
                 terminated = self._store.values("terminated", piece.slot)[piece.rows]
                 following = read[next_values] if next_values else np.zeros(len(piece.rows), np.float32)
                 if values is None:
@@ -215,7 +216,6 @@ def as_array(name: str, values: Any) -> Array:
 
 
 @compiled
-def _scatter(values: Any, row_bytes: int, targets: Any) -> None:
-    source = values.ctypes.data
+def _scatter(source: int, row_bytes: int, targets: Any) -> None:
     for i in range(targets.shape[0]):
         memcpy(targets[i], source + i * row_bytes, row_bytes)

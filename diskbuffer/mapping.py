@@ -72,6 +72,7 @@ def map_steps(
                 columns.write(name, batch["steps"].cpu(), array)
             steps += len(batch["steps"])
             bar.update(len(batch["steps"]))
+            del batch, found, results, values, array  # before the next is taken
             if time.monotonic() - noted > _NOTED_EVERY:
                 mark.note(source.place)
                 noted = time.monotonic()

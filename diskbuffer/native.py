@@ -16,6 +16,7 @@ import llvmlite.binding
 import llvmlite.ir
 import numba
 import numcodecs.blosc
+import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
@@ -106,9 +107,13 @@ store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _s
 
 
 @compiled
-def address_of(array: Any) -> int:
-    """Return where an array's data lie; six times as fast as ``array.ctypes.data``."""
+def _address(array: Any) -> int:
     return int(array.ctypes.data)
+
+
+def address_of(array: Any) -> int:
+    """Return where an array's data lie; four times as fast as ``array.ctypes.data``, but where numba does not know the dtype."""
+    return int(array.ctypes.data if array.dtype == np.float16 else _address(array))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

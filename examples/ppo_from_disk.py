@@ -22,7 +22,7 @@ from torch import nn
 
 import diskbuffer as db
 
-N_ENVS, BATCH_SIZE, EPOCHS, CLIP = 8, 128, 2, 0.2
+N_ENVS, BATCH_SIZE, EPOCHS, CLIP = 8, 64, 2, 0.2
 
 
 class ActorCritic(nn.Module):

@@ -396,3 +396,19 @@ def test_episodes_have_returns_and_tags_and_can_be_filtered(
         kept = buffer.episodes
         assert set(kept.tag.tolist()) == {"", "best"}
         assert set(kept.start[kept.tag == "best"].tolist()) >= {int(s) for s in tagged.start if s in kept.start}
+
+
+def test_half_precision_is_stored_and_written_back(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((40, 40), "float16"), "action": db.Column((3,), "float16"), "reward": db.Column((), "float16")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, frame_stack=2) as buffer:
+        frame = np.zeros((40, 40), np.float16)
+        for n in range(20):
+            buffer.add(frame + n, np.full(3, n, np.float16), np.float16(1), frame + n + 1, False, n == 19)
+        steps = steps_of(buffer)
+        buffer.write("value", steps, torch.arange(20, dtype=torch.float16))
+        buffer.write("next_value", steps, torch.zeros(20, dtype=torch.float16))
+        batch = buffer.at(steps)
+        assert (batch["value"] == torch.arange(20)).all()
+        assert (batch["obs"][:, -1, 0, 0] == torch.arange(20)).all()
+        buffer.returns_and_advantages(1.0, values=None, next_values="next_value")
+        assert buffer.at(steps)["return"].tolist() == list(range(20, 0, -1))

@@ -52,6 +52,7 @@ class Maps:
         self._writable = writable  # columns that are derived
         self._paths = tuple(layout.schema)
         self._held: list[dict[int, Map]] = [{} for _ in self._paths]
+        self._zeros: dict[int, Zeros] = {}  # by size
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.era = Era()
 
@@ -98,7 +99,7 @@ class Maps:
             size = -1 if packed else self._layout.flat_bytes(path)
             name = self._layout.data_file(path, slot)
             if derived and not (self._files.root / name).exists():
-                mapped = Zeros(size)
+                mapped = self._zeros.setdefault(size, Zeros(size))
             else:
                 mapped = self._files.map(name, size, writable=derived and self._writable, random=packed)
             if packed and mapped.size < (least := self._layout.index_bytes(path)):  # the kernel relies on it
