@@ -26,7 +26,7 @@ from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
-from diskbuffer.sampling import Begun, Sampling
+from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.store import Store
@@ -352,7 +352,10 @@ class ReplayBuffer:
         """
         self._check_open()
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
-        return Sampling(self._reader, sampler, size, self._check_open).sample()
+        return self._sampling(sampler, size).sample()
+
+    def _sampling(self, sampler: Sampler, size: int) -> Sampling:
+        return Sampling([Part(self._reader, sampler, size)], self._reader.pool, self._check_open)
 
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
@@ -413,7 +416,7 @@ class ReplayBuffer:
         self._check_open()
         sampler = self._sampler(sampler, "loader")
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
-        return Loader(lambda: Sampling(self._reader, sampler, size, self._check_open), device, ahead, self._threads(threads))
+        return Loader(lambda: self._sampling(sampler, size), device, ahead, self._threads(threads))
 
     def batches(
         self,

@@ -207,29 +207,29 @@ class Index:
         at = int(np.searchsorted(started, position, side="right")) - 1
         return int(started[at]) if at >= 0 else position
 
-    def locate(self, ordinals: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+    def locate(self, ordinals: Int64) -> Int64:
         """Find steps by their place among all that can be sampled now, stream after stream.
 
-        Returns streams, positions, and the positions of the first and the last row of their episodes; of one that runs, the
-        newest is the last. O(log episodes) each.
+        Returns (4, n): streams, positions, and the positions of the first and the last row of their episodes; of one that runs,
+        the newest is the last. O(log episodes) each.
         """
         found = np.empty((4, len(ordinals)), np.int64)
         _locate(self.table, ordinals, found)
-        return found[0], found[1], found[2], found[3]
+        return found
 
     @property
     def episodes(self) -> int:
         """Count the episodes of which a row is there; a running one may have no step yet."""
         return int(self.table[:, EPISODES].sum())
 
-    def locate_episodes(self, ordinals: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+    def locate_episodes(self, ordinals: Int64) -> Int64:
         """Find episodes by their place among all, stream after stream.
 
-        Returns streams, and the positions of the first row to sample, of the first row ever, and of the last row.
+        Returns (4, n): streams, and the positions of the first row to sample, of the first row ever, and of the last row.
         """
         found = np.empty((4, len(ordinals)), np.int64)
         _locate_episodes(self.table, ordinals, found)
-        return found[0], found[1], found[2], found[3]
+        return found
 
     def episodes_of(self, streams: Int64, positions: Int64) -> tuple[Int64, Int64]:
         """Find the first and the last row of the episodes of steps; -1 where a step cannot be sampled.

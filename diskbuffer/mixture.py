@@ -5,29 +5,22 @@ Ball et al., 2023, "Efficient online reinforcement learning with offline data" (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.form import Draw
-from diskbuffer.gather.arrays import Arrays, Batch, Request
-from diskbuffer.gather.batch import ArraysPool, allocate
-from diskbuffer.gather.memory import Columns
+from diskbuffer.gather.arrays import Batch
+from diskbuffer.gather.batch import ArraysPool
 from diskbuffer.loader import Loader
-from diskbuffer.reader import Planned, Reader, Share
 from diskbuffer.samplers import Sampler, Uniform
-from diskbuffer.samplers.sampler import Ahead, at_least_one
+from diskbuffer.samplers.sampler import at_least_one
+from diskbuffer.sampling import Begun, Part, Sampling
 
 if TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-
-Int64 = npt.NDArray[np.int64]
 
 
 class Mixture:
@@ -78,7 +71,7 @@ class Mixture:
 
     def sample(self, batch_size: int) -> Batch:
         """Draw steps and return them, as `ReplayBuffer.sample` does."""
-        return self._source(batch_size).sample(self._pool)
+        return self._sampling(batch_size).sample()
 
     def loader(
         self,
@@ -87,20 +80,23 @@ class Mixture:
         device: torch.device | str | None = None,
         prefetch: int = 3,
         threads: int | None = None,
-    ) -> Loader[Mixed]:
+    ) -> Loader[Begun]:
         """Return an endless iterable of batches that threads fill ahead, as `ReplayBuffer.loader` does."""
-        ahead = at_least_one("prefetch", prefetch)
-        threads = self._source(batch_size).threads if threads is None else at_least_one("threads", threads)
-        return Loader(lambda: self._source(batch_size), device, ahead, threads)
+        ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size)
+        threads = first.threads if threads is None else at_least_one("threads", threads)
+        return Loader(lambda: self._sampling(batch_size), device, ahead, threads)
 
-    def _source(self, batch_size: int) -> Mixing:
+    def _sampling(self, batch_size: int) -> Sampling:
         size = at_least_one("batch_size", batch_size)
         ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
         sizes = np.diff(ends, prepend=0).tolist()
         if min(sizes) < 1:
             raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
-        readers = [buffer._attach(sampler) for buffer, sampler in zip(self._buffers, self.samplers, strict=True)]
-        return Mixing(readers, self.samplers, sizes, self._check_open)
+        parts = [
+            Part(buffer._attach(sampler), sampler, n)
+            for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
+        ]
+        return Sampling(parts, self._pool, self._check_open, numbered=True)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:
@@ -118,128 +114,3 @@ class Mixture:
             )
         for n, sampler in enumerate(self.samplers):
             sampler.load_state_dict(state[str(n)])
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """A batch that all parts' samplers drew; `planned` is None where steps of it were evicted since."""
-
-    aheads: list[Ahead]
-    planned: Planned | None
-
-    @property
-    def request(self) -> Request | None:
-        """What it is to be; None where that is not settled before its turn."""
-        return None if self.planned is None else self.planned.request
-
-
-class Mixing:
-    """Batches that several samplers draw, each from its own store; a loader's source."""
-
-    def __init__(
-        self, readers: Sequence[Reader], samplers: Sequence[Sampler], sizes: list[int], check: Callable[[], None]
-    ) -> None:
-        self._readers, self._samplers, self._sizes, self._check = readers, samplers, sizes, check
-        self.threads = readers[0].gatherer.threads
-        if len({reader.frame_stack for reader in self._readers}) > 1:
-            raise InputError("the buffers of a mixture must have the same frame_stack")
-        self._columns = self._common()
-
-    def _common(self) -> Columns:
-        """Return the columns that all have, as the first has them."""
-        first: Columns = self._readers[0].columns
-        others = [reader.columns for reader in self._readers[1:]]
-        for other in others:
-            difference = first.schema.recorded.difference(other.schema.recorded)
-            if difference:
-                raise InputError(f"the buffers of a mixture must have the same columns:\n{difference}")
-        return first.select(tuple(path for path in first.paths if all(path in other.paths for other in others)))
-
-    def _locked(self) -> ExitStack:
-        """Hold the locks of all stores, always in the same order."""
-        stack = ExitStack()
-        for lock in sorted({id(reader.lock): reader.lock for reader in self._readers}.items()):
-            stack.enter_context(lock[1])
-        return stack
-
-    def begin(self) -> Mixed:
-        """Draw the next batch, or take up one that was drawn and left."""
-        self._check()
-        with self._locked():
-            found, whole = [], True
-            for reader, sampler, size in zip(self._readers, self._samplers, self._sizes, strict=True):
-                left = sampler.left(size)
-                whole &= left is None or sampler.is_whole(reader.index, left)
-                found.append(left or sampler.next(reader.index, size))
-            planned = self._plan(found) if whole else None
-            for sampler, ahead in zip(self._samplers, found, strict=True):
-                sampler.keep(ahead)
-            return Mixed(found, planned)
-
-    def _plan(self, aheads: list[Ahead]) -> Planned:
-        """Plan a batch of what was drawn, with the streams of all parts numbered through."""
-        offsets = np.cumsum([0, *(reader.streams for reader in self._readers)]).tolist()
-        drawn = [ahead.drawn for ahead in aheads]
-        arrays = [np.concatenate(each) for each in zip(*(draw[:4] for draw in drawn), strict=True)]
-        arrays[0] = np.concatenate([draw.streams + offset for draw, offset in zip(drawn, offsets, strict=False)])
-        notes = {
-            name: np.concatenate([draw.notes.get(name, np.ones(draw.size, np.float32)) for draw in drawn])
-            for name in {name: None for draw in drawn for name in draw.notes}
-        }
-        notes["part"] = np.repeat(np.arange(len(drawn)), self._sizes)
-        together = Draw(arrays[0], arrays[1], arrays[2], arrays[3], notes)
-        request = Request(self._columns, self._readers[0].frame_stack, self._samplers[0].form, together.size)
-        shares: list[Share] = [
-            reader.share(request, together, offset) for reader, offset in zip(self._readers, offsets, strict=False)
-        ]
-        steps = [reader.names(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
-        return Planned(request, together, np.concatenate(steps), shares)
-
-    def settle(self, begun: Mixed) -> Mixed:
-        """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
-        if begun.planned is not None and begun.planned.is_fresh:
-            return begun
-        with self._locked():
-            mended = False
-            for reader, sampler, ahead in zip(self._readers, self._samplers, begun.aheads, strict=True):
-                if not sampler.is_whole(reader.index, ahead):
-                    sampler.mend(reader.index, ahead)
-                    mended = True
-            if begun.planned is not None and not mended:
-                return begun
-            return Mixed(begun.aheads, self._plan(begun.aheads))
-
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-        return allocate(request, pinned)
-
-    def fill(self, begun: Mixed, arrays: Arrays) -> None:
-        """Gather a batch."""
-        assert begun.planned is not None
-        begun.planned.gather(arrays, threads=1)
-
-    def deliver(self, begun: Mixed) -> None:
-        """Count a batch."""
-        with self._locked():
-            for sampler, ahead in zip(self._samplers, begun.aheads, strict=True):
-                sampler.deliver(ahead)
-
-    def leave(self, begun: Mixed) -> None:
-        """Leave a batch to who asks next."""
-        with self._locked():
-            for sampler, ahead in zip(self._samplers, begun.aheads, strict=True):
-                sampler.leave(ahead)
-
-    def sample(self, pool: ArraysPool) -> Batch:
-        """Return the next batch."""
-        begun = self.begin()
-        try:
-            planned = self.settle(begun).planned
-            assert planned is not None
-            arrays = pool.take(planned.request)
-            planned.gather(arrays)
-            batch = arrays.deliver(arrays.tensors())
-            pool.give(arrays)
-            return batch
-        finally:
-            self.deliver(begun)

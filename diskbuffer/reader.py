@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
 from diskbuffer.store.store import SlotMovedError, Store
 
+T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _TRIES = 20  # of a reader whose store is written to elsewhere, until a draw finds all its segments
 
@@ -61,6 +62,14 @@ class Planned:
         arrays.note(self.drawn, self.steps)
         arrays.finish(self.drawn)
 
+    def batch(self, pool: ArraysPool) -> Batch:
+        """Return it, in memory that is used again once it is gone."""
+        arrays = pool.take(self.request)
+        self.gather(arrays)
+        batch = arrays.deliver(arrays.tensors())
+        pool.give(arrays)
+        return batch
+
 
 class Reader:
     """Bring steps of an open store into batches; any number of threads at once.
@@ -80,7 +89,7 @@ class Reader:
         self._store, self.streams = store, layout.streams
         self.frame_stack, self._zeros = frame_stack, zeros
         self.columns = self._look()
-        self._pool = ArraysPool()
+        self.pool = ArraysPool()
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(layout.tail_rows, largest, default_threads() if threads is None else threads, compiled)
         self.index: Index = read_index(store, frame_stack - 1)
@@ -96,7 +105,9 @@ class Reader:
         return Columns.of(layout.schema, packed, self._zeros)
 
     def refresh(self) -> None:
-        """See what a writer elsewhere has added and evicted."""
+        """See what a writer elsewhere has added and evicted; a writer knows that itself."""
+        if self._store.writable:
+            return
         with self._store.lock:
             self.index = read_index(self._store, self.frame_stack - 1)
             self.look_again()
@@ -104,21 +115,11 @@ class Reader:
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            for _ in range(_TRIES):
-                try:
-                    return list_episodes(self._store, self.index, self._sum_rewards)
-                except SlotMovedError:
-                    self.refresh()
-            return list_episodes(self._store, self.index, self._sum_rewards)
+            return until_found([self], lambda: list_episodes(self._store, self.index, self._sum_rewards))
 
     def _sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
         with self._store.lock:
-            for _ in range(_TRIES):
-                try:
-                    return sum_rewards(self._store, self.index, episodes)
-                except SlotMovedError:
-                    self.refresh()
-            return sum_rewards(self._store, self.index, episodes)
+            return until_found([self], lambda: sum_rewards(self._store, self.index, episodes))
 
     @property
     def lock(self) -> threading.RLock:
@@ -129,19 +130,14 @@ class Reader:
 
     def plan(self, draw: Callable[[Index], Draw], form: Form) -> Planned:
         """Draw steps, and plan how to gather them."""
+
+        def attempt() -> Planned:
+            drawn = draw(self.index)
+            request = Request(self.columns, self.frame_stack, form, drawn.size)
+            return Planned(request, drawn, self.names(drawn), [self.share(request, drawn)])
+
         with self._store.lock:
-            for last_try in [False] * (0 if self._store.writable else _TRIES) + [True]:
-                drawn = draw(self.index)
-                request = Request(self.columns, self.frame_stack, form, drawn.size)
-                try:
-                    share = self.share(request, drawn)
-                except SlotMovedError:
-                    if last_try:
-                        raise
-                    self.refresh()
-                else:
-                    break
-            return Planned(request, drawn, self.names(drawn), [share])
+            return until_found([self], attempt)
 
     def share(self, request: Request, drawn: Draw, first_stream: int = 0) -> Share:
         """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
@@ -153,14 +149,6 @@ class Reader:
     def names(self, drawn: Draw) -> Int64:
         """Return the names of drawn steps."""
         return drawn.positions * self.streams + drawn.streams
-
-    def batch(self, planned: Planned) -> Batch:
-        """Return a batch, in memory that is used again once it is gone."""
-        arrays = self._pool.take(planned.request)
-        planned.gather(arrays)
-        batch = arrays.deliver(arrays.tensors())
-        self._pool.give(arrays)
-        return batch
 
     def at(self, steps: Any, length: int | None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
@@ -179,7 +167,7 @@ class Reader:
                 )
             return Draw(streams, positions, starts, ends)
 
-        return self.batch(self.plan(draw, Steps(length)))
+        return self.plan(draw, Steps(length)).batch(self.pool)
 
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
@@ -201,6 +189,17 @@ class Reader:
     def close(self) -> None:
         """Stop the threads."""
         self.gatherer.close()
+
+
+def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
+    """Return what an attempt returns, made again while a writer elsewhere moves segments under it; all locks must be held."""
+    for _ in range(_TRIES):
+        try:
+            return attempt()
+        except SlotMovedError:
+            for reader in readers:
+                reader.refresh()
+    return attempt()
 
 
 def step_names(steps: Any) -> Int64:

@@ -1,23 +1,37 @@
-"""What samplers draw, as batches: at once, or for a loader."""
+"""What samplers draw, as batches: at once, or for a loader; from one store, or so many samples from each of several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from diskbuffer.errors import InputError
 from diskbuffer.form import Draw
 from diskbuffer.gather.arrays import Arrays, Batch, Request
-from diskbuffer.gather.batch import allocate
-from diskbuffer.index import Index
-from diskbuffer.reader import Planned, Reader
+from diskbuffer.gather.batch import ArraysPool, allocate
+from diskbuffer.gather.memory import Columns
+from diskbuffer.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
+
+
+class Part(NamedTuple):
+    """Where samples of a batch come from, and how many."""
+
+    reader: Reader
+    sampler: Sampler
+    size: int
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A batch that a sampler drew; `planned` is None where steps of it were evicted since."""
+    """A batch that was drawn, by each part's sampler; `planned` is None where steps of it were evicted since."""
 
-    ahead: Ahead
+    aheads: list[Ahead]
     planned: Planned | None
 
     @property
@@ -27,46 +41,95 @@ class Begun:
 
 
 class Sampling:
-    """Batches of `size` samples that a sampler draws from one store; a loader's source."""
+    """Batches of samples from one part or several; a loader's source.
 
-    def __init__(self, reader: Reader, sampler: Sampler, size: int, check: Callable[[], None]) -> None:
-        self._reader, self._sampler, self._size, self._check = reader, sampler, size, check
+    Parameters
+    ----------
+    parts : sequence of Part
+    pool : ArraysPool
+        Memory for `sample`.
+    check : callable
+        Raises where a buffer was closed.
+    numbered : bool
+        Whether batches tell which part each sample is from.
+    """
+
+    def __init__(self, parts: Sequence[Part], pool: ArraysPool, check: Callable[[], None], *, numbered: bool = False) -> None:
+        self._parts, self._pool, self._check, self._numbered = parts, pool, check, numbered
+        self._readers = [part.reader for part in parts]
+        self.threads = parts[0].reader.gatherer.threads
+        self._first_streams = [0, *accumulate(reader.streams for reader in self._readers)]
+        if len({reader.frame_stack for reader in self._readers}) > 1:
+            raise InputError("the buffers of a mixture must have the same frame_stack")
+        self._found = [reader.columns for reader in self._readers]
+        self._columns = _common(self._found)
+
+    def _locked(self) -> AbstractContextManager[Any]:
+        """Hold the locks of all stores, always in the same order."""
+        if len(self._readers) == 1:
+            return self._readers[0].lock
+        stack = ExitStack()
+        for _, lock in sorted({id(reader.lock): reader.lock for reader in self._readers}.items()):
+            stack.enter_context(lock)
+        return stack
 
     def begin(self) -> Begun:
         """Draw the next batch, or take up one that was drawn and left."""
         self._check()
-        sampler = self._sampler
-        with self._reader.lock:
-            left = sampler.left(self._size)
-            if left is not None and not sampler.is_whole(self._reader.index, left):
-                sampler.keep(left)
-                return Begun(left, None)
-            found = left
+        with self._locked():
+            return until_found(self._readers, self._begin)
 
-            def draw(index: Index) -> Draw:
-                nonlocal found
-                found = left or sampler.next(index, self._size)
-                return found.drawn
+    def _begin(self) -> Begun:
+        found, whole = [], True
+        for reader, sampler, size in self._parts:
+            left = sampler.left(size)
+            whole &= left is None or sampler.is_whole(reader.index, left)
+            found.append(left or sampler.next(reader.index, size))
+        planned = self._plan(found) if whole else None
+        for part, ahead in zip(self._parts, found, strict=True):
+            part.sampler.keep(ahead)
+        return Begun(found, planned)
 
-            planned = self._reader.plan(draw, sampler.form)
-            assert found is not None
-            sampler.keep(found)
-            return Begun(found, planned)
+    def _plan(self, aheads: list[Ahead]) -> Planned:
+        """Plan a batch of what was drawn, the streams of all parts numbered through."""
+        found = [reader.columns for reader in self._readers]
+        if found != self._found:  # some were written since
+            self._found, self._columns = found, _common(found)
+        drawn = [ahead.drawn for ahead in aheads]
+        together = drawn[0] if len(drawn) == 1 else self._together(drawn)
+        if self._numbered:
+            notes = {**together.notes, "part": np.repeat(np.arange(len(drawn)), [part.size for part in self._parts])}
+            together = together._replace(notes=notes)
+        request = Request(self._columns, self._readers[0].frame_stack, self._parts[0].sampler.form, together.size)
+        steps = [reader.names(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
+        shares = [
+            reader.share(request, together, first) for reader, first in zip(self._readers, self._first_streams, strict=False)
+        ]
+        return Planned(request, together, steps[0] if len(steps) == 1 else np.concatenate(steps), shares)
+
+    def _together(self, drawn: list[Draw]) -> Draw:
+        streams = [draw.streams + first for draw, first in zip(drawn, self._first_streams, strict=False)]
+        positions, starts, ends = (np.concatenate(each) for each in zip(*(draw[1:4] for draw in drawn), strict=True))
+        notes = {
+            name: np.concatenate([draw.notes.get(name, np.ones(draw.size, np.float32)) for draw in drawn])  # weights
+            for name in {name: None for draw in drawn for name in draw.notes}
+        }
+        return Draw(np.concatenate(streams), positions, starts, ends, notes)
 
     def settle(self, begun: Begun) -> Begun:
         """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
-        planned, reader = begun.planned, self._reader
-        if planned is not None and planned.is_fresh:
+        if begun.planned is not None and begun.planned.is_fresh:
             return begun
-        with reader.lock:
-            if planned is not None and self._sampler.is_whole(reader.index, begun.ahead):
-                return begun
+        with self._locked():
+            return until_found(self._readers, lambda: self._settle(begun))
 
-            def draw(index: Index) -> Draw:
-                self._sampler.mend(index, begun.ahead)
-                return begun.ahead.drawn
-
-            return Begun(begun.ahead, reader.plan(draw, self._sampler.form))
+    def _settle(self, begun: Begun) -> Begun:
+        mended = False
+        for part, ahead in zip(self._parts, begun.aheads, strict=True):
+            if not part.sampler.is_whole(part.reader.index, ahead):
+                part.sampler.mend(part.reader.index, ahead)
+                mended = True
+        return begun if begun.planned is not None and not mended else Begun(begun.aheads, self._plan(begun.aheads))
 
     def allocate(self, request: Request, pinned: bool) -> Arrays:
         """Return memory for a batch."""
@@ -79,20 +142,34 @@ class Sampling:
 
     def deliver(self, begun: Begun) -> None:
         """Count a batch."""
-        with self._reader.lock:
-            self._sampler.deliver(begun.ahead)
+        with self._locked():
+            for part, ahead in zip(self._parts, begun.aheads, strict=True):
+                part.sampler.deliver(ahead)
 
     def leave(self, begun: Begun) -> None:
         """Leave a batch to who asks next."""
-        with self._reader.lock:
-            self._sampler.leave(begun.ahead)
+        with self._locked():
+            for part, ahead in zip(self._parts, begun.aheads, strict=True):
+                part.sampler.leave(ahead)
 
     def sample(self) -> Batch:
         """Return the next batch."""
         begun = self.begin()
         try:
-            settled = self.settle(begun)
-            assert settled.planned is not None
-            return self._reader.batch(settled.planned)
+            planned = self.settle(begun).planned
+            assert planned is not None
+            return planned.batch(self._pool)
         finally:
             self.deliver(begun)
+
+
+def _common(found: list[Columns]) -> Columns:
+    """Return the columns that all have, as the first has them."""
+    first = found[0]
+    if all(columns is first for columns in found):
+        return first
+    for other in found[1:]:
+        difference = first.schema.recorded.difference(other.schema.recorded)
+        if difference:
+            raise InputError(f"the buffers of a mixture must have the same columns:\n{difference}")
+    return first.select(tuple(p for p in first.paths if all(p in c.paths and c.schema[p] == first.schema[p] for c in found)))

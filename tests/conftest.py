@@ -162,7 +162,7 @@ def steps_of(buffer: db.ReplayBuffer) -> Array:
     """Return every step that can be sampled, stream after stream."""
     index = buffer._reader.index
     streams, positions, *_ = index.locate(np.arange(int(index.steps().sum())))
-    return positions * len(index.table) + streams
+    return np.asarray(positions * len(index.table) + streams)
 
 
 def heads_of(buffer: db.ReplayBuffer) -> Array:

@@ -205,7 +205,7 @@ class Slices(Sampler):
             raise self._too_short(index)
         drawn = rng.integers(0, ends[-1], size)
         streams = np.searchsorted(ends, drawn, side="right")
-        return np.stack(index.locate(drawn - (ends - behind)[streams] + (all_ends - index.steps())[streams]))
+        return index.locate(drawn - (ends - behind)[streams] + (all_ends - index.steps())[streams])
 
 
 def _complete(index: Index) -> Int64:

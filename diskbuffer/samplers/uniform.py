@@ -79,26 +79,31 @@ class Uniform(Sampler):
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw `size` steps."""
-        steps = count_steps(index)
+        count_steps(index)
         if self._half_life is not None:
-            return Draw(*index.locate(_recent(index, size, self._half_life, rng)))
-        if self.epochs is not None:
+            found = index.locate(_recent(index, size, self._half_life, rng))
+        elif self.epochs is not None:
             found = self.epochs.draw(index, size, self._entropy)
         else:
-            steps, found = self._population.steps(index), np.empty((4, 0), np.int64)
-            for _ in range(_ROUNDS):  # more than one only where selected episodes were evicted
-                found = np.concatenate(
-                    [found, self._population.locate(index, rng.integers(0, steps, size - found.shape[1]))], axis=1
-                )
-                if found.shape[1] == size:
-                    break
-            else:
-                every = self._population.locate(index, np.arange(steps))
-                more = rng.integers(0, every.shape[1], size - found.shape[1]) if every.shape[1] else np.empty(0, np.int64)
-                found = np.concatenate([found, every[:, more]], axis=1)
+            found = self._draw_evenly(index, size, rng)
         if found.shape[1] < size:
             raise EmptyBufferError("all the episodes that were selected are gone: evicted; select others")
-        return Draw(*found)
+        streams, positions, starts, ends = found
+        return Draw(streams, positions, starts, ends)
+
+    def _draw_evenly(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
+        """Draw `size` steps of the population; none where all were evicted."""
+        steps = self._population.steps(index)
+        found = self._population.locate(index, rng.integers(0, steps, size))
+        for _ in range(_ROUNDS):
+            missing = size - found.shape[1]  # selected episodes were evicted
+            if not missing:
+                return found
+            more = self._population.locate(index, rng.integers(0, steps, 2 * missing))[:, :missing]
+            found = np.concatenate([found, more], axis=1)
+        every = self._population.locate(index, np.arange(steps))
+        chosen = rng.integers(0, every.shape[1], size - found.shape[1]) if every.shape[1] else np.empty(0, np.int64)
+        return np.concatenate([found, every[:, chosen]], axis=1)
 
 
 def n_step_form(n_step: int, gamma: float) -> Form:
