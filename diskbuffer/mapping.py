@@ -31,7 +31,10 @@ class Mark:
             place = Place(0, frozen, int(found["steps"]), int(found["at"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return place if 0 <= place.at <= place.steps and all(len(row) == 2 for row in frozen) else None
+        sane = 0 <= place.at <= place.steps == sum(row[-1] for row in frozen) and all(
+            len(row) == 2 and min(row) >= 0 for row in frozen
+        )
+        return place if sane else None
 
     def note(self, place: Place) -> None:
         """Note a place behind which nothing is written yet."""

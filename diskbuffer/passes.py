@@ -56,7 +56,7 @@ class Pass:
         self._reader, self._size, self._seed, self._merge_last, self._check = reader, size, seed, merge_last, check
         self._epochs = Epochs(Everything(), shuffle)
         with reader.lock:
-            self.place = self._epochs.begin(reader.index) if place is None else place
+            self.place = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
         self._next = self.place
 
     def __len__(self) -> int:

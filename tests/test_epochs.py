@@ -115,3 +115,22 @@ def test_no_start_at_all_is_told(tmp_path: Path, experience: type[Experience], f
             buffer.sample(4, db.Slices(21, replace=False))
     with pytest.raises(db.InputError, match="replacement"):
         db.Slices(4, over="episodes", replace=False)
+
+
+def test_a_state_of_another_buffer_or_a_strangers_reads_nothing_out_of_bounds(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    worlds = experience(2, 20, (9,)), experience(1, 20, (9,))
+    with worlds[0].open(tmp_path / "large") as large, worlds[1].open(tmp_path / "small") as small:
+        feeder(worlds[0], large).add(300)
+        feeder(worlds[1], small).add(25)
+        for sampler in (db.Uniform(1, replace=False), db.Slices(3, 1, replace=False)):
+            large.sample(16, sampler)
+            drawn = np.concatenate([small.sample(16, sampler)["steps"].numpy() for _ in range(20)])
+            assert set(drawn.tolist()) <= set(steps_of(small).tolist())
+            state = sampler.state_dict()
+            for frozen, steps in (([[0, 2**40]], 2**40), ([[2**61, 5]], 5), ([[0, 5], [0, 5]], 10), ([], 7)):
+                sampler.load_state_dict({**state, "epochs": {"epoch": 0, "frozen": frozen, "steps": steps, "at": 0}})
+                worlds[1].check_batch(small.sample(4, sampler) if isinstance(sampler, db.Uniform) else small.sample(4))
+            with pytest.raises(db.InputError, match="damaged"):
+                sampler.load_state_dict({**state, "epochs": {"epoch": 0, "frozen": [[0, 5]], "steps": 6, "at": 0}})

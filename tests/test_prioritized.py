@@ -233,3 +233,32 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
             buffer.sample(4, db.Prioritized(length=25))
     with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.ReadOnlyError):
         reader.sample(4, db.Prioritized())
+
+
+def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, sampler = Experience(2, 20, (9,)), db.Prioritized(1.0, epsilon=0, seed=1)
+    with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
+        feed, files, failing = Feeder(world, buffer), buffer._store.files, 0
+        create = files.create
+
+        def full(name: str, size: int, *, reserve: bool) -> int:
+            nonlocal failing
+            failing += 1
+            if name.startswith("priority/") and failing % 3:
+                raise OSError(28, "No space left on device")
+            return create(name, size, reserve=reserve)
+
+        monkeypatch.setattr(files, "create", full)
+        for _ in range(12):
+            feed.add(25)
+            for _ in range(40):
+                try:
+                    buffer.sample(8, sampler)
+                    break
+                except OSError as error:
+                    assert error.errno == 28  # noqa: PT017
+            else:
+                pytest.fail("it never came along")
+            steps = steps_of(buffer)
+            assert set(draw(buffer, sampler, 8000).tolist()) == set(steps.tolist())
+            assert sampler.update(steps, np.ones(len(steps))) == len(steps)

@@ -62,6 +62,12 @@ class Epochs:
         """Return the place where an epoch begins, if that is now."""
         return Place(epoch, self._population.freeze(index), self._population.steps(index), 0)
 
+    def resume(self, index: Index, place: Place) -> Place:
+        """Return a place, or the beginning of the next epoch where it cannot be one in this buffer."""
+        if place.at >= place.steps or self._population.has_frozen(index, place.frozen, place.steps):
+            return place
+        return self.begin(index, place.epoch + 1)
+
     def take(self, index: Index, place: Place, wanted: int, seed: int, valid: Valid = _all) -> tuple[Int64, Place]:
         """Return the next `wanted` steps of an epoch that are valid, fewer at its end, and the place behind them.
 
@@ -84,7 +90,7 @@ class Epochs:
 
     def draw(self, index: Index, size: int, seed: int, valid: Valid = _all) -> Int64:
         """Return the next `size` valid steps, (4, size), from the next epoch, too; fewer only where a whole one has none."""
-        found, place, missing = [], self.place, size
+        found, place, missing = [], self.resume(index, self.place), size
         while missing:
             fresh = place.at >= place.steps
             if fresh:
@@ -113,6 +119,7 @@ class Epochs:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"a sampler without replacement has a state with 'epochs', found {str(state)[:200]}") from error
-        if place.steps < 0 or place.at < 0 or any(len(row) != 2 or min(row) < 0 for row in place.frozen):
+        sane = place.steps >= 0 and place.at >= 0 and all(len(row) == 2 and min(row) >= 0 for row in place.frozen)
+        if not sane or (place.frozen and place.steps != sum(row[1] for row in place.frozen)):
             raise InputError(f"the state of a sampler without replacement is damaged: {str(state)[:200]}")
         self.place = self._next = place

@@ -39,6 +39,10 @@ class Population(ABC):
         """Return what `locate_frozen` needs to number the steps of now for good, though some come and others go."""
 
     @abstractmethod
+    def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
+        """Tell whether that many steps can have been frozen so here, or it is of another buffer, or damaged."""
+
+    @abstractmethod
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
         """Find steps by the number that they had when the population was frozen.
 
@@ -69,6 +73,12 @@ class Everything(Population):
         """Return, for each stream, how many steps went before those of now, and how many those are."""
         return [[index.first_step(stream), steps] for stream, steps in enumerate(index.steps().tolist())]
 
+    def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
+        """Tell whether each stream had so many steps at a time."""
+        now = [index.first_step(stream) + n for stream, n in enumerate(index.steps().tolist())]
+        had = [sum(row) for row in frozen]
+        return len(had) == len(now) and all(a <= b for a, b in zip(had, now, strict=True)) and steps == sum(n for _, n in frozen)
+
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
         """Find steps by the number that they had."""
         before, counts = np.array(frozen, np.int64).T
@@ -76,8 +86,8 @@ class Everything(Population):
         streams = np.searchsorted(ends, numbers, side="right")
         since = before[streams] + numbers - (ends - counts)[streams]  # steps that went before in the stream, ever
         gone = np.array([index.first_step(stream) for stream in range(len(counts))], np.int64)
-        there = since >= gone[streams]
         now = index.steps()
+        there = (since >= gone[streams]) & (since < (gone + now)[streams])
         return self.locate(index, (np.cumsum(now) - now - gone)[streams[there]] + since[there]), there
 
 
@@ -122,9 +132,13 @@ class Selection(Population):
         """Return nothing: the numbers stay."""
         return []
 
+    def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
+        """Tell whether those are as many as were selected."""
+        return not frozen and steps == self.steps(index)
+
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
         """Find steps by number."""
-        which = np.searchsorted(self._ends, numbers, side="right")
+        which = np.minimum(np.searchsorted(self._ends, numbers, side="right"), len(self._ends) - 1)
         streams, positions = self._streams[which], self._firsts(index)[which] + numbers - (self._ends - self._lengths)[which]
         starts, ends = index.episodes_of(streams, positions)
         return np.stack([streams, positions, starts, ends])[:, starts >= 0], starts >= 0

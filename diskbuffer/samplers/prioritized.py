@@ -124,7 +124,10 @@ class Prioritized(Sampler):
         self._segments = column(self.column, Column((), "float32"))
         table = index.table
         self._tree = SumTree(0)
-        self._seen = np.zeros((len(table), 4), np.int64)  # of the table, when it was last looked at
+        self._seen = np.full((len(table), 4), -2, np.int64)  # of the table, when everything was last taken up
+        self._lows = np.zeros(len(table), np.int64)  # of each stream, the first position of its first slot here
+        self._floors = np.zeros(len(table), np.int64)  # ... and the first position that was not let go
+        self._met = False
         self._next = np.zeros(len(table), np.int64)  # of each stream, the first position not taken up
         self._slots: list[list[int]] = [[] for _ in table]
         self._where = np.zeros((0, 2), np.int64)  # of each slot, the stream and the position of its first row
@@ -209,30 +212,31 @@ class Prioritized(Sampler):
         if not _has_changed(index.table, self._seen):
             return
         now = index.table[:, [HEAD, ENDED, LOW, FLOOR]]
-        first = not self._seen.any() and not self._views
-        for stream in np.flatnonzero((now != self._seen).any(axis=1)).tolist():
+        changed = np.flatnonzero((now != self._seen).any(axis=1)).tolist()
+        for stream in changed:
             self._let_go(index, stream)
             self._note_slots(index, stream)
-        if first:  # a buffer that was opened again
+        if not self._met:  # a buffer that was opened again has priorities
             for slots in self._slots:
                 for slot in slots:
                     self._largest = max(self._largest, float(self._view(slot).max()))
-        for stream in np.flatnonzero((now != self._seen).any(axis=1)).tolist():
+            self._met = True
+        for stream in changed:
             self._take_in(index, stream)
-        self._seen = now
+        self._seen = now  # only now: a disk may be full on the way here, and all of it be done again
 
     def _let_go(self, index: Index, stream: int) -> None:
         rows, low, floor = index.segment_rows, int(index.table[stream, LOW]), int(index.table[stream, FLOOR])
-        slots, old_low = self._slots[stream], int(self._seen[stream, 2])
-        for _ in range(min(len(slots), (low - old_low) // rows)):
+        slots = self._slots[stream]
+        for _ in range(min(len(slots), (low - int(self._lows[stream])) // rows)):
             slot = slots.pop(0)
             self._tree.clear(slot * rows, rows)
             self._views.pop(slot, None)
-        if slots:
-            for position in range(max(low, int(self._seen[stream, 3])) // rows * rows, floor, rows):
-                ordinal = (position - low) // rows
-                if 0 <= ordinal < len(slots):
-                    self._tree.clear(slots[ordinal] * rows, min(rows, floor - position))
+        for position in range(max(low, int(self._floors[stream])) // rows * rows, floor, rows):
+            ordinal = (position - low) // rows
+            if ordinal < len(slots):
+                self._tree.clear(slots[ordinal] * rows, min(rows, floor - position))
+        self._lows[stream], self._floors[stream] = low, floor
 
     def _note_slots(self, index: Index, stream: int) -> None:
         slots, rows, low = self._slots[stream], index.segment_rows, int(index.table[stream, LOW])

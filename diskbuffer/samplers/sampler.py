@@ -70,7 +70,8 @@ class Ahead:
         streams, positions, starts = self.drawn.streams, self.drawn.positions, self.drawn.starts
         known = (streams >= 0) & (streams < len(index.table))
         streams = np.where(known, streams, 0)
-        first, _ = index.episodes_of(streams, positions)
+        first, last = index.episodes_of(streams, positions)
+        known &= (starts == first) & (self.drawn.ends > positions) & (self.drawn.ends <= last)  # or it is another buffer's
         return np.asarray(known & (first >= 0) & (np.maximum(starts, positions - burn_in) >= index.table[streams, LOW]))
 
 
