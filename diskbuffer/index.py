@@ -335,6 +335,19 @@ def _locate_episodes(table: Any, ordinals: Any, found: Any) -> None:
 
 
 @compiled
+def episode_at(table: Any, stream: int, position: int) -> int:
+    """Find the episode that a position lies in, by its place in `starts`; the first for what lies before all."""
+    starts, low, high = table[stream, STARTS], np.int64(0), table[stream, EPISODES]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if load_i64(starts + 8 * middle) <= position:
+            low = middle
+        else:
+            high = middle
+    return int(low)
+
+
+@compiled
 def _find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None:
     for i in range(positions.shape[0]):
         stream, position = streams[i], positions[i]
@@ -343,16 +356,10 @@ def _find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None
             continue
         if position < table[stream, FLOOR] or position >= table[stream, HEAD]:
             continue
-        starts, low, high = table[stream, STARTS], 0, table[stream, EPISODES]
-        while high - low > 1:
-            middle = (low + high) // 2
-            if load_i64(starts + 8 * middle) <= position:
-                low = middle
-            else:
-                high = middle
-        last = _last_row(table, stream, low)
+        episode = episode_at(table, stream, position)
+        last = _last_row(table, stream, episode)
         if last != position:  # the last row of an episode is no step
-            found[0, i], found[1, i] = load_i64(starts + 8 * low), last
+            found[0, i], found[1, i] = load_i64(table[stream, STARTS] + 8 * episode), last
 
 
 @compiled
@@ -360,13 +367,7 @@ def _along(table: Any, streams: Any, positions: Any, firsts: Any, lasts: Any) ->
     for i in range(positions.shape[0]):
         stream = streams[i]
         starts, episodes = table[stream, STARTS], table[stream, EPISODES]
-        low, high = np.int64(0), episodes
-        while high - low > 1:
-            middle = (low + high) // 2
-            if load_i64(starts + 8 * middle) <= positions[i]:
-                low = middle
-            else:
-                high = middle
+        low = episode_at(table, stream, positions[i])
         for t in range(firsts.shape[1]):
             while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= positions[i] + t:
                 low += 1

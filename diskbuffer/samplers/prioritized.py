@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Steps
-from diskbuffer.index import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, Index
+from diskbuffer.index import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, Index, episode_at
 from diskbuffer.native import compiled, load_i64, store_f32
 from diskbuffer.samplers.sampler import Sampler, Segments, at_least_one
 from diskbuffer.samplers.sum_tree import SumTree
@@ -298,13 +298,7 @@ class Prioritized(Sampler):
 def _find_starts(table: Any, stream: int, first: int, length: int, period: int, found: Any) -> None:
     """Tell which positions from `first` on are steps, or starts of sequences."""
     starts, episodes = table[stream, STARTS], table[stream, EPISODES]
-    low, high = np.int64(0), episodes
-    while high - low > 1:
-        middle = (low + high) // 2
-        if load_i64(starts + 8 * middle) <= first:
-            low = middle
-        else:
-            high = middle
+    low = episode_at(table, stream, first)
     for i in range(found.shape[0]):
         position = first + i
         while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= position:
