@@ -80,7 +80,7 @@ def torchrl(priorities: Float32, seed: int) -> tuple[Draw, Update]:
 
 def cpprb(priorities: Float32, seed: int) -> tuple[Draw, Update]:
     """Return how cpprb draws and updates; it seeds itself."""
-    from cpprb import PrioritizedReplayBuffer  # type: ignore[import-untyped]
+    from cpprb import PrioritizedReplayBuffer
 
     buffer = PrioritizedReplayBuffer(len(priorities), {"byte": {"dtype": np.int8}}, alpha=ALPHA, eps=EPSILON)
     for first in range(0, len(priorities), 10_000):
