@@ -9,9 +9,10 @@ torch.compile a C++ compiler.
 
 TorchRL is tried with the settings that matter, and the fastest of this run counts. That is `compile=True`: its sampler reads each
 batch to look for flags, and the buffer reads it once more; compiled, the reading whose result nobody uses is dropped. Without,
-`prefetch` gains nothing, as torch's indexing takes all cores already. No difference beyond the noise: `end_key` or `ends` instead
-of `traj_key`, `slice_len` instead of `num_slices`, `strict_length=False`, `truncated_key=None`, `cache_values=False` (one
-pass over the episodes' numbers, 1 ms, at this size), other modes of torch.compile; `torch.set_num_threads(1)` is slower.
+`prefetch` gains nothing, as torch's indexing takes all cores already; with it, a run finds one or the other faster, so both are
+timed. No difference beyond the noise: `end_key` or `ends` instead of `traj_key`, `slice_len` instead of `num_slices`,
+`strict_length=False`, `truncated_key=None`, frames stored flat, `cache_values=False` (one pass over the episodes' numbers, 1 ms,
+at this size), other modes of torch.compile; `torch.set_num_threads(1)` is slower.
 
 Half of what remains is that torch indexes bytes one by one. Whoever stores the frames as 64-bit words, and views them as bytes
 afterwards, has them more than twice as fast; TorchRL neither does that nor tells of it, so it is shown and does not count.

@@ -374,7 +374,7 @@ class ReplayBuffer:
 
     def _open_column(self, name: str, column: Column) -> Segments:
         self._writing()
-        return self._derived.open(name, column)
+        return self._derived.open(name, column, self._writing)
 
     def at(self, steps: Any, length: int | None = None) -> Batch:
         """Return given steps, as `sample` does.
@@ -542,7 +542,9 @@ class ReplayBuffer:
         names, size, ahead = names_of(out), at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
-        mark = Mark(self._store, names[0])
+        mark = Mark(self._store, names)
+        if not resume:
+            mark.remove()
         source = Pass(self._reader, size, False, 0, False, self._check_open, mark.read() if resume else None)
         loader = Loader(lambda: source, device, ahead, self._threads(threads))
         return map_steps(source, loader, self._derived, function, names, mark, progress)
@@ -579,8 +581,9 @@ class ReplayBuffer:
             Of how many steps.
         """
         self._writing()
-        gained = None if values is None else out[1]
-        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], gained))
+        if values is None:
+            return self._derived.returns("reward", None, None, gamma, gae_lambda, (out[0], None))
+        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], out[1]))
 
     def tag(self, tag: str | None, steps: Any) -> int:
         """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.

@@ -7,20 +7,21 @@ zeros, in Zarr as here), and removed with its segment.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.advantages import advantages, returns_to_go
-from diskbuffer.episodes import TAG
+from diskbuffer.episodes import TAG, TAG_COLUMN
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native import address_of, compiled, memcpy
-from diskbuffer.reader import Reader, step_names
+from diskbuffer.reader import Reader
 from diskbuffer.recording.inputs import fit
 from diskbuffer.schema import Column
 from diskbuffer.store.store import Store
@@ -41,8 +42,8 @@ class Piece:
 class Segments:
     """A column, segment by segment."""
 
-    def __init__(self, store: Store, reader: Reader, name: str) -> None:
-        self._store, self._reader, self._name = store, reader, name
+    def __init__(self, store: Store, reader: Reader, name: str, check: Callable[[], Any]) -> None:
+        self._store, self._reader, self._name, self.check = store, reader, name, check
 
     @property
     def lock(self) -> threading.RLock:
@@ -64,18 +65,22 @@ class DerivedColumns:
 
     def __init__(self, store: Store, reader: Reader) -> None:
         self._store, self._reader = store, reader
+        self._kept: weakref.WeakValueDictionary[str, Segments] = weakref.WeakValueDictionary()
 
     def check(self, name: str) -> None:
         """Refuse to write to a column that was recorded."""
         if not isinstance(name, str):
             raise InputError(f"a column's name must be a string, found {name!r}")
         schema = self._store.layout.schema
+        if name == TAG:
+            raise SchemaError("column 'tag' has the numbers of tags; give them with tag()")
+        if name in self._kept:
+            raise SchemaError(f"column {name!r} belongs to a sampler that is in use; its update() writes to it")
         if name in schema.columns and name not in schema.derived:
             raise SchemaError(f"column {name!r} was recorded with the steps and stays as it is; write to another name")
 
     def ensure(self, name: str, column: Column) -> None:
         """Add a column, or make sure that the one that is there is such a column."""
-        self.check(name)
         with self._store.lock:
             schema = self._store.layout.schema
             if name not in schema.columns:
@@ -95,7 +100,7 @@ class DerivedColumns:
         except SchemaError as error:
             raise InputError(f"{name}: {error}") from error
         array = fit(name, column, array, (array.shape,))
-        self.ensure(name, column)
+        self.check(name)
         store, index = self._store, self._reader.index
         with store.lock:
             streams, positions = names % len(index.table), names // len(index.table)
@@ -103,6 +108,7 @@ class DerivedColumns:
             unknown = (there < 0) & ((names < 0) | (positions >= index.table[streams, FLOOR]))
             if unknown.any():
                 raise InputError(f"{name}: step {names[unknown][0]} was never added, or is no step")
+            self.ensure(name, column)
             some = there >= 0
             rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
             slots, which = np.unique(rows // size, return_inverse=True)
@@ -117,7 +123,6 @@ class DerivedColumns:
         if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
             raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
         names, index = step_names(steps), self._reader.index
-        self.ensure(TAG, Column((), "uint16"))
         with self._store.lock:
             streams, positions = names % len(index.table), names // len(index.table)
             starts, ends = index.episodes_of(streams, positions)
@@ -127,7 +132,8 @@ class DerivedColumns:
                 raise InputError(
                     f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
                 )
-            if len(self._store.layout.tags) >= 2**16 - 1:
+            self.ensure(TAG, TAG_COLUMN)
+            if tag not in (None, *self._store.layout.tags) and len(self._store.layout.tags) >= 2**16 - 1:
                 raise InputError("a store has 65,535 different tags at most; keep numbers in a column of your own")
             number = 0 if tag is None else self._store.add_tag(tag)
             size = self._store.layout.segment_rows
@@ -138,10 +144,14 @@ class DerivedColumns:
                     self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)] = number
             return int(episodes.shape[1])
 
-    def open(self, name: str, column: Column) -> Segments:
-        """Return a column for a sampler to keep."""
+    def open(self, name: str, column: Column, check: Callable[[], Any]) -> Segments:
+        """Return a column for a sampler to keep, alone, as long as it lives."""
+        if name in self._kept:
+            raise InputError(f"another sampler keeps its priorities in {name!r}; give this one column= of another name")
+        self.check(name)
         self.ensure(name, column)
-        return Segments(self._store, self._reader, name)
+        segments = self._kept[name] = Segments(self._store, self._reader, name, check)
+        return segments
 
     # Passes over the columns of whole streams
 
@@ -183,9 +193,13 @@ class DerivedColumns:
         for name in wanted:
             if name not in schema.columns or schema[name].shape or schema[name].np_dtype.kind != "f":
                 raise InputError(f"expected a column {name!r} with a floating-point number for each step, found none such")
-        for written in out:
-            if written is not None:
-                self.ensure(written, Column((), "float32"))
+        outs = [name for name in out if name is not None]
+        if len({*outs, *wanted}) < len(outs) + len(set(wanted)):
+            raise InputError(f"out must name different columns, and none that is read, found {out!r}")
+        for written in outs:
+            self.check(written)
+        for written in outs:
+            self.ensure(written, Column((), "float32"))
         for stream in range(self._store.layout.streams):
             carry = 0.0
             for piece in self.pieces(stream):
@@ -204,15 +218,6 @@ class DerivedColumns:
                 self._store.derived(out[0], piece.slot)[piece.rows] = returns
                 steps += len(returns)
         return steps
-
-
-def as_array(name: str, values: Any) -> Array:
-    """Return numbers that a user gave, tensors or arrays, as an array."""
-    try:
-        array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
-    return np.asarray(array)
 
 
 @compiled

@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.schema import Column
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
-TAG = "tag"  # the column of tags: numbers of names, from 1 on
+TAG, TAG_COLUMN = "tag", Column((), "uint16")  # the column of tags: numbers of names, from 1 on
 
 
 class Episode(NamedTuple):
@@ -100,8 +101,9 @@ def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], 
         if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
             ending[-1] = RUNNING
         tags = np.zeros(len(starts), np.int64)
-        if TAG in store.layout.derived:
-            tags = np.minimum(_at(store, index, stream, starts, TAG), len(names) - 1)
+        if TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN:
+            tags = _at(store, index, stream, starts, TAG).astype(np.int64)
+            tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
         found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
         for column, values in zip(columns, found, strict=True):
             column.append(values)

@@ -32,7 +32,20 @@ class Draw(NamedTuple):
 
 
 class Form:
-    """What a sample is made of: one of the classes below."""
+    """What a sample is made of: one of the classes below. `drawn` below is what a sampler of such samples drew."""
+
+    @property
+    def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Notes of the draw that the gather needs: the shape behind the first axis, and the dtype."""
+        return {}
+
+    def first_step(self, drawn: Draw) -> Int64:
+        """Return the first step that each sample delivers."""
+        return drawn.positions
+
+    def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which samples' other rows lie from `first_row` on and before `complete`, (size,) each."""
+        return np.ones(drawn.size, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -47,16 +60,32 @@ class Steps(Form):
         Steps before them, on the same axis.
     padded : bool
         Whether there may be fewer, as an episode starts or ends; the others are zeros, and False in a mask.
+    whole : bool
+        Whether that may be at the start only, of the burn-in.
     """
 
     length: int | None = None
     burn_in: int = 0
     padded: bool = False
+    whole: bool = True
 
     @property
     def steps(self) -> int:
         """Steps on the axis of time."""
         return 1 if self.length is None else self.burn_in + self.length
+
+    @property
+    def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """``_firsts`` tells the first step that there is of each episode."""
+        return {"_firsts": ((), "int64")} if self.burn_in else {}
+
+    def first_step(self, drawn: Draw) -> Int64:
+        """Return where the burn-in starts."""
+        return np.maximum(drawn.notes["_firsts"], drawn.positions - self.burn_in) if self.burn_in else drawn.positions
+
+    def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which sequences are as long as they must be."""
+        return np.asarray(drawn.ends - drawn.positions >= (self.length or 1 if self.whole else 1))
 
 
 @dataclass(frozen=True)
@@ -71,17 +100,36 @@ class NSteps(Form):
 class Rows(Form):
     """`length` consecutive rows, also the last ones of episodes, on into the next episodes.
 
-    Notes of the draw: ``firsts``, (size, length) int64, the first row of each row's episode.
+    ``_firsts`` tells the first row of each row's episode.
     """
 
     length: int
+
+    @property
+    def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Of each row: the first of its episode, and whether it is that, or the last."""
+        return {"_firsts": ((self.length,), "int64"), "is_first": ((self.length,), "bool"), "is_last": ((self.length,), "bool")}
+
+    def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which sequences' rows are all there."""
+        return np.asarray(drawn.positions + self.length <= complete)
 
 
 @dataclass(frozen=True)
 class Relabelled(Form):
     """Single steps, some with a goal that was reached elsewhere in their episode, and its reward.
 
-    Notes of the draw: ``relabelled``, (size,) bool, and ``goals``, (size,) int64, the rows where those goals were reached.
+    ``relabelled`` tells which, and ``_goals`` the rows where those goals were reached.
     """
 
     reward: Callable[[dict[str, Any]], Any]
+
+    @property
+    def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Of each step: whether it has another goal, and where that was reached."""
+        return {"relabelled": ((), "bool"), "_goals": ((), "int64")}
+
+    def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which goals are there."""
+        goals = drawn.notes["_goals"]
+        return np.asarray((goals >= first_row) & (goals <= drawn.ends))

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from diskbuffer.derived import DerivedColumns, as_array
+from diskbuffer.derived import DerivedColumns
 from diskbuffer.errors import InputError
+from diskbuffer.inputs import as_array
 from diskbuffer.loader import Loader
 from diskbuffer.passes import Part, Pass
 from diskbuffer.samplers.epochs import Place
@@ -20,8 +21,8 @@ _NOTED_EVERY = 1.0  # seconds
 class Mark:
     """How far a function has come over a store, kept beside the first column that it writes."""
 
-    def __init__(self, store: Store, column: str) -> None:
-        self._files, self._name = store.files, f"{column}/map.json"
+    def __init__(self, store: Store, columns: tuple[str, ...]) -> None:
+        self._files, self._columns, self._name = store.files, list(columns), f"{columns[0]}/map.json"
 
     def read(self) -> Place | None:
         """Return the place where it was interrupted; None if it was not."""
@@ -34,11 +35,11 @@ class Mark:
         sane = 0 <= place.at <= place.steps == sum(row[-1] for row in frozen) and all(
             len(row) == 2 and min(row) >= 0 for row in frozen
         )
-        return place if sane else None
+        return place if sane and found.get("out") == self._columns else None
 
     def note(self, place: Place) -> None:
         """Note a place behind which nothing is written yet."""
-        self._files.replace_contents(self._name, json.dumps(vars(place)).encode())
+        self._files.replace_contents(self._name, json.dumps({"out": self._columns, **vars(place)}).encode())
 
     def remove(self) -> None:
         """Forget it: everything is written."""

@@ -112,5 +112,11 @@ class Mixture:
             raise InputError(
                 f"a mixture's state must have one of each of {len(self.samplers)} samplers, found {str(state)[:200]}"
             )
-        for n, sampler in enumerate(self.samplers):
-            sampler.load_state_dict(state[str(n)])
+        before = self.state_dict()
+        try:
+            for n, sampler in enumerate(self.samplers):
+                sampler.load_state_dict(state[str(n)])
+        except InputError:
+            for n, sampler in enumerate(self.samplers):
+                sampler.load_state_dict(before[str(n)])
+            raise

@@ -19,6 +19,7 @@ from diskbuffer.gather.gatherer import Gatherer, default_threads
 from diskbuffer.gather.memory import Columns, Memory
 from diskbuffer.gather.plan import Plan, make_plan
 from diskbuffer.index import HEAD, LOW, Index
+from diskbuffer.inputs import step_names
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
 from diskbuffer.store.store import SlotMovedError, Store
@@ -200,11 +201,3 @@ def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
             for reader in readers:
                 reader.refresh()
     return attempt()
-
-
-def step_names(steps: Any) -> Int64:
-    """Return the names of steps, (n,) int64, as users gave them; an InputError where they are no integers."""
-    ids = np.asarray(steps)
-    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
-        raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
-    return ids.astype(np.int64)

@@ -121,15 +121,16 @@ class Sampling:
         if begun.planned is not None and begun.planned.is_fresh:
             return begun
         with self._locked():
-            return until_found(self._readers, lambda: self._settle(begun))
+            whole = [part.sampler.is_whole(part.reader.index, a) for part, a in zip(self._parts, begun.aheads, strict=True)]
+            if begun.planned is not None and all(whole):
+                return begun
+            return until_found(self._readers, lambda: self._mend(begun))
 
-    def _settle(self, begun: Begun) -> Begun:
-        mended = False
+    def _mend(self, begun: Begun) -> Begun:
         for part, ahead in zip(self._parts, begun.aheads, strict=True):
             if not part.sampler.is_whole(part.reader.index, ahead):
                 part.sampler.mend(part.reader.index, ahead)
-                mended = True
-        return begun if begun.planned is not None and not mended else Begun(begun.aheads, self._plan(begun.aheads))
+        return Begun(begun.aheads, self._plan(begun.aheads))
 
     def allocate(self, request: Request, pinned: bool) -> Arrays:
         """Return memory for a batch."""

@@ -110,6 +110,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
             ("reward", steps, value_of(steps), "recorded"),
             ("obs", steps, value_of(steps), "recorded"),
             ("steps", steps, value_of(steps), "name"),
+            ("tag", steps, value_of(steps), "numbers of tags"),
             ("a/b", steps, value_of(steps), "nested"),
             ("_x", steps, value_of(steps), "underscore"),
             ("x", steps, value_of(steps)[1:], "value for each"),
@@ -124,7 +125,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         for name, at, values, message in cases:
             with pytest.raises(db.InputError, match=message):
                 buffer.write(name, at, values)
-        assert set(buffer.columns) - {"x"} == {*world.columns, "reward", "terminated", "truncated", "is_last"}
+        assert set(buffer.columns) == {*world.columns, "reward", "terminated", "truncated", "is_last"}
         assert [p for p in before if "/x" not in p] == before
         buffer.write("value", steps, value_of(steps))
         for values in (value_of(steps).astype(np.float64), np.tile(value_of(steps)[:, None], (1, 2)), value_of(steps) > 0):
@@ -335,7 +336,7 @@ def test_bad_input_to_advantages_is_told(tmp_path: Path, experience: type[Experi
             ({"values": "v"}, "column 'v'"),
             ({"values": "action", "next_values": "action"}, "column 'action'"),
             ({"values": "reward", "next_values": None}, "next_values"),
-            ({"values": None, "next_values": None, "out": ("reward", "")}, "recorded"),
+            ({"values": None, "next_values": None, "out": ("reward", "")}, "out must name"),
         ):
             with pytest.raises(db.InputError, match=message):
                 buffer.returns_and_advantages(**options)

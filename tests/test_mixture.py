@@ -98,10 +98,10 @@ def test_slices_of_selected_episodes(pair: Any) -> None:
 def test_resuming_is_exact_and_a_priority_weighs_only_its_part(pair: Any) -> None:
     worlds, (a, b), feeds = pair
 
-    def mixture() -> db.Mixture:
-        return db.Mixture([(a, 1, db.Prioritized(seed=1)), (b, 1, db.Uniform(2))])
+    def mixture(column: str) -> db.Mixture:
+        return db.Mixture([(a, 1, db.Prioritized(seed=1, column=column)), (b, 1, db.Uniform(2))])
 
-    one, two = mixture(), mixture()
+    one, two = mixture("priority"), mixture("other")
     loop = iter(one.loader(16, prefetch=2))
     first = [next(loop)["steps"].tolist() for _ in range(3)]
     state = json.loads(json.dumps(one.state_dict()))
@@ -117,7 +117,7 @@ def test_resuming_is_exact_and_a_priority_weighs_only_its_part(pair: Any) -> Non
     mine = batches[0]["steps"][batches[0]["part"] == 0]
     assert sampler.update(mine, np.ones(8)) == 8
     for batch in itertools.islice(one.loader(16), 20):  # evicted while they wait
-        check({name: value for name, value in batch.items() if name != "priority"}, worlds, (8, 8))
+        check({name: value for name, value in batch.items() if name not in ("priority", "other")}, worlds, (8, 8))
         feeds[0].add(15)
     with pytest.raises(db.InputError, match="state"):
         one.load_state_dict({"0": {}})

@@ -39,7 +39,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
     world, rng = experience(2, 20, (9,)), np.random.default_rng(0)
-    sampler = db.Prioritized(0.7, 0.5, 1, epsilon=0)
+    sampler = db.Prioritized(0.7, 0.5, 1, epsilon=1e-12)
     model: dict[int, float] = {}
 
     def check(buffer: db.ReplayBuffer, sampler: db.Prioritized, largest: float) -> None:
@@ -70,7 +70,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
         state = json.loads(json.dumps(sampler.state_dict()))
     assert state["largest"] == pytest.approx(largest)
     with world.open(tmp_path / "store") as buffer:
-        again = db.Prioritized(0.7, 0.5, 1, epsilon=0)
+        again = db.Prioritized(0.7, 0.5, 1, epsilon=1e-12)
         again.load_state_dict(state)
         check(buffer, again, largest)
         stored = buffer.at(steps_of(buffer))["priority"].numpy()
@@ -123,7 +123,7 @@ def test_sequences_are_those_of_slices_and_mix_their_steps_priorities(
     world = experience(1, 30, (9,))
     with world.open(tmp_path / "store", frame_stack=3) as buffer:
         feeder(world, buffer).add(100)
-        sampler = db.Prioritized(1.0, 1.0, 0, length=8, period=4, burn_in=2, eta=0.75, epsilon=0)
+        sampler = db.Prioritized(1.0, 1.0, 0, length=8, period=4, burn_in=2, eta=0.75, epsilon=1e-12)
         batch = buffer.sample(50, sampler)
         assert batch["obs"].shape == (50, 10, 3, 9)
         assert batch["mask"][:, 2:].all()
@@ -142,7 +142,7 @@ def test_sequences_are_those_of_slices_and_mix_their_steps_priorities(
 def test_updates_of_steps_that_were_evicted_are_left_out(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
-    world, sampler = experience(1, 20, (9,)), db.Prioritized(1.0, epsilon=0)
+    world, sampler = experience(1, 20, (9,)), db.Prioritized(1.0, epsilon=1e-12)
     with world.open(tmp_path / "store", 60, segment_rows=8) as buffer:
         feed = feeder(world, buffer)
         feed.add(60)
@@ -204,6 +204,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         ("beta", "x"),
         ("eta", 2),
         ("epsilon", -1),
+        ("epsilon", 0),
         ("period", 3),
         ("burn_in", 2),
     ):
@@ -225,18 +226,24 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
             with pytest.raises(db.InputError, match="priorities must"):
                 sampler.update(steps, wrong)
         assert (buffer.at(steps_of(buffer))["priority"] == before).all()
+        with pytest.raises(db.InputError, match="column= of another name"):
+            buffer.sample(4, db.Prioritized())
+        with pytest.raises(db.SchemaError, match="belongs to a sampler"):
+            buffer.write("priority", steps, np.ones(8, np.float32))
         with pytest.raises(db.InputError, match="another buffer"):
             other.sample(4, sampler)
         with pytest.raises(db.InputError, match="beta"):
             sampler.load_state_dict({"seed": 1, "batches": 0, "ahead": []})
         with pytest.raises(db.EmptyBufferError, match="25 steps"):
-            buffer.sample(4, db.Prioritized(length=25))
+            buffer.sample(4, db.Prioritized(length=25, column="other"))
     with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.ReadOnlyError):
         reader.sample(4, db.Prioritized())
+    with pytest.raises(db.ClosedError):
+        sampler.update(steps, np.ones(8))
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, sampler = Experience(2, 20, (9,)), db.Prioritized(1.0, epsilon=0, seed=1)
+    world, sampler = Experience(2, 20, (9,)), db.Prioritized(1.0, epsilon=1e-12, seed=1)
     with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
         feed, files, failing = Feeder(world, buffer), buffer._store.files, 0
         create = files.create

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -118,3 +119,48 @@ def test_what_was_drawn_ahead_and_evicted_since_is_drawn_anew(
         lists = {name: ["int64", [16], [2**60] * 16] for name in ("streams", "positions", "starts", "ends")}
         sampler.load_state_dict({"seed": 1, "batches": 0, "ahead": [lists]})  # a stranger's
         world.check_batch(buffer.sample(16, sampler))
+
+
+@pytest.mark.parametrize("kind", ["hindsight", "burn-in"])
+def test_what_belongs_to_a_sample_is_there_or_the_sample_is_drawn_anew(kind: str, tmp_path: Path) -> None:
+    """One long episode, whose start is evicted while batches wait: goals and burn-in are evicted before the step itself."""
+    columns = {"action": db.Column((), "int64"), "obs/observation": db.Column((), "int64")}
+    columns |= {f"obs/{name}_goal": db.Column((), "int64") for name in ("achieved", "desired")}
+    with db.ReplayBuffer(tmp_path / "store", 128, columns=columns, segment_rows=16, frame_stack=3) as buffer:
+
+        def add(first: int, n: int) -> None:
+            rows = np.arange(first, first + n + 1)
+            obs = {"observation": rows, "achieved_goal": rows, "desired_goal": np.full(n + 1, -1)}
+            buffer.extend(obs, rows[:-1], np.zeros(n))
+
+        add(0, 300)
+        sampler: db.Sampler = db.Slices(4, 1, burn_in=12)
+        if kind == "hindsight":
+            sampler = db.Hindsight(lambda batch: batch["obs"]["desired_goal"][:, -1], "episode", 1.0, seed=1)
+        first, n = 300, 0
+        for batch in itertools.islice(buffer.loader(48, sampler, prefetch=4), 60):
+            steps = batch["steps"]
+            if kind == "hindsight":
+                goals = batch["obs"]["desired_goal"][:, -1]
+                assert ((goals > 0) & (goals <= first)).all()
+                assert (batch["reward"] == goals).all()
+            else:
+                rows = steps[:, None] + torch.arange(-12, 4)
+                mask = batch["mask"]
+                stacks = rows[:, :, None] + torch.arange(-2, 1)
+                assert (batch["obs"]["observation"][mask] == stacks[mask]).all()
+                n += int((~mask).sum())
+            add(first, 10)
+            first += 10
+        assert n or kind == "hindsight"
+        state = sampler.state_dict()
+        assert len(state["ahead"]) == 4
+        for other in (
+            db.Slices(9, crossing=True),
+            db.Hindsight(lambda batch: batch) if kind == "burn-in" else db.Slices(4, burn_in=2),
+        ):
+            with pytest.raises(db.InputError, match="sampler's state"):  # of samples of another kind
+                other.load_state_dict(state)
+        longer = db.Slices(15, 1)
+        longer.load_state_dict(state)
+        assert (buffer.sample(48, longer)["obs"]["observation"][:, :, -1] >= 0).all()

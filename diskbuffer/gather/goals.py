@@ -50,7 +50,10 @@ class RelabelledArrays(StepArrays):
         goals = self.memories[1].blocks[0].array
         steps[DESIRED][which] = goals[which][:, None]
         rewards = self._rewards()
-        steps["reward"][which] = rewards[which]
+        stored = rewards.astype(steps["reward"].dtype)
+        if steps["reward"].dtype.kind not in "f" and (stored != rewards).any():
+            raise InputError(f"the reward function's values do not fit the column reward, {steps['reward'].dtype}")
+        steps["reward"][which] = stored[which]
 
     def _rewards(self) -> npt.NDArray[Any]:
         reward = np.asarray(self._reward(_as_numpy(self.name([block.tensor() for block in self._delivered]))))

@@ -24,7 +24,12 @@ class NStepArrays(Arrays):
         frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, stack, stack == 1)), 2 * size, pinned)
         ahead = Memory(columns.select(others), dict.fromkeys(others, (0, n_step, False)), size, pinned)
         self.memories = [frames, ahead]
-        self._outs = {path: Block((size, *columns.schema[path].shape), columns.schema[path].np_dtype, pinned) for path in others}
+        self._outs = {}
+        for path in others:
+            dtype = columns.schema[path].np_dtype
+            if path.split("/")[0] == "reward" and dtype.kind not in "fc":
+                dtype = np.dtype(np.float32)  # sums of discounted integers are none
+            self._outs[path] = Block((size, *columns.schema[path].shape), dtype, pinned)
         self._outs["discount"] = Block((size,), np.dtype(np.float32), pinned)
         self._weights = self._form.gamma ** np.arange(n_step + 1)
         self._delivered = [*frames.blocks, *self._outs.values()]

@@ -74,7 +74,7 @@ class Epochs:
         ``valid(places)`` tells of steps, (4, n) as in `Draw`, which may be taken.
         """
         found: list[Int64] = [np.empty((4, 0), np.int64)]
-        order = Permutation(place.steps, np.array([seed % 2**64, seed // 2**64, place.epoch], np.uint64))
+        order = Permutation(place.steps, (seed, place.epoch))
         at, missing = place.at, wanted
         while missing and at < place.steps:
             until = min(place.steps, at + min(missing + missing // 4 + 16, _AT_ONCE))
@@ -117,9 +117,14 @@ class Epochs:
             place = Place(
                 int(state["epoch"]), [[int(n) for n in row] for row in state["frozen"]], int(state["steps"]), int(state["at"])
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"a sampler without replacement has a state with 'epochs', found {str(state)[:200]}") from error
-        sane = place.steps >= 0 and place.at >= 0 and all(len(row) == 2 and min(row) >= 0 for row in place.frozen)
+        sane = (
+            place.epoch >= -1
+            and place.steps >= 0
+            and place.at >= 0
+            and all(len(row) == 2 and min(row) >= 0 for row in place.frozen)
+        )
         if not sane or (place.frozen and place.steps != sum(row[1] for row in place.frozen)):
             raise InputError(f"the state of a sampler without replacement is damaged: {str(state)[:200]}")
         self.place = self._next = place

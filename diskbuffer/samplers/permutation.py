@@ -21,9 +21,9 @@ _ROUNDS = 8
 class Permutation:
     """The numbers below `n`, in an order that `seed` tells. About 0.1 us a number."""
 
-    def __init__(self, n: int, seed: npt.NDArray[Any] | int) -> None:
+    def __init__(self, n: int, seed: int | tuple[int, ...]) -> None:
         self.n = n
-        self._keys = np.random.SeedSequence(seed if isinstance(seed, int) else seed.tolist()).generate_state(_ROUNDS, np.uint64)
+        self._keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64)
         self._half = (max(2, (n - 1).bit_length()) + 1) // 2
 
     def __call__(self, first: int, until: int) -> Int64:

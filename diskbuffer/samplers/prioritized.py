@@ -19,6 +19,7 @@ import numpy.typing as npt
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Steps
 from diskbuffer.index import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, Index, episode_at
+from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native import compiled, load_i64, store_f32
 from diskbuffer.samplers.sampler import Sampler, Segments, at_least_one
 from diskbuffer.samplers.sum_tree import SumTree
@@ -99,6 +100,8 @@ class Prioritized(Sampler):
         for name, value, most in (("alpha", alpha, 10.0), ("beta", beta, 1.0), ("eta", eta, 1.0), ("epsilon", epsilon, 1e6)):
             if not isinstance(value, int | float | np.number) or not 0 <= value <= most:
                 raise InputError(f"{name} must be a number from 0 to {most:g}, found {value!r}")
+        if epsilon < 1e-30:
+            raise InputError(f"epsilon must be above 0, found {epsilon!r}; a priority of zero would never be drawn again")
         if length is None and (period is not None or burn_in):
             raise InputError("period= and burn_in= are for sequences; give length=, too")
         if length is not None and n_step != 1:
@@ -174,18 +177,22 @@ class Prioritized(Sampler):
         segments = self._segments
         if segments is None:
             raise InputError("this sampler has drawn nothing yet; give it to sample or loader first")
-        names, errors = np.asarray(steps, np.int64), np.asarray(priorities, np.float64)
+        names, errors = step_names(steps), as_array("priorities", priorities)
+        if errors.dtype.kind not in "biuf":
+            raise InputError(f"priorities must be numbers, found {errors.dtype}")
+        errors = errors.astype(np.float64)
         shape = (len(names), self._length) if self._sequences else names.shape
         if names.ndim != 1 or errors.shape not in (shape, names.shape):
             raise InputError(f"priorities must have the shape {shape}, as there are {len(names)} steps, found {errors.shape}")
         if not errors.size:
             return 0
-        if not (errors.min() >= 0 and errors.max() < np.inf):
-            raise InputError(f"priorities must be finite and at least 0, found {errors.min()} to {errors.max()}")
+        if not (errors.min() >= 0 and errors.max() < 1e30):
+            raise InputError(f"priorities must be at least 0 and below 1e30, found {errors.min()} to {errors.max()}")
         if errors.ndim == 2:
             errors = self._eta * errors.max(axis=1) + (1 - self._eta) * errors.mean(axis=1)
         raw = (errors + self._epsilon).astype(np.float32)
         with segments.lock:
+            segments.check()
             index = segments.index
             self._take_up(index)
             rows = np.empty(len(names), np.int64)
@@ -219,7 +226,8 @@ class Prioritized(Sampler):
         if not self._met:  # a buffer that was opened again has priorities
             for slots in self._slots:
                 for slot in slots:
-                    self._largest = max(self._largest, float(self._view(slot).max()))
+                    raw = self._view(slot)
+                    self._largest = max(self._largest, float(raw[raw < 1e31].max(initial=0)))
             self._met = True
         for stream in changed:
             self._take_in(index, stream)
@@ -263,7 +271,7 @@ class Prioritized(Sampler):
             eligible = np.empty(count, np.bool_)
             _find_starts(table, stream, position, self._length, self._period, eligible)
             raw = self._view(slot)[offset : offset + count]
-            raw[eligible & ~(raw > 0)] = self._largest
+            raw[eligible & ~((raw > 0) & (raw < 1e31))] = self._largest
             self._tree.fill(slot * rows + offset, np.where(eligible, self._weights(raw), 0))
             position += count
         self._next[stream] = max(position, int(self._next[stream]))

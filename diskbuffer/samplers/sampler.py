@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Form, Steps
-from diskbuffer.index import LOW, Index
+from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.samplers.epochs import Epochs
 from diskbuffer.schema import Column
 
@@ -54,6 +54,10 @@ class Segments(Protocol):
     def index(self) -> Index:
         """The index of the steps."""
 
+    @property
+    def check(self) -> Callable[[], Any]:
+        """Raises where the buffer was closed, or may not be written to."""
+
     def values(self, slot: int) -> npt.NDArray[Any]:
         """View the values of a segment."""
 
@@ -65,14 +69,16 @@ class Ahead:
     drawn: Draw
     loading: bool = True
 
-    def still_there(self, index: Index, burn_in: int) -> npt.NDArray[np.bool_]:
-        """Tell which of the steps are still there."""
+    def still_there(self, index: Index, form: Form) -> npt.NDArray[np.bool_]:
+        """Tell which of the samples are still there, with all that belongs to them."""
         streams, positions, starts = self.drawn.streams, self.drawn.positions, self.drawn.starts
         known = (streams >= 0) & (streams < len(index.table))
         streams = np.where(known, streams, 0)
         first, last = index.episodes_of(streams, positions)
         known &= (starts == first) & (self.drawn.ends > positions) & (self.drawn.ends <= last)  # or it is another buffer's
-        return np.asarray(known & (first >= 0) & (np.maximum(starts, positions - burn_in) >= index.table[streams, LOW]))
+        known &= (first >= 0) & (form.first_step(self.drawn) >= index.table[streams, FLOOR])
+        complete = (index.table[:, HEAD] + index.table[:, ENDED])[streams]
+        return np.asarray(known & form.is_within(self.drawn, index.table[streams, LOW], complete))
 
 
 class Sampler(ABC):
@@ -107,12 +113,15 @@ class Sampler(ABC):
         self._key = np.random.SeedSequence(self._entropy).generate_state(2, np.uint64)
         self._generators = threading.local()
 
-    def generator(self, batch: int) -> np.random.Generator:
-        """Return the generator of batch number `batch`, for use in this thread until the next is asked for."""
+    def generator(self, batch: int, *, again: bool = False) -> np.random.Generator:
+        """Return the generator of batch number `batch`, for use in this thread until the next is asked for.
+
+        `again` is for samples of it that are drawn anew.
+        """
         if not hasattr(self._generators, "own"):  # a new one would cost ten times as much as putting the old one there
             self._generators.own = np.random.Generator(np.random.Philox(key=self._key))
             self._generators.start = self._generators.own.bit_generator.state
-        self._generators.start["state"]["counter"][:] = 0, 0, 0, batch
+        self._generators.start["state"]["counter"][:] = 0, 0, int(again), batch
         self._generators.own.bit_generator.state = self._generators.start
         generator: np.random.Generator = self._generators.own
         return generator
@@ -145,13 +154,13 @@ class Sampler(ABC):
 
     def is_whole(self, index: Index, ahead: Ahead) -> bool:
         """Tell whether all steps of a batch are still there."""
-        return bool(ahead.still_there(index, getattr(self.form, "burn_in", 0)).all())
+        return bool(ahead.still_there(index, self.form).all())
 
     def mend(self, index: Index, ahead: Ahead) -> None:
         """Draw others in place of steps that are gone, when a batch's turn has come: no earlier, for that depends on threads."""
         old = ahead.drawn
-        there = ahead.still_there(index, getattr(self.form, "burn_in", 0))
-        new = self.draw(index, int((~there).sum()), self.generator(self.batches))
+        there = ahead.still_there(index, self.form)
+        new = self.draw(index, int((~there).sum()), self.generator(self.batches, again=True))
         self.advance()
         streams, positions, starts, ends = (np.concatenate([a[there], b]) for a, b in zip(old[:4], new[:4], strict=True))
         notes = {name: np.concatenate([old.notes[name][there], note]) for name, note in new.notes.items() if name in old.notes}
@@ -166,8 +175,9 @@ class Sampler(ABC):
 
     def deliver(self, ahead: Ahead) -> None:
         """Count a batch that was kept."""
-        self._ahead.remove(ahead)
-        self.batches += 1
+        if ahead in self._ahead:  # not, where another state was loaded since
+            self._ahead.remove(ahead)
+            self.batches += 1
 
     def leave(self, ahead: Ahead) -> None:
         """Leave a batch that was kept to who asks next."""
@@ -185,10 +195,10 @@ class Sampler(ABC):
         """Go on from a state that `state_dict` returned."""
         try:
             seed, batches = int(state["seed"]), int(state["batches"])
-            ahead = [Ahead(_from_lists(lists), loading=False) for lists in state.get("ahead", [])]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            ahead = [Ahead(_from_lists(lists, self.form), loading=False) for lists in state.get("ahead", [])]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"a sampler's state must have 'seed', 'batches' and 'ahead', found {str(state)[:200]}") from error
-        if seed < 0 or batches < 0:
+        if seed < 0 or not 0 <= batches < 2**62:
             raise InputError(f"a sampler's seed and number of batches must not be negative, found {seed} and {batches}")
         if self.epochs is not None:
             self.epochs.load_state_dict(state.get("epochs"))
@@ -201,10 +211,13 @@ def _to_lists(drawn: Draw) -> dict[str, Any]:
     return {name: [array.dtype.name, list(array.shape), array.ravel().tolist()] for name, array in arrays.items()}
 
 
-def _from_lists(lists: Mapping[str, Any]) -> Draw:
+def _from_lists(lists: Mapping[str, Any], form: Form) -> Draw:
     arrays = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in lists.items()}
     streams, positions, starts, ends = (arrays.pop(name).astype(np.int64) for name in Draw._fields[:4])
     drawn = Draw(streams, positions, starts, ends, arrays)
-    if any(len(array) != drawn.size for array in (*drawn[:4], *arrays.values())):
+    if any(array.shape != (drawn.size,) for array in drawn[:4]) or any(len(array) != drawn.size for array in arrays.values()):
         raise ValueError("arrays of a batch have other lengths")
+    for name, (shape, dtype) in form.notes.items():
+        if arrays[name].shape != (drawn.size, *shape) or arrays[name].dtype != dtype:
+            raise ValueError(f"{name} is not that of such samples; the state is of another sampler")
     return drawn

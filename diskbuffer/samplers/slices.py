@@ -96,7 +96,7 @@ class Slices(Sampler):
             raise InputError("crossing=True cannot be had together with strict=False, over='episodes', burn_in= or episodes=")
         if over == "episodes" and not replace:
             raise InputError("over='episodes' draws with replacement; replace=False visits every start once")
-        self.form = Rows(length) if crossing else Steps(length, burn_in, padded=not strict or burn_in > 0)
+        self.form = Rows(length) if crossing else Steps(length, burn_in, padded=not strict or burn_in > 0, whole=strict)
         self._crossing, self._length, self._burn_in = crossing, length, burn_in
         self._needed = length if strict else 1  # steps that must follow a start, with its own
         self._over_episodes = over == "episodes"
