@@ -24,6 +24,7 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer.checking import Problem, Report, check
     from diskbuffer.mixture import Mixture
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
 
@@ -40,18 +41,22 @@ __all__ = [
     "Mixture",
     "NotAStoreError",
     "Prioritized",
+    "Problem",
     "ReadOnlyError",
     "ReplayBuffer",
+    "Report",
     "Sampler",
     "SchemaError",
     "Slices",
     "StackError",
     "Uniform",
     "__version__",
+    "check",
 ]
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
+_LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.checking")
 
 
 def __getattr__(name: str) -> typing.Any:

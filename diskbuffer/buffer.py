@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from diskbuffer import codec
+from diskbuffer.checking import Report, check
 from diskbuffer.creation import plan_layout, refuse_another
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episodes
@@ -646,7 +647,7 @@ class ReplayBuffer:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns, by path; ``is_last`` among them, which is written by the buffer itself."""
+        """The columns, by path; ``is_last`` and ``row_checksum`` among them, which are written by the buffer itself."""
         return dict(self._store.layout.schema.columns)
 
     @property
@@ -666,6 +667,15 @@ class ReplayBuffer:
         import zarr
 
         return zarr.open_group(str(self.path), mode="r")
+
+    def check(self, progress: bool = True) -> Report:
+        """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
+
+        Of a store that is being written to, here or elsewhere, it is what is sealed (`seal` first, to have nearly all of it). To
+        repair, close the buffer and call ``diskbuffer.check(path, repair=True)``.
+        """
+        self._check_open()
+        return check(self.path, progress=progress)
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.

@@ -25,7 +25,7 @@ from diskbuffer.native import (
     blosc_compress,
     blosc_decompress,
     compiled,
-    crc32c,
+    crc32c_extend,
     load_u8,
     load_u32,
     lz4_decompress_partial,
@@ -77,7 +77,7 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
     body = size - CHECKSUM
     if body < HEADER:
         return BAD_HEADER
-    if crc32c(chunk, body) != load_u32(chunk + body):
+    if crc32c_extend(0, chunk, body) != load_u32(chunk + body):
         return BAD_CHECKSUM
     flags = load_u8(chunk + 2)
     if load_u32(chunk + 4) != chunk_bytes or load_u32(chunk + 12) != body or load_u32(chunk + 8) == 0:
@@ -117,7 +117,7 @@ def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int) 
     """Compress a chunk, checksum and all, to `target`, which has room for `bound`; return its size, or 0 or less."""
     n = blosc_compress(clevel, 0, 1, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
     if n > 0:
-        store_u32(target + n, crc32c(target, n))
+        store_u32(target + n, crc32c_extend(0, target, n))
         n += CHECKSUM
     return n
 
@@ -207,16 +207,26 @@ def decode_slowly(chunk: bytes, chunk_bytes: int) -> tuple[int, bytes]:
         return BAD_STREAM, b""
 
 
-@compiled
-def _checksum(address: int, size: int) -> int:
-    return int(crc32c(address, size))
-
-
-def checksum(data: Any) -> int:
-    """Return the CRC32C of a contiguous array's bytes. Holds no GIL where the C library can be called."""
+def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes, scratch: Bytes) -> int:
+    """Decode a chunk of a mapped shard into `raw`, as large as `scratch`; return what is wrong, or 0."""
+    at, size = entries[chunk].tolist()
+    if not 0 <= at <= at + size <= shard.size - entries.nbytes:
+        return BAD_ENTRY
     if HAVE_BLOSC:
-        return int(_checksum(address_of(data), data.nbytes))
-    return int(google_crc32c.value(data.tobytes()))
+        return int(decode(shard.address + at, size, raw.nbytes, raw.nbytes, address_of(raw), address_of(scratch)))
+    wrong, found = decode_slowly(ctypes.string_at(shard.address + at, size), raw.nbytes)
+    raw[:] = np.frombuffer(found, np.uint8) if not wrong else 0
+    return wrong
+
+
+@compiled
+def _checksum(crc: int, address: int, size: int) -> int:
+    return int(crc32c_extend(crc, address, size))
+
+
+def checksum(data: Any, crc: int = 0) -> int:
+    """Return the CRC32C of a contiguous array's bytes, behind others whose checksum is `crc`. Holds no GIL."""
+    return int(_checksum(crc, address_of(data), data.nbytes))
 
 
 def _put(body: bytes, out: Bytes, at: int, entries: Int64, i: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ class Wanted:
             self.padding or "first",
             self.autoreset or (NEXT_STEP if (self.n_envs or 1) > 1 else DISABLED),
             protected=bool(self.protected),
+            salt=secrets.randbits(63),
         )
         if layout.first_slots() > _MOST_SLOTS:
             raise InputError(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from diskbuffer.bars import bar
 from diskbuffer.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
@@ -39,7 +40,7 @@ class Mark:
 
     def note(self, place: Place) -> None:
         """Note a place behind which nothing is written yet."""
-        self._files.replace_contents(self._name, json.dumps({"out": self._columns, **vars(place)}).encode())
+        self._files.replace_contents(self._name, json.dumps({"out": self._columns, **vars(place)}).encode(), sync=False)
 
     def remove(self) -> None:
         """Forget it: everything is written."""
@@ -58,7 +59,7 @@ def map_steps(
     """Call a function with every batch of a pass, and write what it returns; return the number of steps."""
     steps, noted = 0, time.monotonic()
     begun = source.place.at
-    with _bar(source.place.steps, begun, progress) as bar:
+    with bar(source.place.steps, begun, progress, " steps") as shown:
         for batch in loader:
             found = function(batch)
             results = found if len(out) > 1 else (found,)
@@ -75,35 +76,13 @@ def map_steps(
                     )
                 columns.write(name, batch["steps"].cpu(), array)
             steps += len(batch["steps"])
-            bar.update(len(batch["steps"]))
+            shown.update(len(batch["steps"]))
             del batch, found, results, values, array  # before the next is taken
             if time.monotonic() - noted > _NOTED_EVERY:
                 mark.note(source.place)
                 noted = time.monotonic()
     mark.remove()
     return steps
-
-
-class _NoBar:
-    def __enter__(self) -> _NoBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, n: int) -> None:
-        """Show nothing."""
-
-
-def _bar(total: int, initial: int, shown: bool) -> Any:
-    """Return a progress bar, if tqdm is there."""
-    if shown:
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            return _NoBar()
-        return tqdm(total=total, initial=initial, unit=" steps", smoothing=0.1, mininterval=0.5)
-    return _NoBar()
 
 
 def names_of(out: str | Sequence[str]) -> tuple[str, ...]:

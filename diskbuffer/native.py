@@ -42,7 +42,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
 
 
-def _export_all() -> tuple[bool, bool]:
+def _export_all() -> tuple[bool, bool, bool]:
     _export("memcmp", _libc(), "memcmp")
     _export("memcpy", _libc(), "memcpy")
     _export("memset", _libc(), "memset")
@@ -50,19 +50,21 @@ def _export_all() -> tuple[bool, bool]:
     try:
         from google_crc32c import _crc32c  # absent where only its slow Python version could be installed
 
-        blosc, crc = ctypes.CDLL(numcodecs.blosc.__file__), ctypes.CDLL(_crc32c.__file__)
+        have_crc = _export("crc32c_extend", ctypes.CDLL(_crc32c.__file__), "crc32c_extend")
     except (OSError, ImportError):
-        return False, False
+        have_crc = False
+    blosc = ctypes.CDLL(numcodecs.blosc.__file__)
     found = [
+        have_crc,
         _export("decompress", blosc, "blosc_decompress_ctx"),
         _export("compress", blosc, "blosc_compress_ctx"),
-        _export("crc32c", crc, "crc32c_value"),
     ]
-    return all(found), _export("lz4_partial", blosc, "LZ4_decompress_safe_partial")
+    return all(found), _export("lz4_partial", blosc, "LZ4_decompress_safe_partial"), have_crc
 
 
-# Whether c-blosc can be called at all, and whether the LZ4 in it can, too, which decodes only as much of a chunk as is wanted.
-HAVE_BLOSC, HAVE_LZ4 = _export_all()
+# Whether c-blosc can be called at all, whether the LZ4 in it can, too, which decodes only as much of a chunk as is wanted, and
+# whether the library for checksums can.
+HAVE_BLOSC, HAVE_LZ4, HAVE_CRC = _export_all()
 HAVE_MADVISE = sys.platform != "win32"
 
 # Addresses are signed here: numba turns the sum of an int64 and a uint64 into a float.
@@ -71,7 +73,6 @@ memcpy = types.ExternalFunction("diskbuffer_memcpy", _at(_at, _at, _at))
 memset = types.ExternalFunction("diskbuffer_memset", _at(_at, _i32, _at))
 memcmp = types.ExternalFunction("diskbuffer_memcmp", _i32(_at, _at, _at))
 madvise = types.ExternalFunction("diskbuffer_madvise", _i32(_at, _at, _i32))
-crc32c = types.ExternalFunction("diskbuffer_crc32c", types.uint32(_at, _at))
 blosc_decompress = types.ExternalFunction("diskbuffer_decompress", _i32(_at, _at, _at, _i32))
 blosc_compress = types.ExternalFunction("diskbuffer_compress", _i32(_i32, _i32, _at, _at, _at, _at, _at, _at, _at, _i32))
 lz4_decompress_partial = types.ExternalFunction("diskbuffer_lz4_partial", _i32(_at, _at, _i32, _i32, _i32))
@@ -104,6 +105,30 @@ def _storer(value: Any) -> Any:
 load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32), _loader(types.uint8, 8)
 store_f32 = _storer(types.float32)
 store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
+
+
+_CRC_TABLE = np.zeros(256, np.uint32)  # of the reflected polynomial of CRC32C, 0x1EDC6F41
+for _byte in range(256):
+    _crc = _byte
+    for _ in range(8):
+        _crc = _crc >> 1 ^ (0x82F63B78 if _crc & 1 else 0)
+    _CRC_TABLE[_byte] = _crc
+
+
+@compiled
+def crc32c_slowly(crc: int, address: int, size: int) -> int:
+    """Do what the C library's ``crc32c_extend`` does, a byte at a time."""
+    found = np.uint32(~np.uint32(crc))
+    for i in range(size):
+        found = np.uint32(_CRC_TABLE[(found ^ load_u8(address + i)) & np.uint32(0xFF)] ^ (found >> np.uint32(8)))
+    return np.uint32(~found)  # type: ignore[return-value]
+
+
+# crc32c_extend(crc of what comes before, address, size)
+if HAVE_CRC:
+    crc32c_extend = types.ExternalFunction("diskbuffer_crc32c_extend", types.uint32(types.uint32, _at, _at))
+else:
+    crc32c_extend = crc32c_slowly
 
 
 @compiled

@@ -35,19 +35,25 @@ def read_index(store: Store, context: int) -> Index:
 def _read_index(store: Store, context: int) -> Index:
     rows = store.layout.segment_rows
     index = Index(store.layout.streams, rows, context)
-    for stream, slots in enumerate(store.table.by_stream()):
+    for stream, (slots, lengths) in enumerate(store.segments()):
         if not len(slots):
             continue
-        first = store.table.get("first_row", int(slots[0]))
-        starts = [np.array([min(first, max(0, store.table.get("episode_start", int(slots[0]))))], np.int64)]
+        oldest = int(slots[0])
+        first = store.table.get("first_row", oldest)
+        steps_before, episode_start = store.table.before(oldest) or (0, first)
+        if first > 0 and store.table.before(oldest) is None and store.distrusted is None:
+            raise CorruptionError(
+                f"{store.root}: how many steps came before slot {oldest} is not known; the segment table is damaged. "
+                "`diskbuffer check --repair` counts from there on"
+            )
+        starts = [np.array([min(first, max(0, episode_start))], np.int64)]
         head = last = -1
-        for n, slot in enumerate(slots.tolist()):
-            length = store.table.get("length", slot)
+        for n, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
             if not 0 < length <= rows or (length < rows and n < len(slots) - 1):
                 raise CorruptionError(f"{store.root}: slot {slot} was emptied while it was read")
             flags = store.flags("is_last", slot, length)
             starts.append(first + n * rows + np.flatnonzero(flags) + 1)
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
-        index.restore(stream, slots, found[found <= head], head, bool(last), store.table.get("first_step", int(slots[0])))
+        index.restore(stream, slots, found[found <= head], head, bool(last), steps_before)
     return index

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     import gymnasium
 
 _TAKEN = ("steps", "next_obs", "mask", "discount", "weights", "is_first", "relabelled", "part", "self", "info", "env")
-FLAGS = ("terminated", "truncated", "is_last")
+CHECKSUM = "row_checksum"
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(n) for n in (given if isinstance(given, tuple | list) else (given,)))
+    except TypeError:
+        raise SchemaError(f"a column's shape must be a tuple of integers, found {given!r}") from None
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,11 @@ class Column:
         return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}"
 
 
+FLAGS = ("terminated", "truncated", "is_last")
+BUILT_IN = dict.fromkeys(FLAGS, Column((), "bool")) | {CHECKSUM: Column((2,), "uint32")}  # part of every store
+KEPT = ("is_last", CHECKSUM)  # which are written by the buffer itself, and not part of batches
+
+
 @dataclass(frozen=True)
 class Schema:
     """All columns of a store by path, nested ones as ``"obs/pixels"``.
@@ -97,20 +109,20 @@ class Schema:
                 raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
-        for flag in FLAGS:
-            if self.columns.get(flag) != Column((), "bool"):
-                raise SchemaError(f"column {flag!r} is part of every store and must be a scalar of dtype bool")
+        for name, column in BUILT_IN.items():
+            if self.columns.get(name) != column:
+                raise SchemaError(f"column {name!r} is part of every store and must be {column}, found {self.columns.get(name)}")
 
     @classmethod
     def of(cls, columns: Mapping[str, Column], extra: Mapping[str, Column] | None = None) -> Schema:
         """Build a schema from a user's columns: reward and flags are added where they are missing."""
         for name in extra or {}:
-            if name in columns or name in FLAGS or is_obs(str(name)):
+            if name in columns or name in BUILT_IN or is_obs(str(name)):
                 raise SchemaError(f"extra column {name!r} stands for a column that the store has anyway")
         base: dict[str, Column] = {**columns}
         base.setdefault("reward", Column((), "float32"))
-        for flag in FLAGS:
-            base.setdefault(flag, Column((), "bool"))
+        for name, column in BUILT_IN.items():
+            base.setdefault(name, column)
         return cls({**base, **(extra or {})})
 
     @classmethod
@@ -150,8 +162,8 @@ class Schema:
 
     @cached_property
     def step(self) -> tuple[str, ...]:
-        """Paths of the columns that belong to a step, the bookkeeping of ``is_last`` apart."""
-        return tuple(path for path in self.columns if not is_obs(path) and path != "is_last")
+        """Paths of the columns that belong to a step, the buffer's own bookkeeping apart."""
+        return tuple(path for path in self.columns if not is_obs(path) and path not in KEPT)
 
     def to_attributes(self) -> dict[str, Any]:
         """Describe the columns in JSON."""
@@ -178,13 +190,6 @@ class Schema:
             if stored != given:
                 lines.append(f"  {path}: stored {stored or 'nothing'}, asked for {given or 'nothing'}")
         return "\n".join(lines)
-
-
-def _shape(given: Any) -> tuple[int, ...]:
-    try:
-        return tuple(operator.index(n) for n in (given if isinstance(given, tuple | list) else (given,)))
-    except TypeError:
-        raise SchemaError(f"a column's shape must be a tuple of integers, found {given!r}") from None
 
 
 def is_obs(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -16,6 +17,7 @@ import pytest
 import zarr
 
 import diskbuffer as db
+from diskbuffer.store import layout
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
@@ -490,10 +492,11 @@ DAMAGE: dict[str, Callable[[Any], Any]] = {
     "frame_stack 0": lambda m: _attributes(m).update(frame_stack=0) or m,
     "padding that is none": lambda m: _attributes(m).update(padding="edge") or m,
     "autoreset that is none": lambda m: _attributes(m).update(autoreset=7) or m,
-    "nothing consolidated": lambda m: m.pop("consolidated_metadata") and m,
-    "slots below 0": lambda m: m["consolidated_metadata"]["metadata"]["_segments/length"].update(shape=[-1]) or m,
-    "slots of text": lambda m: m["consolidated_metadata"]["metadata"]["_segments/length"].update(shape=["x"]) or m,
-    "slots in two dimensions": lambda m: m["consolidated_metadata"]["metadata"]["_segments/length"].update(shape=[1, 2]) or m,
+    "no slots": lambda m: _attributes(m).pop("slots") and m,
+    "slots below 0": lambda m: _attributes(m).update(slots=-1) or m,
+    "slots of text": lambda m: _attributes(m).update(slots="x") or m,
+    "slots in a list": lambda m: _attributes(m).update(slots=[1, 2]) or m,
+    "salt below 0": lambda m: _attributes(m).update(salt=-1) or m,
 }
 
 
@@ -524,7 +527,33 @@ def check_refused(path: Path, error: type[db.DiskBufferError], message: str) -> 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damaged_metadata_is_refused(what: str, pristine: Path, tmp_path: Path) -> None:
     damaged = DAMAGE[what](json.loads((pristine / "zarr.json").read_bytes()))
+    sign(damaged)
     check_refused(copy_with(pristine, tmp_path, json.dumps(damaged).encode()), db.NotAStoreError, "store")
+
+
+def sign(metadata: Any) -> None:
+    """Make the checksum right, as a stranger can."""
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        attributes = metadata["attributes"]["diskbuffer"]
+        attributes.pop("checksum")
+        attributes["checksum"] = layout._checksum(attributes)
+
+
+@pytest.mark.parametrize(("name", "value"), [("capacity", 99), ("padding", "zeros"), ("tags", ["a"]), ("slots", 3), ("salt", 5)])
+def test_metadata_that_was_changed_is_refused(name: str, value: Any, pristine: Path, tmp_path: Path) -> None:
+    metadata = json.loads((pristine / "zarr.json").read_bytes())
+    _attributes(metadata)[name] = value
+    check_refused(copy_with(pristine, tmp_path, json.dumps(metadata).encode()), db.CorruptionError, "checksum")
+
+
+def test_what_only_other_tools_read_is_mended(pristine: Path, tmp_path: Path) -> None:
+    metadata = json.loads((pristine / "zarr.json").read_bytes())
+    del metadata["consolidated_metadata"]
+    path = copy_with(pristine, tmp_path, json.dumps(metadata).encode())
+    (path / "obs" / "zarr.json").write_bytes(b"")
+    with db.ReplayBuffer(path) as buffer:
+        assert len(buffer) == 20
+        assert np.asarray(buffer.zarr["obs"])[3, 0] == 3
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"\xff\xfe{}", b'{"zarr_format": 3,', b"[" * 100_000])
@@ -540,8 +569,8 @@ def test_a_newer_format_is_refused(version: Any, pristine: Path, tmp_path: Path)
     check_refused(path, db.FormatError, f"format {version}.*newer diskbuffer")
 
 
-def table(path: Path, name: str) -> Any:
-    return np.memmap(path / "_segments" / name / "c.0", "<i8", "r+")
+def table(path: Path, name: str, file: str) -> Any:
+    return np.memmap(path / "_segments" / name / file, "<i8", "r+")
 
 
 @pytest.mark.parametrize(
@@ -549,14 +578,15 @@ def table(path: Path, name: str) -> Any:
 )
 def test_a_segment_table_that_cannot_be_is_refused(name: str, value: int, pristine: Path, tmp_path: Path) -> None:
     path = copy_with(pristine, tmp_path, (pristine / "zarr.json").read_bytes())
-    slot = int(np.flatnonzero(table(path, "length"))[0])
-    table(path, name)[slot] = value
+    file = "c.0.0" if name == "length" else "c.0"
+    slot = int(np.flatnonzero(table(path, "length", "c.0.0"))[0])
+    table(path, name, file)[slot] = value
     for mode in ("r", "a"):
         with pytest.raises(db.CorruptionError, match="slot"):
             db.ReplayBuffer(path, mode=mode)
 
 
-@pytest.mark.parametrize("name", ["action/c.*", "_segments/length/c.0", "is_last/c.*"])
+@pytest.mark.parametrize("name", ["action/c.*", "_segments/length/c.0.0", "is_last/c.*"])
 @pytest.mark.parametrize("damage", ["removed", "cut short", "emptied"])
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_file_that_is_missing_or_too_short_is_a_typed_error(

@@ -59,7 +59,7 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         assert buffer.columns["value"] == db.Column((), "float32")
         feeder(world, buffer).add(40)
         world.check(buffer)
-        slots = np.fromfile(tmp_path / "store" / "_segments" / "length" / "c.0", np.int64)
+        slots = np.fromfile(tmp_path / "store" / "_segments" / "length" / "c.0.0", np.int64)
         files = {int(file.name.split(".")[1]) for file in (tmp_path / "store" / "value").glob("c.*")}
         assert files <= set(np.flatnonzero(slots).tolist()), "files of evicted segments go with them"
         rows = buffer.zarr["value"][:]  # type: ignore[index]
@@ -125,7 +125,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         for name, at, values, message in cases:
             with pytest.raises(db.InputError, match=message):
                 buffer.write(name, at, values)
-        assert set(buffer.columns) == {*world.columns, "reward", "terminated", "truncated", "is_last"}
+        assert set(buffer.columns) == {*world.columns, "reward", "terminated", "truncated", "is_last", "row_checksum"}
         assert [p for p in before if "/x" not in p] == before
         buffer.write("value", steps, value_of(steps))
         for values in (value_of(steps).astype(np.float64), np.tile(value_of(steps)[:, None], (1, 2)), value_of(steps) > 0):

@@ -29,6 +29,7 @@ def rows_in_zarr(path: Path, name: str, stream: int) -> dict[int, Any]:
     """Read the rows of a stream with zarr-python alone, by position."""
     root = zarr.open_group(str(path), mode="r")
     table = {field: np.asarray(root[f"_segments/{field}"]) for field in ("stream", "first_row", "length")}
+    table["length"] = table["length"][:, 0]
     column, found = root[name], dict[int, Any]()
     assert isinstance(column, zarr.Array)
     rows = column.chunks[0] if column.shards is None else column.shards[0]

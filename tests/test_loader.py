@@ -194,8 +194,8 @@ def damage(path: Path, chunk: int, rows: int = 64, chunk_rows: int = 4) -> None:
 def damaged(buffer: db.ReplayBuffer) -> tuple[int, list[int]]:
     """Damage chunk 4 of a sealed segment of `buffer`; return its stream, and the steps of its rows."""
     buffer.seal()
-    table = {name: np.fromfile(buffer.path / "_segments" / name / "c.0", np.int64) for name in ("stream", "first_row", "length")}
-    slot = int(np.flatnonzero((table["first_row"] == 64) & (table["length"] > 0))[0])
+    table = {name: np.asarray(buffer.zarr[f"_segments/{name}"]) for name in ("stream", "first_row", "length")}
+    slot = int(np.flatnonzero((table["first_row"] == 64) & (table["length"][:, 0] > 0))[0])
     damage(buffer.path / "obs" / f"c.{slot}.0.0", 4)
     stream = int(table["stream"][slot])
     return stream, [position * 2 + stream for position in range(64 + 16, 64 + 20)]
@@ -247,8 +247,20 @@ def test_an_index_entry_that_points_outside_is_found(buffer: db.ReplayBuffer) ->
         data = bytearray(file.read_bytes())
         data[-256:] = np.array([[2**40, 100]] * 16, np.int64).tobytes()
         file.write_bytes(data)
-    with db.ReplayBuffer(buffer.path, mode="r") as reader, pytest.raises(db.CorruptionError, match="index points outside"):
+    with db.ReplayBuffer(buffer.path, mode="r") as reader, pytest.raises(db.CorruptionError, match="checksum"):
         reader.sample(32)
+
+
+def test_an_index_entry_of_a_live_shard_that_points_outside_is_found(buffer: db.ReplayBuffer) -> None:
+    for file in (buffer.path / "obs").glob("c.*"):
+        with file.open("r+b") as shard:
+            shard.seek(-256, 2)
+            entries = np.frombuffer(shard.read(), np.int64).copy().reshape(16, 2)
+            entries[entries[:, 0] >= 0] = 2**40, 100
+            shard.seek(-256, 2)
+            shard.write(entries.tobytes())
+    with pytest.raises(db.CorruptionError, match="index points outside"):
+        buffer.sample(32)
 
 
 def test_a_shard_that_was_cut_short_is_found(buffer: db.ReplayBuffer) -> None:
@@ -257,7 +269,7 @@ def test_a_shard_that_was_cut_short_is_found(buffer: db.ReplayBuffer) -> None:
     for file in (buffer.path / "obs").glob("c.*"):
         with file.open("r+b") as shard:
             shard.truncate(100)
-    with db.ReplayBuffer(buffer.path, mode="r") as reader, pytest.raises(db.CorruptionError):
+    with pytest.raises(db.CorruptionError), db.ReplayBuffer(buffer.path, mode="r") as reader:
         reader.sample(32)
 
 

@@ -57,6 +57,7 @@ def test_spaces_become_columns_and_reward_and_flags_are_added() -> None:
         "terminated": db.Column((), "bool"),
         "truncated": db.Column((), "bool"),
         "is_last": db.Column((), "bool"),
+        "row_checksum": db.Column((2,), "uint32"),
         "log_prob": db.Column((), "float32"),
     }
     assert schema.obs == ("obs/image", "obs/inner/a", "obs/inner/b")
@@ -140,13 +141,13 @@ def layout(**options: Any) -> Layout:
 @pytest.mark.parametrize("options", [{}, {"capacity": None}, {"frame_stack": 4, "padding": "zeros", "autoreset": "same_step"}])
 def test_a_layout_comes_back_from_its_attributes(options: dict[str, Any]) -> None:
     before = layout(**options)
-    assert Layout.from_group(before.root(12), "here") == before
+    assert Layout.from_group(before.root(12), "here") == (before, 12)
 
 
 def test_the_sizes_of_files_are_those_of_what_is_in_them() -> None:
     sizes = layout()
     assert sizes.packed == ("obs",)
-    assert set(sizes.flat) == {"action", "reward", "terminated", "truncated", "is_last"}
+    assert set(sizes.flat) == {"action", "reward", "terminated", "truncated", "is_last", "row_checksum"}
     assert sizes.data_file("obs", 7) == "obs/c.7.0.0"
     assert sizes.data_file("action", 7) == "action/c.7"
     assert sizes.chunks("obs") == 16
@@ -567,7 +568,7 @@ def test_the_public_names_are_those_that_are_promised() -> None:
     assert sorted(db.__all__) == list(db.__all__)
     assert all(getattr(db, name) is not None for name in db.__all__)
     public = {name for name in vars(db) if not name.startswith("_") and not name.islower()}
-    assert public == set(db.__all__) - {"__version__"}
+    assert public == set(db.__all__) - {"__version__", "check"}
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", db.__version__)
 
 

@@ -41,11 +41,12 @@ class Log:
         """Take up the segments that were left behind, or not sealed yet, before the store was opened."""
         table, opened, left = self._store.table, self.writer.open_slots(), []
         for stream in range(self._streams):
-            for slot in self._index.slots(stream).tolist():
-                if completed := table.get("completed", slot):
+            for n, slot in enumerate(self._index.slots(stream).tolist()):
+                completed = table.completed(slot)
+                if completed and n == self._left[stream]:  # or it is noted anew, as those before it
                     left.append((completed, stream))
                     self._left[stream] += 1
-                if slot not in opened and not table.get("sealed", slot):
+                if slot not in opened and not self._store.is_sealed(slot):
                     self.sealer.put(slot)
         for completed, stream in sorted(left):
             self.retention.leave(stream, completed)
@@ -106,7 +107,7 @@ class Log:
                     break  # its last chunks are still being packed
                 slot = int(self._index.slots(stream)[self._left[stream]])
                 since = self._index.steps_before(stream, head) - self._index.steps_before(stream, left_at)
-                table.set("completed", slot, self.added - since)
+                table.note_completed(slot, self.added - since)
                 self.retention.leave(stream, self.added - since)
                 self._left[stream] += 1
 
@@ -117,23 +118,25 @@ class Log:
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""
         table = self._store.table
-        stream, first = table.get("stream", slot), table.get("first_row", slot)
-        if first == self._index.table[stream, LOW]:
-            return
-        table.set("first_step", slot, self._index.steps_before(stream, first))
-        table.set("episode_start", slot, self._index.episode_of(stream, first))
+        stream, first = table.identity(slot)
+        if first != self._index.table[stream, LOW]:
+            table.note_before(slot, self._index.steps_before(stream, first), self._index.episode_of(stream, first))
 
     def sync(self) -> None:
         """Bring every row to the disk."""
+        self.writer.pack(self._index.heads)
         for slot in {*self.writer.open_slots(), *self.sealer.slots()}:
             self._store.sync_slot(slot)
-        self._store.sync_table()
+        self._store.sync(self._index.heads)
+        self.writer.guard(self._index.heads)
 
     def close(self) -> None:
         """Leave the store so that its columns hold every row, and everything is on the disk."""
         self.sealer.stop()
         try:
+            self.writer.vouch_for_newest(self._index.heads)
             self.writer.publish(self._index.heads)
             self.sync()
+            self._store.note_closed()
         finally:
             self.writer.close()

@@ -16,6 +16,8 @@ from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
 from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Kept, Staging
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store.checksums import OBS, STEP, row_checksums
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
@@ -87,6 +89,7 @@ class Recorder:
             self.log.limits,
             self._layout.segment_rows,
             self._layout.tail_rows,
+            self._layout.salt,
             self._next_step,
             cut,
             self._events,
@@ -128,7 +131,10 @@ class Recorder:
         for stream in streams:
             head = int(table[stream, HEAD])
             if head >= 0 and not table[stream, ENDED]:
-                self.log.writer.put_last("is_last", stream, head, np.array(True))
+                nothing = {
+                    path: np.zeros((1, *self._schema[path].shape), self._schema[path].np_dtype) for path in self._schema.step
+                }
+                self._put_last(stream, head, nothing | {"is_last": np.ones(1, np.bool_)})
                 table[stream, ENDED] = 1
             self._cut[stream] = True
 
@@ -266,14 +272,14 @@ class Recorder:
         rows = {path: block.rows(array, None) for path, array in columns.items()}
         rows |= {path: block.rows(before[path], after[path]) for path in self._schema.obs}
         rows["is_last"] = block.is_last(cut=not block.goes_on[0])
+        rows[CHECKSUM] = np.stack([self._checksums(env, block.head, rows, word) for word in (OBS, STEP)], axis=1)
         done = block.head
         while done < block.new_head:
             n = min(self.log.make_room_for_rows(env), block.new_head - done)
             some = slice(done + 1 - block.head, done + 1 - block.head + n)
             try:
                 if done == block.head and done >= 0:  # what was done at the newest row, or that it is an episode's last
-                    for path in (*self._schema.step, "is_last"):
-                        writer.put_last(path, env, done, rows[path][0])
+                    self._put_last(env, done, {path: rows[path][:1] for path in (*self._schema.step, "is_last")})
                 for path, values in rows.items():
                     writer.put(path, env, done + 1, values[some])
             except BaseException:
@@ -285,6 +291,15 @@ class Recorder:
             index.advance(env, done, bool(rows["is_last"][done - block.head]))
             writer.commit(env, done)
             self.log.settle(env, index.steps_before(env, done) - steps_before)
+
+    def _put_last(self, stream: int, head: int, values: dict[str, Array]) -> None:
+        """Write what was done at a stream's newest row: (1, ...) of each column."""
+        for path, value in values.items():
+            self.log.writer.put_last(path, stream, head, value[0])
+        self.log.writer.vouch_last(stream, head, int(self._checksums(stream, head, values, STEP)[0]))
+
+    def _checksums(self, stream: int, first: int, rows: dict[str, Array], word: int) -> npt.NDArray[np.uint32]:
+        return row_checksums(self._schema, self._layout.salt, stream, first, rows, word)
 
 
 def _item(values: dict[str, Any], env: int) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from diskbuffer.native import address_of
 from diskbuffer.recording import steps
 from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
 from diskbuffer.recording.stacks import RollingStacks
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema import CHECKSUM, Column, Schema
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 Kept = list[tuple[str, bool, Array, Array]]  # path, whether stacked, next_obs and obs: what compiled code reads from
 
+_ROLES = {"is_last": steps.IS_LAST, CHECKSUM: steps.CHECK}
 _BOOLS = {bool, np.bool_}
 _INTEGERS = {int, bool, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
 _FLOATS = {float, np.float32, np.float64}
@@ -126,7 +127,7 @@ class Staging:
         for path, i in self._place.items():
             self.sources[i, [steps.STRIDE, steps.NEXT_STRIDE, steps.ROW_BYTES]] = schema[path].row_bytes
             self.sources[i, steps.TAIL] = tails[i]
-            self.sources[i, steps.ROLE] = steps.IS_LAST if path == "is_last" else steps.STEP
+            self.sources[i, steps.ROLE] = _ROLES.get(path, steps.STEP)
             if path in self._columns:
                 self.sources[i, steps.VALUE] = self._columns[path].array.ctypes.data
         for i, _ in self._obs:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from diskbuffer.index import ENDED, HEAD
-from diskbuffer.native import compiled, load_u8, memcmp, memcpy, memset, store_i64, store_u8
+from diskbuffer.native import compiled, crc32c_extend, load_u8, memcmp, memcpy, memset, store_i64, store_u8, store_u32
+from diskbuffer.store import checksums
+from diskbuffer.store.checksums import length_word, row_seed
 
 # Fields of a source: what one column is written from.
 VALUE, STRIDE = 0, 1  # address of the value of stream 0, and bytes to that of the next
@@ -19,7 +21,7 @@ ROLE = 5
 TAIL = 6  # address of the tail, 0 for a flat column
 SOURCE_FIELDS = 7
 
-OBS, STEP, IS_LAST = 0, 1, 2  # roles
+OBS, STEP, IS_LAST, CHECK = 0, 1, 2, 3  # roles
 
 # What a step was; fields of an event are this and the position of the step's row.
 RESET, WENT_ON, STARTED = 0, 1, 2
@@ -35,6 +37,7 @@ def record(
     limits: Any,
     segment_rows: int,
     tail_rows: int,
+    salt: int,
     next_step: bool,
     cut: Any,
     events: Any,
@@ -63,7 +66,7 @@ def record(
                 continue
             position = head + 1
         elif not same:
-            _cut_off(sources, bases, s, head, segment_rows, tail_rows)
+            _cut_off(sources, bases, s, head, segment_rows, tail_rows, salt)
             position = head + 1
         started = position != head
         if started:
@@ -79,9 +82,14 @@ def record(
             elif role == STEP:
                 memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
                 memset(after, 0, size)  # the tail is used again, and a failed `extend` may have left something
-            else:
+            elif role == IS_LAST:
                 store_u8(here, 0)
                 store_u8(after, ended)
+        if started:
+            _vouch(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt)
+        _vouch(sources, bases, s, position, checksums.STEP, segment_rows, tail_rows, salt)
+        _vouch(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt)
+        _vouch(sources, bases, s, position + 1, checksums.STEP, segment_rows, tail_rows, salt)
         if (position + 1) % segment_rows == 0:
             _set_length(lengths, s, position, segment_rows)
         _set_length(lengths, s, position + 1, segment_rows)
@@ -94,7 +102,20 @@ def record(
 
 
 @compiled
-def _cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tail_rows: int) -> None:
+def _vouch(sources: Any, bases: Any, s: int, position: int, word: int, segment_rows: int, tail_rows: int, salt: int) -> None:
+    """Write a word of a row's checksum, as `checksums.row_checksums` does for many."""
+    crc, place = row_seed(salt, s, position, word), 0
+    for c in range(sources.shape[0]):
+        row = _row(sources, bases, c, s, position, segment_rows, tail_rows)
+        if sources[c, ROLE] == CHECK:
+            place = row
+        elif (sources[c, ROLE] == OBS) == (word == checksums.OBS):
+            crc = crc32c_extend(crc, row, sources[c, ROW_BYTES])
+    store_u32(place + 4 * word, crc)
+
+
+@compiled
+def _cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tail_rows: int, salt: int) -> None:
     """Make the newest row the last of its episode."""
     for c in range(sources.shape[0]):
         row = _row(sources, bases, c, s, head, segment_rows, tail_rows)
@@ -102,6 +123,7 @@ def _cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tai
             memset(row, 0, sources[c, ROW_BYTES])  # a kill may have left something of a step that never was
         elif sources[c, ROLE] == IS_LAST:
             store_u8(row, 1)
+    _vouch(sources, bases, s, head, checksums.STEP, segment_rows, tail_rows, salt)
 
 
 @compiled
@@ -114,7 +136,8 @@ def _row(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: 
 
 @compiled
 def _set_length(lengths: Any, s: int, position: int, segment_rows: int) -> None:
-    store_i64(lengths[s, position // segment_rows % 2], position % segment_rows + 1)
+    address, seed = lengths[s, position // segment_rows % 2]
+    store_i64(address, length_word(seed, position % segment_rows + 1))
 
 
 @compiled

@@ -8,10 +8,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.errors import NotAStoreError
+from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.store.files import Files
-from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE, TAIL, Layout, encode_json
+from diskbuffer.store.layout import SEGMENTS, TAIL, Layout, encode_json
 from diskbuffer.store.segments import SegmentTable
+from diskbuffer.store.state import State
+
+_COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
 
 
 def is_there(root: Path) -> bool:
@@ -38,15 +41,7 @@ def read_metadata(root: Path) -> tuple[Layout, int]:
         raise NotAStoreError(f"there is no store at {root}; mode 'a' would create one") from None
     except (ValueError, RecursionError) as error:
         raise NotAStoreError(f"{root}/zarr.json is not JSON: {error}") from error
-    layout = Layout.from_group(metadata, str(root))
-    try:
-        sizes = metadata["consolidated_metadata"]["metadata"]
-        (slots,) = sizes[f"{SEGMENTS}/length"]["shape"]
-    except (KeyError, TypeError, ValueError):
-        raise NotAStoreError(f"{root}/zarr.json has lost its consolidated metadata; the store is damaged") from None
-    if not isinstance(slots, int) or not 0 <= slots < 2**31:
-        raise NotAStoreError(f"{root}/zarr.json tells of {slots} slots; the store is damaged")
-    return layout, slots
+    return Layout.from_group(metadata, str(root))
 
 
 def create(root: Path, layout: Layout) -> None:
@@ -58,14 +53,18 @@ def create(root: Path, layout: Layout) -> None:
         slots = layout.first_slots()
         for path, metadata in layout.arrays(slots).items():
             files.make_directory(path)
-            files.replace_contents(f"{path}/zarr.json", encode_json(metadata))
+            files.replace_contents(f"{path}/zarr.json", encode_json(metadata), sync=False)
         SegmentTable(files, layout, writable=True).grow(slots, create=True)
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             files.close(files.create(tail_file(layout, path), size, reserve=True))
-        files.replace_contents("zarr.json", encode_json(layout.root(slots)))
-        root.parent.mkdir(parents=True, exist_ok=True)
+            files.sync(tail_file(layout, path))
+        State(files.boot_id(), clean=True, synced=(-1,) * layout.streams).note(files)
+        write_group(files, layout, slots)
+        for path in [*layout.arrays(slots), "."]:
+            files.sync(path)
         building.rename(root)
+        Files(root.parent).sync(".")
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
@@ -73,22 +72,63 @@ def create(root: Path, layout: Layout) -> None:
 
 def grow(files: Files, layout: Layout, slots: int) -> None:
     """Make all arrays longer. The group's file comes last, so that readers of its consolidated metadata see one size."""
-    for path, metadata in layout.arrays(slots).items():
-        if not path.startswith(TAIL) and metadata["node_type"] == "array":
-            files.replace_contents(f"{path}/zarr.json", encode_json(metadata))
+    mend(files, layout, slots)
     write_group(files, layout, slots)
+
+
+def mend(files: Files, layout: Layout, slots: int) -> list[str]:
+    """Write the metadata of all nodes below the group, where it is not there or another; return of which.
+
+    Only other tools read it: it follows from the group's, and so need not be synced.
+    """
+    changed = []
+    for path, metadata in layout.arrays(slots).items():
+        name, contents = f"{path}/zarr.json", encode_json(metadata)
+        if not _holds(files.root / name, contents):
+            files.make_directory(path)
+            files.replace_contents(name, contents, sync=False)
+            changed.append(path)
+    return changed
+
+
+def strange_metadata(root: Path, layout: Layout, slots: int) -> list[str]:
+    """Return the nodes whose metadata, which other tools read, is not what it should be; "." for the group."""
+    nodes = {".": layout.root(slots)} | layout.arrays(slots)
+    return [path for path, metadata in nodes.items() if not _holds(root / path / "zarr.json", encode_json(metadata))]
+
+
+def _holds(file: Path, contents: bytes) -> bool:
+    try:
+        return file.read_bytes() == contents
+    except OSError:
+        return False
 
 
 def write_group(files: Files, layout: Layout, slots: int) -> None:
-    """Replace the group's own file."""
-    files.replace_contents("zarr.json", encode_json(layout.root(slots)))
+    """Replace the group's own file, and the copy that it can be restored from."""
+    contents = encode_json(layout.root(slots))
+    files.replace_contents(_COPY, contents)
+    files.replace_contents("zarr.json", contents)
 
 
-def add_column(files: Files, layout: Layout, slots: int, path: str) -> None:
-    """Add the metadata of a column that the layout has and the store has not. The group's file comes last, and settles it."""
-    files.make_directory(path)
-    files.replace_contents(f"{path}/zarr.json", encode_json(layout.arrays(slots)[path]))
-    write_group(files, layout, slots)
+def damaged_group(root: Path) -> str | None:
+    """Return what is wrong with the group's own file, None if nothing is; a NotAStoreError where there was no store ever."""
+    try:
+        read_metadata(root)
+    except FormatError:
+        raise
+    except (NotAStoreError, CorruptionError) as error:
+        try:
+            Layout.from_group(json.loads((root / _COPY).read_bytes()), str(root))
+        except (OSError, ValueError, RecursionError):
+            raise error from None
+        return f"{error}; repair restores it from the copy in {_COPY}"
+    return None
+
+
+def restore_group(root: Path) -> None:
+    """Put the copy of the group's own file in its place."""
+    Files(root).replace_contents("zarr.json", (root / _COPY).read_bytes())
 
 
 def tail_file(layout: Layout, path: str) -> str:
@@ -98,8 +138,7 @@ def tail_file(layout: Layout, path: str) -> str:
 
 def remove_strays(files: Files, layout: Layout, free: list[int]) -> None:
     """Remove what a killed writer left: temporary files, and the data of slots that were evicted or never filled."""
-    table = [*(f"{SEGMENTS}/{name}" for name in TABLE), *(f"{CHECKSUMS}/{path}" for path in layout.flat)]
-    for path in [".", *layout.schema, *table]:
+    for path in [".", *layout.schema, *layout.table()]:
         names = {entry.name for entry in (files.root / path).iterdir()}
         stray = {name for name in names if name.endswith(".tmp")}
         if path in layout.schema:

@@ -89,15 +89,29 @@ class Files:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.root / name)
 
-    def replace_contents(self, name: str, data: bytes) -> None:
-        """Write a small file so that readers see the old contents or the new."""
+    def replace_contents(self, name: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file so that readers see the old contents or the new; with `sync`, a power loss, too, leaves one."""
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
         fd = self.create(temporary, len(data), reserve=False)
         try:
             self.pwrite(fd, data, 0)
         finally:
             self.close(fd)
+        if sync:
+            self.sync(temporary)
         self.rename(temporary, name)
+        if sync:
+            self.sync(os.path.dirname(name) or ".")
+
+    def boot_id(self) -> str:
+        """Return what identifies the time since this machine was started; "" where that is not known."""
+        with contextlib.suppress(OSError):
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        if sys.platform == "darwin":
+            found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+            if _libc.sysctlbyname(b"kern.bootsessionuuid", found, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
+                return found.value.decode()
+        return ""
 
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that must have `size` bytes (-1: as many as it has)."""

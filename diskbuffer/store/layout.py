@@ -3,7 +3,7 @@
     zarr.json                    the group: schema, capacity and format in its attributes; all metadata consolidated
     obs/c.7.0.0                  packed column, slot 7: a shard of compressed chunks, its index at the end
     action/c.7                   flat column, slot 7: the array's bytes
-    _segments/length/c.0         the segment table, by slot, in chunk files of TABLE_SLOTS slots
+    _segments/stream/c.0         the segment table, by slot, in chunk files of TABLE_SLOTS slots
     _tail/obs/c.0.0.0.0          the newest rows of every stream, until their chunk is packed
 
 A segment is `segment_rows` consecutive rows of one stream, and one file in each column. ``row = slot * segment_rows + offset``.
@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import google_crc32c
+
 from diskbuffer import codec
-from diskbuffer.errors import FormatError, NotAStoreError, SchemaError
+from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
 from diskbuffer.schema import Column, Schema
 
 FORMAT = 1
@@ -30,6 +32,7 @@ SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
 TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its own, and takes many chunks at a time
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
 ENTRY_BYTES = 16  # of a shard's index: offset and size of a chunk
+IDENTITY_BYTES = 32  # of a shard, before its index: whose rows these are
 SPARE_CHUNKS = 1  # room in a live shard for the incomplete chunk, published at close
 
 # Columns of the segment table. `length` comes into force last: a row exists once it is below its segment's length.
@@ -38,9 +41,11 @@ TABLE = {
     "first_row": "int64",  # the position in the stream of the segment's first row
     "first_step": "int64",  # how many steps the stream had before it
     "episode_start": "int64",  # position where the episode of that first row starts
+    "before": "uint64",  # vouches for these two
     "completed": "int64",  # steps in the whole store when this segment could first be left behind; 0 until then
-    "sealed": "bool",  # synced, recompressed, checksums noted
-    "length": "int64",  # rows
+    "left": "uint64",  # vouches for that
+    "sealed": "uint64",  # once it is synced and recompressed: vouches for the checksums of its files
+    "length": "uint32",  # (2,) each: rows, and what vouches for them, the stream and the first row
 }
 
 
@@ -100,6 +105,7 @@ class Layout:
     autoreset: str = "disabled"
     tags: tuple[str, ...] = ()  # names of what is numbered, from 1 on, in the column "tag"
     protected: bool = False  # whether the last stream is one that is never evicted
+    salt: int = 0  # a random number, of this store alone, that checksums start from
 
     @property
     def n_envs(self) -> int:
@@ -138,9 +144,9 @@ class Layout:
         return self.chunks(path) * ENTRY_BYTES
 
     def live_bytes(self, path: str) -> int:
-        """Bytes of a live shard, sparse: every chunk at its largest, the spare ones, the index."""
+        """Bytes of a live shard, sparse: every chunk at its largest, the spare ones, whose it is, the index."""
         room = (self.chunks(path) + SPARE_CHUNKS) * codec.bound(self.chunk_bytes(path))
-        return -(-room // ENTRY_BYTES) * ENTRY_BYTES + self.index_bytes(path)  # so that entries are aligned
+        return -(-room // ENTRY_BYTES) * ENTRY_BYTES + IDENTITY_BYTES + self.index_bytes(path)  # so that entries are aligned
 
     def flat_bytes(self, path: str) -> int:
         """Bytes of a flat column's chunk file."""
@@ -150,16 +156,25 @@ class Layout:
         """Name, within the store, of a segment's file in a column."""
         return f"{path}/c.{slot}" + ".0" * len(self.schema[path].shape)
 
+    def table(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return dtype and shape of an entry in each array of the segment table, by path."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {
+            f"{SEGMENTS}/{name}": (dtype, (2,) if name == "length" else ()) for name, dtype in TABLE.items()
+        }
+        return found | {f"{CHECKSUMS}/{path}": ("uint32", ()) for path in self.schema}
+
     def first_slots(self) -> int:
         """How many slots a new store starts with: what its capacity takes where episodes are long."""
         if self.capacity is None:
             return self.streams
         return -(-self.capacity * 65 // (64 * self.segment_rows)) + 2 * self.streams
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self, slots: int) -> dict[str, Any]:
         """Describe the store, for the group's attributes."""
-        return {
+        found = {
             "format": FORMAT,
+            "slots": slots,
+            "salt": self.salt,
             "capacity": self.capacity,
             "streams": self.streams,
             "segment_rows": self.segment_rows,
@@ -173,10 +188,11 @@ class Layout:
             "protected": self.protected,
             "columns": self.schema.to_attributes(),
         }
+        return found | {"checksum": _checksum(found)}
 
     @classmethod
-    def from_group(cls, metadata: Any, where: str) -> Layout:
-        """Read a layout from a group's metadata, trusting nothing."""
+    def from_group(cls, metadata: Any, where: str) -> tuple[Layout, int]:
+        """Read a layout, and the number of slots, from a group's metadata, trusting nothing."""
         try:
             found = metadata["attributes"][ATTRIBUTE]
             version = found["format"]
@@ -186,7 +202,12 @@ class Layout:
             raise FormatError(
                 f"{where} is of format {version}, and this diskbuffer reads formats up to {FORMAT}; install a newer diskbuffer"
             )
+        if found.get("checksum") != _checksum({name: value for name, value in found.items() if name != "checksum"}):
+            raise CorruptionError(
+                f"{where}/zarr.json: the attributes that describe the store do not match their checksum; damaged, or edited"
+            )
         try:
+            slots = found["slots"]
             layout = cls(
                 Schema.from_attributes(found["columns"]),
                 None if found["capacity"] is None else int(found["capacity"]),
@@ -199,6 +220,7 @@ class Layout:
                 str(found["autoreset"]),
                 tuple(str(tag) for tag in found["tags"]),
                 bool(found["protected"]),
+                int(found["salt"]),
             )
             rows = layout.segment_rows
             sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
@@ -206,11 +228,16 @@ class Layout:
             sane = sane and layout.tail_rows % 8 == 0 and 8 <= layout.tail_rows <= 2**20
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
             sane = sane and (layout.capacity is None or layout.capacity > 0)
-        except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
+            sane = sane and isinstance(slots, int) and 0 <= slots < 2**31 and 0 <= layout.salt < 2**63
+            sane = (
+                sane
+                and layout.streams * max([1, *(layout.tail_rows * layout.schema[p].row_bytes for p in layout.packed)]) < 2**40
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SchemaError) as error:
             raise NotAStoreError(f"{where}/zarr.json describes a diskbuffer store, but is damaged: {error}") from error
         if not sane:
             raise NotAStoreError(f"{where}/zarr.json describes a store of impossible sizes; it is damaged")
-        return layout
+        return layout, slots
 
     # Zarr metadata
 
@@ -222,13 +249,12 @@ class Layout:
                 nodes["/".join(path.split("/")[:n])] = group({})
             nodes[path] = self._data_array(path, column, slots)
         nodes[SEGMENTS] = group({})
-        for name, dtype in TABLE.items():
-            nodes[f"{SEGMENTS}/{name}"] = array((slots,), (TABLE_SLOTS,), dtype, ("slot",))
         nodes[CHECKSUMS] = group({})
-        for path in self.flat:
-            for n in range(1, path.count("/") + 1):
-                nodes[f"{CHECKSUMS}/" + "/".join(path.split("/")[:n])] = group({})
-            nodes[f"{CHECKSUMS}/{path}"] = array((slots,), (TABLE_SLOTS,), "uint32", ("slot",))
+        for name, (dtype, shape) in self.table().items():
+            for n in range(3, name.count("/") + 1):
+                nodes["/".join(name.split("/")[:n])] = group({})
+            names = ("slot", "rows_and_check")[: 1 + len(shape)]
+            nodes[name] = array((slots, *shape), (TABLE_SLOTS, *shape), dtype, names)
         if self.packed:
             nodes[TAIL] = group({})
         for path in self.packed:
@@ -243,7 +269,7 @@ class Layout:
     def root(self, slots: int) -> dict[str, Any]:
         """Return the group's metadata, all nodes' consolidated in it: one file, so that readers see one size in all columns."""
         consolidated = {"kind": "inline", "must_understand": False, "metadata": self.arrays(slots)}
-        return group({ATTRIBUTE: self.attributes()}) | {"consolidated_metadata": consolidated}
+        return group({ATTRIBUTE: self.attributes(slots)}) | {"consolidated_metadata": consolidated}
 
     def _data_array(self, path: str, column: Column, slots: int) -> dict[str, Any]:
         dtype = column.np_dtype.name
@@ -295,6 +321,10 @@ def array(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, names: tup
 def encode_json(metadata: Mapping[str, Any]) -> bytes:
     """Write metadata as Zarr stores them."""
     return json.dumps(metadata, indent=2).encode()
+
+
+def _checksum(attributes: Mapping[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(attributes, sort_keys=True).encode()))
 
 
 def _inner_names(path: str, column: Column) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -13,17 +14,23 @@ import filelock
 from diskbuffer.errors import LockedError
 from diskbuffer.store.layout import SEGMENTS
 
+if sys.platform != "win32":
+    import fcntl
+
 # Inside an array's directory, which no Zarr tool lists: zarr-python warns of strange files in a group's.
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
+
+
+_PATIENCE = 0.05  # seconds, in which who asks whether there is a writer lets go of it
 
 
 class WriterLock:
     """Hold the right to write to a store, until `release`."""
 
     def __init__(self, root: Path) -> None:
-        self._lock = filelock.FileLock(root / _LOCK, blocking=False, thread_local=False)
+        self._lock = filelock.FileLock(root / _LOCK, thread_local=False)
         try:
-            self._lock.acquire()
+            self._lock.acquire(timeout=_PATIENCE)
         except filelock.Timeout:
             raise LockedError(
                 f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r', to read "
@@ -35,6 +42,23 @@ class WriterLock:
     def release(self) -> None:
         """Let others write; twice is fine."""
         self._lock.release()
+
+
+def is_held(root: Path) -> bool:
+    """Tell whether somebody writes to a store."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fd = os.open(root / _LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)  # which lets go of it
+    return False
 
 
 def _describe(root: Path) -> str:

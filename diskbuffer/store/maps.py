@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import Layout
+from diskbuffer.store.layout import IDENTITY_BYTES, Layout
 
 
 class Era:
@@ -42,12 +42,21 @@ class Zeros:
 class Maps:
     """Map files when a slot is first read; ``verify(slot)`` raises where they are not those that were meant.
 
-    `sources[column, slot]` is (address, size), or zeros where nothing is mapped.
+    ``check(path, slot, map)`` raises where a file is not what the table vouches for. `sources[column, slot]` is (address, size),
+    or zeros where nothing is mapped.
     """
 
-    def __init__(self, files: Files, layout: Layout, verify: Callable[[int], None], *, writable: bool) -> None:
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        verify: Callable[[int], None],
+        check: Callable[[str, int, Map | Zeros], None],
+        *,
+        writable: bool,
+    ) -> None:
         self._files = files
-        self._verify = verify
+        self._verify, self._check = verify, check
         self._layout = layout
         self._writable = writable  # columns that are derived
         self._paths = tuple(layout.schema)
@@ -75,11 +84,11 @@ class Maps:
         self._held[column][slot] = mapped
         self.sources[column, slot] = mapped.address, mapped.size
 
-    def ensure(self, slots: Iterable[int]) -> None:
-        """Map every column of the slots, where it is not."""
+    def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
+        """Map the slots in some columns, or in all, where they are not."""
         for slot in slots:
             try:
-                for path in self._paths:
+                for path in self._paths if paths is None else paths:
                     self.get(path, slot)
             except CorruptionError:
                 self._verify(slot)  # which tells whether the file is gone or damaged, or just another by now
@@ -102,10 +111,11 @@ class Maps:
                 mapped = self._zeros.setdefault(size, Zeros(size))
             else:
                 mapped = self._files.map(name, size, writable=derived and self._writable, random=packed)
-            if packed and mapped.size < (least := self._layout.index_bytes(path)):  # the kernel relies on it
+            if packed and mapped.size < (least := self._layout.index_bytes(path) + IDENTITY_BYTES):  # the kernel relies on it
                 raise CorruptionError(
                     f"{self._files.root / name}: expected {least} bytes at least, found {mapped.size}; the file was cut short"
                 )
+            self._check(path, slot, mapped)
             self.hold(path, slot, mapped)
         return mapped
 

@@ -12,6 +12,8 @@ import os
 import threading
 from collections import deque
 
+import numpy as np
+
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.shard import write_sealed
@@ -43,9 +45,11 @@ class Sealer:
     def put(self, slot: int) -> None:
         """Have a slot sealed, when there is time."""
         with self._changed:
-            if slot in self._waiting or self._stopped:
+            if slot in self._waiting:
                 return
             self._waiting.append(slot)
+            if self._stopped:
+                return  # but it is among `slots`
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="diskbuffer-seal", daemon=True)
                 self._thread.start()
@@ -106,14 +110,14 @@ class Sealer:
 
     def _seal(self, slot: int) -> None:
         store, layout = self._store, self._store.layout
-        if store.table.get("sealed", slot):
+        if store.table.is_sealed(slot):
             return
-        rows = (store.table.get("stream", slot), store.table.get("first_row", slot))
+        rows = store.table.identity(slot)
         temporary = {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}
         checksums = {}
         try:
             for path, name in temporary.items():
-                write_sealed(store.files, layout, path, slot, name, self._rest)
+                checksums[path] = write_sealed(store.files, layout, path, slot, rows, name, self._rest)
             for path in layout.flat:
                 name = layout.data_file(path, slot)
                 mapped = store.files.map(name, layout.flat_bytes(path), writable=False)
@@ -125,9 +129,15 @@ class Sealer:
                 for path, name in temporary.items():
                     store.files.rename(name, layout.data_file(path, slot))
                 store.maps.retire(slot, layout.packed)
-                for path, value in checksums.items():
-                    store.table.set_checksum(path, slot, value)
-                store.table.set("sealed", slot, 1)
+            for path in layout.schema.recorded:  # the note must not get to the disk before what it is about
+                store.files.sync(path)
+            with store.lock:
+                if self._evicted(slot, rows):
+                    return
+                store.table.note_sealed(slot, checksums)
+            heads = np.full(layout.streams, -1, np.int64)
+            heads[rows[0]] = rows[1] + layout.segment_rows - 1
+            store.sync_table(heads)
         except CorruptionError:
             if not self._evicted(slot, rows):
                 raise
@@ -137,4 +147,4 @@ class Sealer:
 
     def _evicted(self, slot: int, rows: tuple[int, int]) -> bool:
         table = self._store.table
-        return table.get("length", slot) == 0 or rows != (table.get("stream", slot), table.get("first_row", slot))
+        return table.length(slot) == 0 or rows != table.identity(slot)

@@ -1,93 +1,225 @@
-"""The segment table: which rows lie in which slot. Memory-mapped Zarr arrays, indexed by slot."""
+"""The segment table: which rows lie in which slot. Memory-mapped Zarr arrays, by slot, whose entries vouch for themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.store.checksums import UInt64, fold, length_word, length_words
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, Layout
+from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE_SLOTS, Layout
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Any_ = npt.NDArray[Any]
+
+_LENGTH, _BEFORE, _LEFT, _SEALED = 1, 2, 3, 4  # what is vouched for
+NEVER, UNCHECKED = 0, 1  # in place of the checksum of a derived column's file: there is none; it may have changed since
 
 
 class SegmentTable:
-    """Read and write the table. A row counts only where its ``length`` is above zero."""
+    """Read and write the table.
+
+    A row counts only where it is below its segment's length. Each group of numbers that are set together has one more, a hash of
+    them and of the store, the slot and its rows, which is set behind them: where it does not match, they count as not set.
+    """
 
     def __init__(self, files: Files, layout: Layout, *, writable: bool) -> None:
         self._files = files
         self._writable = writable
         self._layout = layout
-        self._dtypes = {f"{SEGMENTS}/{name}": dtype for name, dtype in TABLE.items()}
-        self._dtypes |= {f"{CHECKSUMS}/{path}": "uint32" for path in layout.flat}
-        self._parts: dict[str, list[tuple[Map, npt.NDArray[Any]]]] = {name: [] for name in self._dtypes}
+        self._entries = layout.table()
+        self._parts: dict[str, list[tuple[Map, Any_]]] = {name: [] for name in self._entries}
         self.slots = 0
+
+    # Files
 
     def grow(self, slots: int, *, create: bool = False) -> None:
         """Have room for `slots` slots. Chunk files of the table that are not there are made only with `create`."""
-        for name, dtype in self._dtypes.items():
-            parts = self._parts[name]
-            while len(parts) * TABLE_SLOTS < slots:
-                file, size = f"{name}/c.{len(parts)}", TABLE_SLOTS * np.dtype(dtype).itemsize
-                if create:
-                    self._files.close(self._files.create(file, size, reserve=True))
-                mapped = self._files.map(file, size, writable=self._writable)
-                parts.append((mapped, mapped.array(dtype, (TABLE_SLOTS,))))
+        for name, entry in self._entries.items():
+            self._grow(self._parts[name], name, entry, slots, create)
         self.slots = slots
 
-    def get(self, name: str, slot: int) -> int:
-        """Return one value of the table."""
-        return int(self._parts[f"{SEGMENTS}/{name}"][slot // TABLE_SLOTS][1][slot % TABLE_SLOTS])
+    def take_column(self, layout: Layout, path: str, *, create: bool = False) -> None:
+        """Have a place for the checksums of one more column."""
+        name, parts = f"{CHECKSUMS}/{path}", list[tuple[Map, Any_]]()
+        self._grow(parts, name, layout.table()[name], self.slots, create)
+        self._layout, self._entries = layout, layout.table()
+        self._parts[name] = parts
 
-    def set(self, name: str, slot: int, value: int) -> None:
-        """Set one value of the table, with one aligned store."""
-        self._parts[f"{SEGMENTS}/{name}"][slot // TABLE_SLOTS][1][slot % TABLE_SLOTS] = value
-
-    def set_checksum(self, path: str, slot: int, value: int) -> None:
-        """Note the checksum of a sealed segment in a flat column."""
-        self._parts[f"{CHECKSUMS}/{path}"][slot // TABLE_SLOTS][1][slot % TABLE_SLOTS] = value
-
-    def length_address(self, slot: int) -> int:
-        """Return where a slot's length lies in memory."""
-        mapped, _ = self._parts[f"{SEGMENTS}/length"][slot // TABLE_SLOTS]
-        return mapped.address + slot % TABLE_SLOTS * 8
-
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a copy of one column, for all slots."""
-        return np.concatenate([part for _, part in self._parts[f"{SEGMENTS}/{name}"]])[: self.slots]
+    def _grow(
+        self, parts: list[tuple[Map, Any_]], name: str, entry: tuple[str, tuple[int, ...]], slots: int, create: bool
+    ) -> None:
+        dtype, shape = entry
+        while len(parts) * TABLE_SLOTS < slots:
+            file, whole = _file(name, len(parts), shape), (TABLE_SLOTS, *shape)
+            size = int(np.prod(whole)) * np.dtype(dtype).itemsize
+            if create and not (self._files.root / file).exists():
+                self._files.close(self._files.create(f"{file}.new.tmp", size, reserve=True))
+                self._files.sync(f"{file}.new.tmp")
+                self._files.rename(f"{file}.new.tmp", file)
+                self._files.sync(name)
+            mapped = self._files.map(file, size, writable=self._writable)
+            parts.append((mapped, mapped.array(dtype, whole)))
 
     def names(self) -> Iterator[str]:
         """Yield the files' names, for syncing."""
         for name, parts in self._parts.items():
-            yield from (f"{name}/c.{i}" for i in range(len(parts)))
+            yield from (_file(name, i, self._entries[name][1]) for i in range(len(parts)))
+
+    # Entries
+
+    def get(self, name: str, slot: int) -> int:
+        """Return one number of the table, whether anything vouches for it or not."""
+        return int(self._at(f"{SEGMENTS}/{name}", slot)[slot % TABLE_SLOTS])
+
+    def identity(self, slot: int) -> tuple[int, int]:
+        """Return whose rows a slot holds: the stream, and the position of the first."""
+        return self.get("stream", slot), self.get("first_row", slot)
+
+    def length(self, slot: int) -> int:
+        """Return how many rows a slot holds, as the table has it."""
+        return int(self._at(f"{SEGMENTS}/length", slot)[slot % TABLE_SLOTS, 0])
+
+    def set_length(self, slot: int, rows: int) -> None:
+        """Have so many rows of a slot count, with one aligned store; 0 makes it free."""
+        words = self._at(f"{SEGMENTS}/length", slot).view(np.int64)
+        words[slot % TABLE_SLOTS, 0] = length_word(self.length_place(slot)[1], rows)
+
+    def length_place(self, slot: int) -> tuple[int, int]:
+        """Return where a slot's length lies in memory, and what `length_word` needs to make another."""
+        mapped, _ = self._parts[f"{SEGMENTS}/length"][slot // TABLE_SLOTS]
+        return mapped.address + slot % TABLE_SLOTS * 8, int(self._fold(_LENGTH, slot, *self.identity(slot)).view(np.int64)[0])
+
+    def allot(self, slot: int, stream: int, first_row: int) -> None:
+        """Give a free slot to rows of a stream."""
+        self._set("stream", slot, stream)
+        self._set("first_row", slot, first_row)
+        for name in ("first_step", "episode_start", "before", "completed", "left", "sealed"):
+            self._set(name, slot, 0)
+        for path in self._layout.schema:
+            self.set_checksum(path, slot, NEVER)
+
+    def note_before(self, slot: int, first_step: int, episode_start: int) -> None:
+        """Note how many steps the stream had before a slot's first row, and where the episode of that row starts."""
+        self._set("first_step", slot, first_step)
+        self._set("episode_start", slot, episode_start)
+        self._set("before", slot, self._fold(_BEFORE, slot, *self.identity(slot), first_step, episode_start)[0])
+
+    def before(self, slot: int) -> tuple[int, int] | None:
+        """Return what `note_before` noted, if something vouches for it."""
+        found = self.get("first_step", slot), self.get("episode_start", slot)
+        noted = self._fold(_BEFORE, slot, *self.identity(slot), *found)[0] == self.get("before", slot)
+        return found if noted else None
+
+    def note_completed(self, slot: int, steps: int) -> None:
+        """Note how many steps the store had when a slot was left behind."""
+        self._set("completed", slot, steps)
+        self._set("left", slot, self._fold(_LEFT, slot, *self.identity(slot), steps)[0])
+
+    def completed(self, slot: int) -> int:
+        """Return what `note_completed` noted, 0 if nothing vouches for it."""
+        steps = self.get("completed", slot)
+        return steps if self._fold(_LEFT, slot, *self.identity(slot), steps)[0] == self.get("left", slot) else 0
+
+    def checksum(self, path: str, slot: int) -> int:
+        """Return the checksum of a slot's file in a column."""
+        return int(self._at(f"{CHECKSUMS}/{path}", slot)[slot % TABLE_SLOTS])
+
+    def set_checksum(self, path: str, slot: int, value: int) -> None:
+        """Set the checksum of a slot's file in a derived column, or what stands in its place."""
+        self._at(f"{CHECKSUMS}/{path}", slot)[slot % TABLE_SLOTS] = value
+
+    def note_sealed(self, slot: int, checksums: Mapping[str, int]) -> None:
+        """Note that a slot is sealed, and the checksums of its files in all columns that were recorded."""
+        for path, value in checksums.items():
+            self.set_checksum(path, slot, value)
+        self._set("sealed", slot, self._seals(np.array([slot]))[0])
+
+    def unseal(self, slot: int) -> None:
+        """Have a slot count as not sealed."""
+        self._set("sealed", slot, 0)
+
+    def is_sealed(self, slot: int) -> bool:
+        """Tell whether a slot is sealed: then its checksums count."""
+        return bool(self.get("sealed", slot) == self._seals(np.array([slot]))[0])
+
+    def sealed(self) -> Bools:
+        """Tell which slots are sealed, of all."""
+        return np.asarray(self.column("sealed") == self._seals(np.arange(self.slots)))
+
+    def _seals(self, slots: Int64) -> UInt64:
+        fields = [self.column(name)[slots] for name in ("stream", "first_row")] if len(slots) > 1 else []
+        fields = fields or [np.array([n]) for n in self.identity(int(slots[0]))] if len(slots) else fields
+        for path in self._layout.schema.recorded:
+            if len(slots) == 1:
+                fields.append(np.array([self.checksum(path, int(slots[0]))]))
+            else:
+                fields.append(self._whole(f"{CHECKSUMS}/{path}")[slots])
+        return self._fold(_SEALED, slots, *fields) | np.uint64(1)
+
+    def _fold(self, what: int, slot: Any, *fields: Any) -> UInt64:
+        return fold(self._layout.salt, what, slot, *fields)
+
+    def _set(self, name: str, slot: int, value: Any) -> None:
+        self._at(f"{SEGMENTS}/{name}", slot)[slot % TABLE_SLOTS] = value
+
+    def _at(self, name: str, slot: int) -> Any_:
+        return self._parts[name][slot // TABLE_SLOTS][1]
+
+    # All slots
+
+    def column(self, name: str) -> Any_:
+        """Return a copy of one column, for all slots; of lengths, the rows alone."""
+        values = self._whole(f"{SEGMENTS}/{name}")
+        return values[:, 0].astype(np.int64) if name == "length" else values
+
+    def _whole(self, name: str) -> Any_:
+        dtype, shape = self._entries[name]
+        parts = [part for _, part in self._parts[name]]
+        return np.concatenate([np.empty((0, *shape), dtype), *parts])[: self.slots]
+
+    def used(self) -> tuple[Int64, Bools]:
+        """Return the rows of each slot, and of which slots the entry is damaged."""
+        words = self._whole(f"{SEGMENTS}/length").view(np.uint64)[:, 0]
+        rows = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        seeds = self._fold(_LENGTH, np.arange(self.slots), self.column("stream"), self.column("first_row"))
+        damaged = length_words(seeds, rows) != words
+        return np.where(damaged, 0, rows), damaged
 
     def by_stream(self) -> list[Int64]:
-        """Return the slots of each stream in the order of its rows; a CorruptionError where rows are missing between them."""
-        rows = self._layout.segment_rows
-        length, stream, first = (self.column(name) for name in ("length", "stream", "first_row"))
+        """Return the slots of each stream in the order of its rows; a CorruptionError where an entry is damaged, or rows miss."""
+        stream, first = (self.column(name) for name in ("stream", "first_row"))
+        length, damaged = self.used()
         again = self.column("length")  # a slot that was emptied, or emptied and filled, while we read it, does not count
-        used = (length > 0) & (again >= length)
-        bad = used & ((length > rows) | (stream < 0) | (stream >= self._layout.streams) | (first < 0) | (first % rows != 0))
-        if bad.any():
-            slot = int(np.flatnonzero(bad)[0])
+        length = np.where(again >= length, length, 0)
+        rows, where = self._layout.segment_rows, f"{self._files.root}/{SEGMENTS}"
+        impossible = (length > rows) | ((length > 0) & ((stream < 0) | (stream >= self._layout.streams) | (first % rows != 0)))
+        for slot in np.flatnonzero(damaged | impossible)[:1]:
             raise CorruptionError(
-                f"{self._files.root}/{SEGMENTS}: slot {slot} claims {length[slot]} rows from {first[slot]} of stream "
-                f"{stream[slot]}, in a store of {self._layout.streams} streams and {rows} rows a segment"
+                f"{where}: the entry of slot {slot} is damaged: {self.length(int(slot))} rows from {first[slot]} of stream "
+                f"{stream[slot]}; `diskbuffer check --repair` saves what can be saved"
             )
         found = []
         for s in range(self._layout.streams):
-            mine = np.flatnonzero(used & (stream == s))
+            mine = np.flatnonzero((length > 0) & (stream == s))
             mine = mine[np.argsort(first[mine], kind="stable")]
             gaps = np.diff(first[mine]) != rows
             short = length[mine[:-1]] != rows
             if (gaps | short).any():
-                slot = int(mine[int(np.flatnonzero(gaps | short)[0])])
+                at = int(np.flatnonzero(gaps | short)[0])
+                begin = int(first[mine[at]] + length[mine[at]])
                 raise CorruptionError(
-                    f"{self._files.root}/{SEGMENTS}: after slot {slot}, rows of stream {s} are missing or there twice"
+                    f"{where}: behind slot {mine[at]}, rows {begin} to {first[mine[at + 1]] - 1} of stream {s} are missing, or "
+                    "there twice; `diskbuffer check --repair` goes on without them"
                 )
             found.append(mine.astype(np.int64))
         return found
+
+
+def _file(name: str, part: int, shape: tuple[int, ...]) -> str:
+    return f"{name}/c.{part}" + ".0" * len(shape)

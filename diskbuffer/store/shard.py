@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
+from diskbuffer.store.checksums import fold
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import ENTRY_BYTES, SPARE_CHUNKS, Layout
+from diskbuffer.store.layout import ENTRY_BYTES, IDENTITY_BYTES, SPARE_CHUNKS, Layout
 
 Int64 = npt.NDArray[np.int64]
 EMPTY = -1  # an entry's offset and size where there is no chunk: all ones
@@ -25,16 +26,17 @@ RECODED_AT_ONCE = 64  # chunks, when sealing: the memory it takes, and how long 
 class LiveShard:
     """Append chunks to the shard of an open segment."""
 
-    def __init__(self, files: Files, layout: Layout, path: str, slot: int, *, create: bool) -> None:
+    def __init__(self, files: Files, layout: Layout, path: str, slot: int, rows: tuple[int, int], *, create: bool) -> None:
         self._files = files
         self._bound = codec.bound(layout.chunk_bytes(path))
         self._index_at = layout.live_bytes(path) - layout.index_bytes(path)
-        self._spare_at = self._index_at - SPARE_CHUNKS * self._bound
+        self._spare_at = self._index_at - IDENTITY_BYTES - SPARE_CHUNKS * self._bound
         self.name = layout.data_file(path, slot)
         if create:
             temporary = f"{self.name}.new.tmp"  # or somebody who reads the whole array could see a file without its index
             self._fd = files.create(temporary, layout.live_bytes(path), reserve=False)
             try:
+                files.pwrite(self._fd, identity(layout, path, rows), self._index_at - IDENTITY_BYTES)
                 files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
                 files.rename(temporary, self.name)
                 self.map = files.map_open(self._fd, layout.live_bytes(path), writable=False, random=True)
@@ -43,6 +45,8 @@ class LiveShard:
                 raise
         else:
             self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
+            if (identity_of(self.map, layout.chunks(path)) != identity(layout, path, rows)).any():
+                raise CorruptionError(f"{files.root}/{self.name}: holds other rows than it should; was it replaced?")
             self._fd = files.open(self.name)
         self.entries = index_of(self.map, layout.chunks(path))
         try:
@@ -100,6 +104,29 @@ def index_of(shard: Map, chunks: int) -> Int64:
     return shard.array(np.uint8, (shard.size,))[shard.size - size :].view(np.int64).reshape(chunks, 2)
 
 
+def identity(layout: Layout, path: str, rows: tuple[int, int], content: int = 0) -> Int64:
+    """Return what stands before a shard's index, to tell whose rows it has, (4,): `rows` is (stream, first row).
+
+    `content` is the checksum of a sealed shard's chunks.
+    """
+    column = list(layout.schema).index(path)
+    return np.array([*fold(layout.salt, column, *rows).view(np.int64), *rows, content], np.int64)
+
+
+def identity_of(shard: Map, chunks: int) -> Int64:
+    """View a shard's identity, (4,)."""
+    begin = shard.size - chunks * ENTRY_BYTES - IDENTITY_BYTES
+    if begin < 0:
+        raise CorruptionError(f"a shard of {shard.size} bytes is too short to tell whose rows it has")
+    return shard.array(np.uint8, (shard.size,))[begin : begin + IDENTITY_BYTES].view(np.int64)
+
+
+def shard_checksum(shard: Map, chunks: int) -> int:
+    """Return the checksum of a sealed shard's identity and index; chunks have their own."""
+    begin = max(0, shard.size - chunks * ENTRY_BYTES - IDENTITY_BYTES)
+    return codec.checksum(shard.array(np.uint8, (shard.size,))[begin:])
+
+
 def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
     """Decode one chunk, in Python."""
     at, size = (int(n) for n in index_of(shard, chunks)[chunk])
@@ -111,10 +138,18 @@ def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes
     return raw
 
 
-def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: str, rest: Callable[[float], None]) -> None:
+def write_sealed(
+    files: Files,
+    layout: Layout,
+    path: str,
+    slot: int,
+    rows: tuple[int, int],
+    temporary: str,
+    rest: Callable[[float], None],
+) -> int:
     """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it.
 
-    ``rest(seconds)`` is called after every so many seconds of work.
+    `rows` is (stream, first row). ``rest(seconds)`` is called after every so many seconds of work. Returns `shard_checksum`.
     """
     chunks, chunk_bytes = layout.chunks(path), layout.chunk_bytes(path)
     live = files.map(layout.data_file(path, slot), -1, writable=False)
@@ -125,7 +160,7 @@ def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: 
     scratch = np.empty(2 * chunk_bytes, np.uint8)
     out = np.empty(min(chunks, RECODED_AT_ONCE) * codec.bound(chunk_bytes), np.uint8)
     sealed = np.zeros((chunks, 2), np.int64)
-    fd, end = files.create(temporary, 0, reserve=False), 0
+    fd, end, content = files.create(temporary, 0, reserve=False), 0, 0
     try:
         for first in range(0, chunks, RECODED_AT_ONCE):
             some, begin = sealed[first : first + RECODED_AT_ONCE], time.perf_counter()
@@ -136,11 +171,14 @@ def write_sealed(files: Files, layout: Layout, path: str, slot: int, temporary: 
                     "the segment stays as it is"
                 )
             files.pwrite(fd, out[:size], end)
+            content = codec.checksum(out[:size], content)
             some[:, 0] += end
             end += size
             rest(time.perf_counter() - begin)
         padded = -(-end // ENTRY_BYTES) * ENTRY_BYTES  # keeps the entries aligned
-        files.pwrite(fd, sealed, padded)
+        behind = np.concatenate([identity(layout, path, rows, content), sealed.ravel()])
+        files.pwrite(fd, behind, padded)
     finally:
         files.close(fd)
     files.sync(temporary)
+    return codec.checksum(behind)

@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import codec
+from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import Column
-from diskbuffer.store import directory
+from diskbuffer.store import directory, recovery
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.lock import WriterLock
-from diskbuffer.store.maps import Maps
-from diskbuffer.store.segments import SegmentTable
+from diskbuffer.store.lock import WriterLock, is_held
+from diskbuffer.store.maps import Maps, Zeros
+from diskbuffer.store.recovery import Kept
+from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
+from diskbuffer.store.shard import shard_checksum
+from diskbuffer.store.state import Fate, State
 
 Int64 = npt.NDArray[np.int64]
 
@@ -28,33 +33,78 @@ class SlotMovedError(Exception):
 class Store:
     """The open files of a store, read-only or with the writer's lock.
 
+    Without `recover` it is as its last writer left it, whatever that is: to be checked, and repaired.
+
     `lock` guards the maps, the table and whatever the owner keeps beside them; it is held for microseconds.
     """
 
-    def __init__(self, root: Path, *, writable: bool, files: Files | None = None) -> None:
+    def __init__(self, root: Path, *, writable: bool, recover: bool = True) -> None:
         self.root = root
         self.layout, slots = directory.read_metadata(root)
-        self.files = files or Files(root)
+        self.files = Files(root)
         self.writable = writable
         self.lock = threading.RLock()
         self._writer_lock = WriterLock(root) if writable else None
         try:
             self.table = SegmentTable(self.files, self.layout, writable=writable)
-            self.maps = Maps(self.files, self.layout, self._verify, writable=writable)
-            self._written: set[str] = set()  # files of derived columns that were opened for writing
+            self.maps = Maps(self.files, self.layout, self._verify, self._check, writable=writable)
+            self._sealed: dict[int, int] = {}  # slots that were seen to be sealed, and what vouched for it
+            self._written: set[tuple[str, int]] = set()  # segments of derived columns that were opened for writing
             if writable:
                 self.layout, slots = directory.read_metadata(root)  # again, now that nobody else can change it
-                directory.grow(self.files, self.layout, slots)  # where a kill came between the arrays
+                if directory.strange_metadata(root, self.layout, slots):  # a kill or a power loss came between the arrays
+                    directory.grow(self.files, self.layout, slots)
             self._have_room(slots)
             self.tails = {path: self._map_tail(path) for path in self.layout.packed}
             self._seen = self._identities()
-            used = self.table.column("length") > 0
-            self.free = [int(slot) for slot in np.flatnonzero(~used)]
-            if writable:
+            self._state: State | None = None
+            self._heads_synced = np.full(self.layout.streams, -1, np.int64)
+            self.distrusted: Kept | None = None  # for a reader of what a power loss left: what counts of it
+            if recover:
+                self._recover()
+            self.free = np.flatnonzero(self.table.column("length") == 0).tolist()
+            if writable and recover:
                 directory.remove_strays(self.files, self.layout, self.free)
         except BaseException:
             self.unlock()
             raise
+
+    def _recover(self) -> None:
+        """Find out what counts of that which the last writer left; a CorruptionError where it is damaged."""
+        state = self._state = State.read(self.files)
+        if not self.writable and is_held(self.root):
+            return  # a living writer knows what he writes
+        fate = Fate.LOST_POWER if state is None else state.fate(self.files, self.layout.streams)
+        if fate is not Fate.LOST_POWER:
+            recovery.make_sure(self, settled=fate is Fate.CLOSED)
+        else:
+            synced = (-1,) * self.layout.streams if state is None else state.synced
+            kept = recovery.find_what_counts(self, synced)
+            if self.writable:
+                recovery.keep(self, kept)
+            else:
+                self.distrusted = kept
+        if self.writable:
+            if fate is Fate.CLOSED:
+                self._heads_synced = recovery.heads(self)
+                self._note_state(clean=False)
+            else:  # what a process that died had written may still be in the page cache alone
+                for slots, _ in self.segments():
+                    for slot in slots.tolist():
+                        if not self.is_sealed(slot):
+                            self.sync_slot(slot)
+                self.sync(recovery.heads(self))
+
+    def _note_state(self, *, clean: bool) -> None:
+        self._state = State(self.files.boot_id(), clean, tuple(int(n) for n in self._heads_synced))
+        self._state.note(self.files)
+
+    def segments(self) -> list[tuple[Int64, Int64]]:
+        """Return the slots of each stream, in the order of its rows, and how many rows of each count."""
+        if self.distrusted is not None:
+            return self.distrusted
+        length = self.table.column("length")
+        return [(slots, length[slots]) for slots in self.table.by_stream()]
 
     def _have_room(self, slots: int) -> None:
         self.table.grow(slots)
@@ -74,8 +124,12 @@ class Store:
         layout, slots = directory.read_metadata(self.root)
         self.layout = dataclasses.replace(self.layout, tags=layout.tags)
         if len(layout.schema) > len(self.layout.schema):
+            for path in list(layout.schema)[len(self.layout.schema) :]:
+                self.table.take_column(layout, path)
             self.layout = layout
             self.maps.take_columns(layout)
+        if self.distrusted is not None and State.read(self.files) != self._state:
+            self.distrusted = None  # a writer has opened it since, and decided
         self.maps.forget_zeros()
         if slots > self.table.slots:
             self._have_room(slots)
@@ -92,11 +146,8 @@ class Store:
         """Make sure that a slot still holds the rows that it was seen with: a writer elsewhere may have used it again."""
         if self.writable:
             return
-        if self.table.get("length", slot) == 0 or (self._seen[:2, slot] != self._identity(slot)).any():
+        if self.table.length(slot) == 0 or (self._seen[:2, slot] != self.table.identity(slot)).any():
             raise SlotMovedError(f"{self.root}: slot {slot} was evicted by the writer; refresh")
-
-    def _identity(self, slot: int) -> tuple[int, int]:
-        return self.table.get("stream", slot), self.table.get("first_row", slot)
 
     def _identities(self) -> Int64:
         """Return what tells whether a slot's files were replaced: (3, slots)."""
@@ -106,7 +157,55 @@ class Store:
         """Return a copy of the first `length` values of a flag in one segment, without keeping its map."""
         size = self.layout.flat_bytes(path)
         mapped = self.files.map(self.layout.data_file(path, slot), size, writable=False)
+        self._check(path, slot, mapped)
         return mapped.array(np.bool_, (size,))[:length].copy()
+
+    # Checksums
+
+    def is_sealed(self, slot: int) -> bool:
+        """Tell whether a slot is sealed, so that its files have checksums."""
+        word = self.table.get("sealed", slot)
+        if word and self._sealed.get(slot) != word and self.table.is_sealed(slot):
+            self._sealed[slot] = word
+        return bool(word) and self._sealed.get(slot) == word
+
+    def _check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
+        """Refuse a file that is not what the table vouches for. Done when it is mapped; chunks are checked when decoded."""
+        derived = path in self.layout.derived
+        expected = self.table.checksum(path, slot)
+        if (derived and expected == UNCHECKED) or not (derived or self.is_sealed(slot)):
+            return
+        if derived and self.distrusted is not None:
+            return
+        if derived and isinstance(mapped, Zeros):
+            if expected not in (NEVER, UNCHECKED):
+                raise CorruptionError(f"{self.describe(path, slot)}: the file is missing; was it removed?")
+            return
+        if (derived and expected == NEVER) or expected == self._checksum(path, mapped):
+            return
+        if derived and self.table.checksum(path, slot) == UNCHECKED:
+            return  # a writer elsewhere has begun to write to it
+        raise CorruptionError(
+            f"{self.describe(path, slot)}: the checksum does not match; the file was damaged, or replaced by another. "
+            "`diskbuffer check --repair` saves what can be saved"
+        )
+
+    def verify_file(self, path: str, slot: int) -> None:
+        """Raise a CorruptionError where a segment's file is missing, of the wrong size, or not what the table vouches for."""
+        size = -1 if path in self.layout.chunks_of else self.layout.flat_bytes(path)
+        self._check(path, slot, self.files.map(self.layout.data_file(path, slot), size, writable=False))
+
+    def _checksum(self, path: str, mapped: Map | Zeros) -> int:
+        if path in self.layout.chunks_of:
+            return shard_checksum(mapped, self.layout.chunks(path))
+        found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
+        return found if path not in self.layout.derived or found > UNCHECKED else found + 2
+
+    def describe(self, path: str, slot: int) -> str:
+        """Name a segment's file, its column and its steps, for errors."""
+        stream, first = self.table.identity(slot)
+        last = first + max(self.table.length(slot), 1) - 1
+        return f"{self.root / self.layout.data_file(path, slot)} (column {path!r}, rows {first} to {last} of stream {stream})"
 
     def take_slot(self, stream: int, first_row: int) -> int:
         """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free."""
@@ -117,26 +216,21 @@ class Store:
             directory.grow(self.files, self.layout, more)
             self.maps.grow(more)
             self.free = list(range(slots, more))
-        slot = self.free.pop(0)  # the one evicted longest ago, which readers elsewhere have forgotten most likely
-        for name, value in (
-            ("stream", stream),
-            ("first_row", first_row),
-            ("first_step", 0),
-            ("episode_start", 0),
-            ("completed", 0),
-            ("sealed", 0),
-        ):
-            self.table.set(name, slot, value)
+        slot = self.free[0]  # the one evicted longest ago, which readers elsewhere have forgotten most likely
         for path in self.layout.derived:  # what an eviction could not remove
             self.files.remove(self.layout.data_file(path, slot))
-        return slot
+        self.table.allot(slot, stream, first_row)
+        return self.free.pop(0)
 
     # Derived columns
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
         layout = dataclasses.replace(self.layout, schema=self.layout.schema.with_derived(name, column))
-        directory.add_column(self.files, layout, self.table.slots, name)
+        for path in directory.mend(self.files, layout, self.table.slots):
+            self.files.sync(path)
+        self.table.take_column(layout, name, create=True)
+        directory.write_group(self.files, layout, self.table.slots)  # which settles it
         self.layout = layout
         self.maps.take_columns(layout)
 
@@ -152,20 +246,22 @@ class Store:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
         column = self.layout.schema[name]
         mapped = self.maps.writable(name, slot)
-        self._written.add(self.layout.data_file(name, slot))
+        self._written.add((name, slot))
+        if self.table.checksum(name, slot) != UNCHECKED:
+            self.table.set_checksum(name, slot, UNCHECKED)
         return mapped.array(column.np_dtype, (self.layout.segment_rows, *column.shape))
 
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""
         column = self.layout.schema[name]
-        self.maps.ensure([slot])
+        self.maps.ensure([slot], (name,))
         return self.maps.get(name, slot).array(column.np_dtype, (self.layout.segment_rows, *column.shape))
 
     # Evicting and syncing
 
     def evict(self, slot: int) -> None:
         """Give a segment's disk space back. Whoever reads it now reads on, through the maps he has."""
-        self.table.set("length", slot, 0)
+        self.table.set_length(slot, 0)
         self.maps.retire(slot)
         self.free.append(slot)
         with contextlib.suppress(OSError):  # a new segment's file takes the place of one that stayed
@@ -175,24 +271,40 @@ class Store:
         """Remove a slot's files, where they are."""
         for path in self.layout.schema:
             self.files.remove(self.layout.data_file(path, slot))
-            self._written.discard(self.layout.data_file(path, slot))
+            self._written.discard((path, slot))
 
     def sync_slot(self, slot: int) -> None:
         """Bring one segment's files to the disk."""
         for path in self.layout.schema:
             self.files.sync(self.layout.data_file(path, slot))
 
-    def sync_table(self) -> None:
-        """Bring the segment table, the tail, what was written later, and the names of all files to the disk."""
-        for name in sorted(self._written):  # they may be written to again at any time, as the sampler keeps them mapped
-            self.files.sync(name)
-        for name in self.table.names():
-            self.files.sync(name)
+    def sync(self, heads: Int64) -> None:
+        """Bring the tail, what was written later, the names of all files and the table to the disk, in this order.
+
+        `heads` are the positions of the newest rows, whose segments are synced already.
+        """
+        for path, slot in sorted(self._written):  # they may be written to again at any time, as the sampler keeps them mapped
+            self.files.sync(self.layout.data_file(path, slot))
         for path in self.layout.packed:
             self.files.sync(directory.tail_file(self.layout, path))
         for path in self.layout.schema:
             self.files.sync(path)
-        self.files.sync(".")
+        self.sync_table(heads)
+
+    def sync_table(self, heads: Int64) -> None:
+        """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
+        for name in self.table.names():
+            self.files.sync(name)
+        with self.lock:
+            self._heads_synced = np.maximum(self._heads_synced, heads)
+            self._note_state(clean=False)
+
+    def note_closed(self) -> None:
+        """Note that everything is on the disk, and vouched for."""
+        for path, slot in sorted(self._written):
+            self.table.set_checksum(path, slot, self._checksum(path, self.maps.get(path, slot)))
+        self.sync_table(self._heads_synced)
+        self._note_state(clean=True)
 
     def disk_bytes(self) -> int:
         """Return the bytes that the store takes on the disk, holes not counted."""

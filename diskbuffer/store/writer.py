@@ -19,6 +19,8 @@ import numpy.typing as npt
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native import address_of
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store.checksums import STEP, covered, row_checksums
 from diskbuffer.store.files import Map
 from diskbuffer.store.packer import Packer, Run
 from diskbuffer.store.shard import LiveShard, decode_chunk
@@ -53,7 +55,7 @@ class Writer:
     ----------
     bases : (columns, streams, 2) addresses of open segments in flat columns
     tails : (columns,) addresses of tails, 0 for flat columns
-    lengths : (streams, 2) addresses of lengths in the segment table
+    lengths : (streams, 2, 2) addresses of lengths in the segment table, and what `length_word` needs
     limits : (streams,) the position before which rows may be written until `prepare` is due
     """
 
@@ -66,12 +68,15 @@ class Writer:
         self._packed = self._packer.packed
         self._ahead: dict[int, tuple[int, Future[OpenSegment]]] = {}  # next segments in the making, and their slots
         self.bases = np.zeros((len(self._paths), layout.streams, 2), np.int64)
-        self.lengths = np.zeros((layout.streams, 2), np.int64)
+        self.lengths = np.zeros((layout.streams, 2, 2), np.int64)
         self.limits = np.zeros(layout.streams, np.int64)
+        self._guarded = {path: np.full(layout.streams, -1, np.int64) for path in layout.packed}
+        self._guarded_in: dict[tuple[str, int], str] = {}  # files that their rows will be packed into
         self.tails = np.array([store.tails[p].address if p in store.tails else 0 for p in self._paths], np.int64)
         for stream in range(layout.streams):
             self._recover(stream, int(heads[stream]), slots[stream])
         self._drop_packed(heads)
+        self.guard(heads)
 
     # Opening
 
@@ -81,7 +86,7 @@ class Writer:
         oldest_in_tail = max(0, head + 1 - self._layout.tail_rows)
         for ordinal in range(max(first, oldest_in_tail // rows), first + len(slots)):
             slot = int(slots[ordinal - first])
-            if ordinal < first + len(slots) - 1 and (self._store.table.get("sealed", slot) or self._is_compact(slot)):
+            if ordinal < first + len(slots) - 1 and (self._store.is_sealed(slot) or self._is_compact(slot)):
                 continue
             self._attach(stream, make_segment(self._store, slot, ordinal * rows, create=False))
         self.take_back(stream, head)
@@ -135,7 +140,7 @@ class Writer:
             self.bases[self._paths.index(path), stream, ordinal % 2] = mapped.address
         for path, shard in segment.shards.items():
             store.maps.hold(path, slot, shard.map)
-        self.lengths[stream, ordinal % 2] = store.table.length_address(slot)
+        self.lengths[stream, ordinal % 2] = store.table.length_place(slot)
         self._open[stream][ordinal] = segment
 
     # Writing
@@ -202,8 +207,10 @@ class Writer:
         rows, layout = self._layout.segment_rows, self._layout
         last = max(self._open[stream], default=-1)
         limit = (last + 1) * rows
-        for packed in self._packed.values():
-            limit = min(limit, int(packed[stream]) + layout.tail_rows)
+        for path, packed in self._packed.items():
+            self._sync_guarded(path, stream)
+            oldest = int(self._guarded[path][stream])
+            limit = min(limit, int(packed[stream] if oldest < 0 else oldest) + layout.tail_rows)
         self.limits[stream] = limit
 
     def put(self, path: str, stream: int, first: int, rows: npt.NDArray[Any]) -> None:
@@ -222,10 +229,27 @@ class Writer:
         else:
             self._flat(path, stream, head)[head % self._layout.segment_rows] = row
 
+    def vouch_last(self, stream: int, head: int, word: int) -> None:
+        """Write the checksum of what was done at the newest row."""
+        self._flat(CHECKSUM, stream, head)[head % self._layout.segment_rows, STEP] = word
+
+    def vouch_for_newest(self, heads: Int64) -> None:
+        """Write that checksum anew for all streams: a step that failed may have left something there."""
+        layout = self._layout
+        for stream in np.flatnonzero(heads >= 0).tolist():
+            head, rows = int(heads[stream]), dict[str, npt.NDArray[Any]]()
+            for path in covered(layout.schema, STEP):
+                if path in self._packed:
+                    rows[path] = self._store.tail(path)[stream, head % layout.tail_rows][None]
+                else:
+                    rows[path] = self._flat(path, stream, head)[head % layout.segment_rows][None]
+            word = row_checksums(layout.schema, layout.salt, stream, head, rows, STEP)
+            self.vouch_last(stream, head, int(word[0]))
+
     def commit(self, stream: int, head: int) -> None:
         """Have the rows of the segment that `head` lies in count, up to it."""
         rows = self._layout.segment_rows
-        self._store.table.set("length", self._open[stream][head // rows].slot, head % rows + 1)
+        self._store.table.set_length(self._open[stream][head // rows].slot, head % rows + 1)
 
     def _flat(self, path: str, stream: int, position: int) -> npt.NDArray[Any]:
         column, rows = self._layout.schema[path], self._layout.segment_rows
@@ -245,12 +269,31 @@ class Writer:
                 self._packer.pack([runs])
                 at += whole * chunk_rows
             else:
+                self._sync_guarded(path, stream)
                 some = min(n - at, chunk_rows - position % chunk_rows)
                 ring = position % self._layout.tail_rows
                 tail[ring : ring + some] = rows[at : at + some]
                 at += some
                 if at < n:
                     self._packer.pack(self._runs_from_tail(path, stream, position + some))
+
+    # Rows that were synced, and are in the tail only: their places are not used again before the shard is synced, too
+
+    def guard(self, heads: Int64) -> None:
+        """Tell that everything up to the newest rows was synced."""
+        for path, packed in self._packed.items():
+            self._guarded[path][:] = np.where(packed <= heads, packed, -1)
+            for stream in np.flatnonzero(packed <= heads).tolist():
+                segment = self._open[stream][int(packed[stream]) // self._layout.segment_rows]
+                self._guarded_in[path, stream] = self._layout.data_file(path, segment.slot)
+        for stream in range(self._layout.streams):
+            self._set_limit(stream)
+
+    def _sync_guarded(self, path: str, stream: int) -> None:
+        """Sync the chunk of rows that are guarded, if it is in the shard by now; they need not be guarded any longer."""
+        if 0 <= self._guarded[path][stream] < self._packed[path][stream]:
+            self._store.files.sync(self._guarded_in[path, stream])
+            self._guarded[path][stream] = -1
 
     # Packing
 
@@ -358,7 +401,7 @@ def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> Op
             else:
                 segment.flats[path] = files.map(name, size, writable=True)
         for path in layout.packed:
-            segment.shards[path] = LiveShard(files, layout, path, slot, create=create)
+            segment.shards[path] = LiveShard(files, layout, path, slot, store.table.identity(slot), create=create)
     except BaseException:
         segment.close()
         raise

@@ -1,0 +1,35 @@
+"""The command ``diskbuffer``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from diskbuffer.checking import check
+from diskbuffer.errors import DiskBufferError
+from diskbuffer.version import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return 0 if all is well, 1 if something is wrong with a store, and 2 if it could not be looked at."""
+    parser = argparse.ArgumentParser("diskbuffer", description="Replay buffers on disk.")
+    parser.add_argument("--version", action="version", version=f"diskbuffer {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    checking = commands.add_parser("check", help="verify every structure and every checksum of a store")
+    checking.add_argument("path", help="the directory of the store")
+    checking.add_argument("--repair", action="store_true", help="drop what cannot be saved, and nothing else; keep a copy first")
+    checking.add_argument("--quiet", action="store_true", help="show no progress")
+    checking.set_defaults(run=_check)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (DiskBufferError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _check(options: argparse.Namespace) -> int:
+    report = check(options.path, repair=options.repair, progress=not options.quiet)
+    print(report)
+    return 0 if report.ok or report.repaired else 1

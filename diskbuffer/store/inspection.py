@@ -1,0 +1,138 @@
+"""The rows of a segment, read with suspicion: which of them are what was written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer import codec
+from diskbuffer.errors import CorruptionError
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store import shard
+from diskbuffer.store.checksums import covered, row_checksums
+from diskbuffer.store.files import Map
+from diskbuffer.store.shard import EMPTY, identity_of, index_of
+
+if TYPE_CHECKING:
+    from diskbuffer.store.store import Store
+
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+_AT_ONCE = 256  # rows, which bounds the memory
+
+
+class Inspected:
+    """A segment that is being inspected; the lock of a store that is written to must be held.
+
+    Parameters
+    ----------
+    store : Store
+    slot : int
+    rows : int
+        How many of its rows to look at.
+    decode : bool
+        Whether to decode every chunk. If not, rows of packed columns that are in the shard are taken for good: their chunks have
+        checksums, which are verified whenever they are decoded.
+    identity : (int, int), optional
+        The stream and the position of the first row that it should have; else as the table has it.
+
+    Attributes
+    ----------
+    damage : dict of str to str
+        Columns whose file is missing, of the wrong size, or not this segment's, and what is wrong with it.
+    chunks : dict of str to int
+        Of packed columns, how many chunks are there, from the first on, one after the other.
+    bad_chunks : dict of str to dict of int to str
+        Chunks that are there and cannot be decoded, and why. Only with `decode`.
+    """
+
+    def __init__(self, store: Store, slot: int, rows: int, *, decode: bool, identity: tuple[int, int] | None = None) -> None:
+        self._store, self._layout, self._decode = store, store.layout, decode
+        self.slot, self.length = slot, rows
+        self.stream, self.first = identity or store.table.identity(slot)
+        self.damage: dict[str, str] = {}
+        self.chunks: dict[str, int] = {}
+        self.bad_chunks: dict[str, dict[int, str]] = {}
+        self._maps: dict[str, Map] = {}
+        for path in self._layout.schema.recorded:
+            try:
+                self._open(path)
+            except CorruptionError as error:
+                self.damage[path] = str(error)
+        self._words = None if CHECKSUM in self.damage else self._flat(CHECKSUM).view(np.uint32)
+
+    def _open(self, path: str) -> None:
+        layout = self._layout
+        name, packed = layout.data_file(path, self.slot), path in layout.chunks_of
+        mapped = self._store.files.map(name, -1 if packed else layout.flat_bytes(path), writable=False)
+        if packed:
+            found = identity_of(mapped, layout.chunks(path))
+            if (found[:3] != shard.identity(layout, path, (self.stream, self.first))[:3]).any():
+                raise CorruptionError(f"{self._store.describe(path, self.slot)}: the file holds other rows; was it replaced?")
+            self._look_at_chunks(path, mapped)
+        self._maps[path] = mapped
+
+    def _look_at_chunks(self, path: str, mapped: Map) -> None:
+        entries = index_of(mapped, self._layout.chunks(path))
+        there = (entries != EMPTY).all(axis=1)
+        self.chunks[path] = int(np.append(there, False).argmin())
+        self.bad_chunks[path] = {}
+        if self._decode:
+            raw, scratch = (np.empty(self._layout.chunk_bytes(path), np.uint8) for _ in range(2))
+            for chunk in np.flatnonzero(there).tolist():
+                if wrong := codec.decode_entry(mapped, entries, chunk, raw, scratch):
+                    self.bad_chunks[path][chunk] = codec.REASONS[wrong]
+
+    def _flat(self, path: str) -> Bytes:
+        rows = self._layout.segment_rows
+        found: Bytes = self._maps[path].array(np.uint8, (rows, self._layout.schema[path].row_bytes))[: self.length]
+        return found
+
+    def row_bytes(self, path: str) -> int:
+        """Return the bytes of a row in a column."""
+        return self._layout.schema[path].row_bytes
+
+    def good_chunks(self, path: str) -> int:
+        """Return how many chunks are there and good, from the first on."""
+        return min([self.chunks.get(path, 0), *self.bad_chunks.get(path, {})])
+
+    def vouched(self, word: int) -> Bools:
+        """Return which rows a word of their checksum vouches for, (length,)."""
+        paths, good = covered(self._layout.schema, word), np.zeros(self.length, np.bool_)
+        if self._words is None or any(path in self.damage for path in paths):
+            return good
+        packed = [path for path in paths if path in self._layout.chunks_of]
+        begin = 0
+        if packed and not self._decode:
+            begin = min(max(self.chunks[path] * self._layout.chunk_rows(path) for path in packed), self.length)
+            good[:begin] = True
+        for at in range(begin, self.length, _AT_ONCE):
+            n = min(_AT_ONCE, self.length - at)
+            rows = {path: self.rows(path, at, n) for path in paths}
+            found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, rows, word)
+            good[at : at + n] = found == self._words[at : at + n, word]
+        return good
+
+    def rows(self, path: str, at: int, n: int) -> Bytes:
+        """Return rows as bytes; those of bad chunks, and those that are in the tail, as the tail has them."""
+        if path not in self._layout.chunks_of:
+            return self._flat(path)[at : at + n]
+        column = self._layout.schema[path]
+        positions = (self.first + np.arange(at, at + n)) % self._layout.tail_rows
+        rows: Bytes = self._store.tail(path)[self.stream, positions]
+        if not self._decode:
+            return rows
+        chunk_rows, mapped = self._layout.chunk_rows(path), self._maps[path]
+        raw, scratch = (np.empty(self._layout.chunk_bytes(path), np.uint8) for _ in range(2))
+        entries = index_of(mapped, self._layout.chunks(path))
+        for chunk in range(at // chunk_rows, min(-(-(at + n) // chunk_rows), self.chunks[path])):
+            if chunk in self.bad_chunks[path]:
+                continue
+            codec.decode_entry(mapped, entries, chunk, raw, scratch)
+            first, until = max(at, chunk * chunk_rows), min(at + n, (chunk + 1) * chunk_rows)
+            frames = raw.reshape(chunk_rows, column.row_bytes)
+            rows[first - at : until - at] = frames[first - chunk * chunk_rows : until - chunk * chunk_rows]
+        return rows

@@ -1,0 +1,250 @@
+"""What counts of a store when it is opened, by how its last writer left it.
+
+After a clean close, or the death of the process, everything that the table says is there, and what is not as it was written is
+damage, an error. After a power loss anything since the last sync may be there or not, so what is kept is what checksums
+vouch for: of each stream the rows around those that were synced, up to the first that is not there as it was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.store.inspection import Inspected
+from diskbuffer.store.layout import Layout
+from diskbuffer.store.segments import NEVER, UNCHECKED
+from diskbuffer.store.shard import LiveShard, index_of
+
+if TYPE_CHECKING:
+    from diskbuffer.store.store import Store
+
+Int64 = npt.NDArray[np.int64]
+Kept = list[tuple[Int64, Int64]]  # of each stream, slots in the order of its rows, and how many rows of each
+
+
+def heads(store: Store) -> Int64:
+    """Return the position of each stream's newest row, -1 where there is none."""
+    found = np.full(store.layout.streams, -1, np.int64)
+    for stream, (slots, lengths) in enumerate(store.segments()):
+        if len(slots):
+            found[stream] = store.table.get("first_row", int(slots[-1])) + lengths[-1] - 1
+    return found
+
+
+# After a close or a kill
+
+
+def make_sure(store: Store, *, settled: bool) -> None:
+    """Raise a CorruptionError where rows that are not sealed yet, which have no other checksums, are damaged.
+
+    `settled` tells that the store was closed: only then is it settled what was done at a stream's newest row.
+    """
+    decode = _is_mixed(store.layout)
+    for slots in store.table.by_stream():
+        for slot in slots.tolist():
+            if store.is_sealed(slot):
+                continue
+            found = Inspected(store, slot, store.table.length(slot), decode=decode)
+            for what in found.damage.values():
+                raise CorruptionError(what)
+            for word in (OBS, STEP):
+                good = found.vouched(word)
+                if word == STEP and not settled and slot == slots[-1]:
+                    good[-1] = True
+                if not good.all():
+                    raise CorruptionError(_damage(store, found, word, int(np.flatnonzero(~good)[0])))
+
+
+def _is_mixed(layout: Layout) -> bool:
+    """Tell whether some word of a row's checksum covers packed and flat columns, so that it takes decoding to verify it."""
+    kinds = [{path in layout.chunks_of for path in covered(layout.schema, word)} for word in (OBS, STEP)]
+    return any(len(kind) > 1 for kind in kinds) or True in kinds[STEP]
+
+
+def _damage(store: Store, found: Inspected, word: int, row: int) -> str:
+    columns = ", ".join(repr(path) for path in covered(store.layout.schema, word))
+    file = store.root / store.layout.data_file(CHECKSUM, found.slot)
+    return (
+        f"{store.root}: row {found.first + row} of stream {found.stream} "
+        f"(step {(found.first + row) * store.layout.streams + found.stream}) is not as it was written: one of the columns "
+        f"{columns}, or their checksum in {file}, was damaged. "
+        "`diskbuffer check --repair` goes on without it"
+    )
+
+
+# After a power loss
+
+
+def find_what_counts(store: Store, synced: tuple[int, ...]) -> Kept:
+    """Return what checksums vouch for. `synced` are the positions up to which rows were on the disk for certain."""
+    rows, size = store.layout.segment_rows, store.layout.streams
+    length, _ = store.table.used()
+    found: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(size)]  # slot, rows, whether all; by segment
+    for slot in np.flatnonzero(length).tolist():
+        stream, first = store.table.identity(slot)
+        if 0 <= stream < size and first >= 0 and first % rows == 0 and length[slot] <= rows:
+            there, complete = _rows_that_count(store, slot, int(length[slot]))
+            if there > found[stream].get(first // rows, (0, 0))[1]:
+                found[stream][first // rows] = (slot, there, complete)
+    return [_run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
+
+
+def _rows_that_count(store: Store, slot: int, length: int) -> tuple[int, bool]:
+    """Return how many rows of a segment are there as they were written, from the first on, and whether these are all.
+
+    What was done at the last of them need not be there; then they are not all.
+    """
+    rows = store.layout.segment_rows
+    if store.is_sealed(slot) and length == rows:
+        with contextlib.suppress(CorruptionError):
+            for path in store.layout.schema.recorded:
+                store.verify_file(path, slot)
+            return rows, True
+    found = Inspected(store, slot, length, decode=True)
+    for path in store.layout.packed:  # rows behind a bad chunk count only where the tail has them
+        for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
+            found.bad_chunks[path].setdefault(chunk, "behind one that is bad")
+    obs, both = found.vouched(OBS), found.vouched(OBS) & found.vouched(STEP)
+    n = int(np.append(both, False).argmin())
+    return (n + 1, False) if n < length and obs[n] else (n, n == rows)
+
+
+def _run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64, Int64]:
+    """Choose, among the runs of segments without a gap, that which has the segment `synced`; the newest, if none has."""
+    runs: list[list[int]] = []
+    for n in sorted(segments):
+        if runs and runs[-1][-1] == n - 1 and segments[n - 1][2]:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    run = next((run for run in runs if synced in run), runs[-1] if runs else [])
+    chosen = np.array([segments[n][:2] for n in run], np.int64).reshape(-1, 2)
+    return chosen[:, 0], chosen[:, 1]
+
+
+def keep(store: Store, kept: Kept) -> None:
+    """Have a store hold what counts, and nothing else, on the disk; then it is as if it had been closed by a kill."""
+    table, layout = store.table, store.layout
+    keeping = {slot for slots, _ in kept for slot in slots.tolist()}
+    for slot in range(table.slots):
+        if slot not in keeping:
+            table.set_length(slot, 0)
+    for slots, lengths in kept:
+        if len(slots) == 0:
+            continue
+        oldest, newest = int(slots[0]), int(slots[-1])
+        first = table.get("first_row", oldest)
+        if first > 0 and table.before(oldest) is None:
+            steps = table.get("first_step", oldest)
+            table.note_before(oldest, steps if 0 < steps <= first else first, first)
+        for slot in slots.tolist():
+            if not store.is_sealed(slot):
+                _forget_bad_chunks(store, slot)
+        table.set_length(newest, int(lengths[-1]))
+        _take_up_again(store, newest, int(lengths[-1]))
+    for path in layout.derived:
+        for slot in keeping:
+            _take_up_derived(store, path, slot)
+
+
+def _take_up_again(store: Store, slot: int, length: int) -> None:
+    """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet."""
+    layout, rows = store.layout, store.table.identity(slot)
+    settled = bool(Inspected(store, slot, length, decode=True).vouched(STEP)[-1])
+    for path in layout.packed:
+        if _size(store, path, slot) != layout.live_bytes(path):
+            _make_live(store, path, slot, rows)
+    if store.is_sealed(slot):  # other links to its files may be somebody's snapshot
+        for path in layout.flat:
+            _copy(store, path, slot)
+        store.table.unseal(slot)
+    if not settled:
+        _settle(store, slot, length)
+
+
+def settle_newest(store: Store) -> None:
+    """Make it settled that nothing was done at each stream's newest row, where a kill came in between."""
+    for slots, lengths in store.segments():
+        if len(slots) and not store.is_sealed(int(slots[-1])):
+            found = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=_is_mixed(store.layout))
+            if not found.vouched(STEP)[-1]:
+                _settle(store, found.slot, found.length)
+
+
+def _settle(store: Store, slot: int, length: int) -> None:
+    layout, rows, nothing = store.layout, store.table.identity(slot), {}
+    for path in covered(layout.schema, STEP):
+        column = layout.schema[path]
+        nothing[path] = np.zeros((1, *column.shape), column.np_dtype)
+        if path in layout.chunks_of:
+            store.tail(path)[rows[0], (rows[1] + length - 1) % layout.tail_rows] = 0
+        else:
+            _writable(store, path, slot)[length - 1] = 0
+    word = row_checksums(layout.schema, layout.salt, rows[0], rows[1] + length - 1, nothing, STEP)
+    _writable(store, CHECKSUM, slot).view(np.uint32)[length - 1, STEP] = word[0]
+
+
+def _forget_bad_chunks(store: Store, slot: int) -> None:
+    """Empty the entries of chunks that are not there, as they were synced later than their entries: the tail has their rows."""
+    layout, found = store.layout, Inspected(store, slot, store.table.length(slot), decode=True)
+    for path in layout.packed:
+        if _size(store, path, slot) == layout.live_bytes(path):
+            shard = LiveShard(store.files, layout, path, slot, (found.stream, found.first), create=False)
+            shard.forget(found.good_chunks(path))
+            shard.close()
+
+
+def _make_live(store: Store, path: str, slot: int, rows: tuple[int, int]) -> None:
+    """Make a sealed shard a live one again."""
+    layout = store.layout
+    sealed = store.files.map(layout.data_file(path, slot), -1, writable=False)
+    entries = index_of(sealed, layout.chunks(path)).copy()
+    data = sealed.array(np.uint8, (sealed.size,))
+    shard = LiveShard(store.files, layout, path, slot, rows, create=True)
+    for chunk, (at, size) in enumerate(entries.tolist()):
+        shard.append(chunk, data[at : at + size], np.array([[0, size]], np.int64))
+    shard.close()
+
+
+def _copy(store: Store, path: str, slot: int) -> None:
+    name, size = store.layout.data_file(path, slot), store.layout.flat_bytes(path)
+    old = store.files.map(name, size, writable=False)
+    fd = store.files.create(f"{name}.new.tmp", size, reserve=True)
+    try:
+        store.files.pwrite(fd, old.array(np.uint8, (size,)), 0)
+    finally:
+        store.files.close(fd)
+    store.files.rename(f"{name}.new.tmp", name)
+
+
+def _writable(store: Store, path: str, slot: int) -> npt.NDArray[np.uint8]:
+    mapped = store.files.map(store.layout.data_file(path, slot), store.layout.flat_bytes(path), writable=True)
+    return mapped.array(np.uint8, (store.layout.segment_rows, -1))
+
+
+def _take_up_derived(store: Store, path: str, slot: int) -> None:
+    """Note what is there of a column that was written later: each of its values is whole, an old one or a new one."""
+    size, expected = _size(store, path, slot), store.table.checksum(path, slot)
+    if size != store.layout.flat_bytes(path):
+        store.files.remove(store.layout.data_file(path, slot))
+        store.table.set_checksum(path, slot, NEVER)
+    elif expected != UNCHECKED:
+        try:
+            store.verify_file(path, slot)
+        except CorruptionError:
+            expected = NEVER
+        if expected == NEVER:
+            store.table.set_checksum(path, slot, UNCHECKED)
+
+
+def _size(store: Store, path: str, slot: int) -> int:
+    try:
+        return (store.root / store.layout.data_file(path, slot)).stat().st_size
+    except FileNotFoundError:
+        return -1

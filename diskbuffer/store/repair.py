@@ -1,0 +1,100 @@
+"""Taking damaged rows out of a store: they become rows that are no steps, and what is around them stays.
+
+A row cannot be removed, as positions never change. A row that is the last of its episode is no step, though, so damaged rows
+become episodes of nothing, and the row before them the last of its own. Files are written anew, and put in place of the old ones:
+other links to those may be somebody's snapshot.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer import codec
+from diskbuffer.native import address_of
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.store.inspection import Inspected
+from diskbuffer.store.layout import Layout
+from diskbuffer.store.shard import LiveShard
+from diskbuffer.store.store import Store
+
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+
+def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False) -> None:
+    """Write a segment anew, without the rows that are `bad`, (length,); it counts as not sealed then.
+
+    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment.
+    """
+    layout, length = store.layout, found.length
+    no_steps = bad | np.append(bad[1:], bad_behind)
+    rows = {path: _rows(found, path) for path in (*covered(layout.schema, OBS), *covered(layout.schema, STEP))}
+    for path in covered(layout.schema, OBS):
+        rows[path][bad] = 0
+    for path in covered(layout.schema, STEP):
+        rows[path][no_steps] = path == "is_last"
+    words = np.zeros((length, 2), np.uint32)
+    for word in (OBS, STEP):
+        some = {path: rows[path] for path in covered(layout.schema, word)}
+        words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, some, word)
+    rows[CHECKSUM] = words.view(np.uint8)
+    for path, values in rows.items():
+        if path in layout.chunks_of:
+            _write_shard(store, found, path, values)
+        else:
+            _write_flat(store, found.slot, path, values)
+    store.table.unseal(found.slot)
+    store.maps.retire(found.slot)
+
+
+def make_blank(store: Store, stream: int, first_row: int) -> int:
+    """Make a segment, all of whose rows are no steps, where one is missing; return its slot."""
+    slot = store.take_slot(stream, first_row)
+    store.table.set_length(slot, store.layout.segment_rows)
+    found = Inspected(store, slot, store.layout.segment_rows, decode=True)
+    blank(store, found, np.ones(found.length, np.bool_))
+    return slot
+
+
+def _rows(found: Inspected, path: str) -> Bytes:
+    """Return all rows of a column as bytes, zeros where they cannot be read."""
+    if path in found.damage:
+        return np.zeros((found.length, found.row_bytes(path)), np.uint8)
+    return found.rows(path, 0, found.length).copy()
+
+
+def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
+    name, size = store.layout.data_file(path, slot), store.layout.flat_bytes(path)
+    fd = store.files.create(f"{name}.new.tmp", size, reserve=True)
+    try:
+        store.files.pwrite(fd, np.ascontiguousarray(rows), 0)
+    finally:
+        store.files.close(fd)
+    store.files.rename(f"{name}.new.tmp", name)
+
+
+def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes) -> None:
+    """Write a live shard of the rows' complete chunks; the others go into the tail."""
+    layout = store.layout
+    chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
+    full = _packed_chunks(layout, found, path)
+    shard = LiveShard(store.files, layout, path, found.slot, (found.stream, found.first), create=True)
+    out, entry = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
+    for chunk in range(full):
+        raw = np.ascontiguousarray(rows[chunk * chunk_rows : (chunk + 1) * chunk_rows])
+        size = codec.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)
+        shard.append(chunk, out[:size], entry)
+    shard.close()
+    tail, newest = store.tail(path)[found.stream], found.first + found.length - 1
+    for row in range(full * chunk_rows, found.length):
+        if found.first + row > newest - layout.tail_rows:
+            tail[(found.first + row) % layout.tail_rows] = rows[row]
+
+
+def _packed_chunks(layout: Layout, found: Inspected, path: str) -> int:
+    """Return how many chunks of a segment are to be in its shard: all that are complete, but for the newest row's."""
+    if found.length == layout.segment_rows:
+        return layout.chunks(path)
+    return max(found.length - 1, 0) // layout.chunk_rows(path)
