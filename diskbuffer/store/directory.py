@@ -47,6 +47,7 @@ def read_metadata(root: Path) -> tuple[Layout, int]:
 def create(root: Path, layout: Layout) -> None:
     """Make a store, whole, and only then put it at `root`."""
     building = root.parent / f".{root.name}.{uuid.uuid4().hex[:8]}.new"
+    new = [parent for parent in root.parents if not parent.exists()]
     try:
         building.mkdir(parents=True)
         files = Files(building)
@@ -64,7 +65,8 @@ def create(root: Path, layout: Layout) -> None:
         for path in [*layout.arrays(slots), "."]:
             files.sync(path)
         building.rename(root)
-        Files(root.parent).sync(".")
+        for directory in (root.parent, *(parent.parent for parent in new)):
+            Files(directory).sync(".")
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise

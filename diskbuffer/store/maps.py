@@ -27,16 +27,23 @@ class Era:
         self.following: Era | None = None
 
 
-class Zeros:
-    """In place of the map of a file that is not there, as nothing was written to it; takes no memory."""
+class InMemory:
+    """In place of a map."""
 
-    def __init__(self, size: int) -> None:
-        self._bytes = np.zeros(size, np.uint8)
-        self.address, self.size = int(self._bytes.ctypes.data), size
+    def __init__(self, contents: npt.NDArray[np.uint8]) -> None:
+        self._bytes = contents
+        self.address, self.size = int(contents.ctypes.data), contents.nbytes
 
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """View it as an array."""
         return self._bytes.view(dtype).reshape(shape)
+
+
+class Zeros(InMemory):
+    """In place of the map of a file that is not there, as nothing was written to it; takes no memory."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(np.zeros(size, np.uint8))
 
 
 class Maps:
@@ -62,6 +69,7 @@ class Maps:
         self._paths = tuple(layout.schema)
         self._held: list[dict[int, Map]] = [{} for _ in self._paths]
         self._zeros: dict[int, Zeros] = {}  # by size
+        self.lenient = False  # whether a derived column's file that is not whole counts as none
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.era = Era()
 
@@ -107,7 +115,7 @@ class Maps:
             packed, derived = path in self._layout.chunks_of, path in self._layout.derived
             size = -1 if packed else self._layout.flat_bytes(path)
             name = self._layout.data_file(path, slot)
-            if derived and not (self._files.root / name).exists():
+            if derived and not self._is_there(name, size):
                 mapped = self._zeros.setdefault(size, Zeros(size))
             else:
                 mapped = self._files.map(name, size, writable=derived and self._writable, random=packed)
@@ -118,6 +126,13 @@ class Maps:
             self._check(path, slot, mapped)
             self.hold(path, slot, mapped)
         return mapped
+
+    def _is_there(self, name: str, size: int) -> bool:
+        try:
+            found = (self._files.root / name).stat().st_size
+        except FileNotFoundError:
+            return False
+        return found == size or not self.lenient
 
     def writable(self, path: str, slot: int) -> Map:
         """Return the map of a slot in a derived column, to be written to; its file is made if need be."""

@@ -18,8 +18,9 @@ from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import Layout
+from diskbuffer.store.maps import InMemory
 from diskbuffer.store.segments import NEVER, UNCHECKED
-from diskbuffer.store.shard import LiveShard, index_of
+from diskbuffer.store.shard import EMPTY, LiveShard, index_of
 
 if TYPE_CHECKING:
     from diskbuffer.store.store import Store
@@ -107,6 +108,8 @@ def _rows_that_count(store: Store, slot: int, length: int) -> tuple[int, bool]:
                 store.verify_file(path, slot)
             return rows, True
     found = Inspected(store, slot, length, decode=True)
+    if found.damage:
+        return 0, False
     for path in store.layout.packed:  # rows behind a bad chunk count only where the tail has them
         for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
             found.bad_chunks[path].setdefault(chunk, "behind one that is bad")
@@ -126,6 +129,23 @@ def _run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64
     run = next((run for run in runs if synced in run), runs[-1] if runs else [])
     chosen = np.array([segments[n][:2] for n in run], np.int64).reshape(-1, 2)
     return chosen[:, 0], chosen[:, 1]
+
+
+def overlook_bad_chunks(store: Store, kept: Kept) -> None:
+    """Have a reader, who cannot change anything, find rows in the tail whose chunks are not there as they were written."""
+    layout = store.layout
+    for slots, lengths in kept:
+        for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+            if store.is_sealed(slot):
+                continue
+            found = Inspected(store, slot, length, decode=True)
+            for path in layout.packed:
+                good, chunks = found.good_chunks(path), layout.chunks(path)
+                if good < found.chunks[path]:
+                    mapped = store.files.map(layout.data_file(path, slot), -1, writable=False)
+                    copied = InMemory(mapped.array(np.uint8, (mapped.size,)).copy())
+                    index_of(copied, chunks)[good:] = EMPTY
+                    store.maps.hold(path, slot, copied)
 
 
 def keep(store: Store, kept: Kept) -> None:
@@ -151,6 +171,9 @@ def keep(store: Store, kept: Kept) -> None:
     for path in layout.derived:
         for slot in keeping:
             _take_up_derived(store, path, slot)
+        for slots, lengths in kept:  # of steps that are lost: those that come in their place have none yet
+            if len(slots) and _size(store, path, int(slots[-1])) > 0:
+                _writable(store, path, int(slots[-1]))[lengths[-1] - 1 :] = 0
 
 
 def _take_up_again(store: Store, slot: int, length: int) -> None:

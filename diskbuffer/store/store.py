@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ class Store:
             if self.writable:
                 recovery.keep(self, kept)
             else:
-                self.distrusted = kept
+                self.distrusted, self.maps.lenient = kept, True
+                recovery.overlook_bad_chunks(self, kept)
         if self.writable:
             if fate is Fate.CLOSED:
                 self._heads_synced = recovery.heads(self)
@@ -129,7 +131,9 @@ class Store:
             self.layout = layout
             self.maps.take_columns(layout)
         if self.distrusted is not None and State.read(self.files) != self._state:
-            self.distrusted = None  # a writer has opened it since, and decided
+            self.distrusted, self.maps.lenient = None, False  # a writer has opened it since, and decided
+            for n in range(self.table.slots):
+                self.maps.retire(n)
         self.maps.forget_zeros()
         if slots > self.table.slots:
             self._have_room(slots)
@@ -229,6 +233,7 @@ class Store:
         layout = dataclasses.replace(self.layout, schema=self.layout.schema.with_derived(name, column))
         for path in directory.mend(self.files, layout, self.table.slots):
             self.files.sync(path)
+            self.files.sync(os.path.dirname(path) or ".")
         self.table.take_column(layout, name, create=True)
         directory.write_group(self.files, layout, self.table.slots)  # which settles it
         self.layout = layout

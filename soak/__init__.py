@@ -1,0 +1,1 @@
+"""Long campaigns that try to break what the library promises; not part of the package."""

@@ -1,0 +1,308 @@
+"""Whether a store that a crash left is what was promised: it opens, has what it must, serves nothing wrong, and goes on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import diskbuffer as db
+from soak.workloads import POSITIONS, STORE, TAGS, VALUE, Promise, Recorded, Workload, World, boot
+
+Array = npt.NDArray[Any]
+FRESH = 25  # steps of every environment that are added afterwards, as one episode; no other is that long
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a store must hold after a crash, and what it may.
+
+    Attributes
+    ----------
+    must : Promise or None
+        What was there at the last flush, or, after a kill, at the last call that returned. None where nothing was promised.
+    may : Promise
+        What the call under way might have made of it; steps before its `low` may be gone.
+    sealed : set of (stream, ordinal)
+        Segments that must be there.
+    killed : bool
+        Whether only the process ended.
+    before : str
+        The last call that returned, and the one under way.
+    """
+
+    workload: Workload
+    world: World
+    must: Promise | None
+    may: Promise
+    sealed: frozenset[tuple[int, int]]
+    killed: bool
+    before: str
+
+
+def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
+    """Find what is expected of a crash after so many events."""
+    workload, world, moments = recording.workload, recording.world, recording.moments
+    n = sum(moment.events <= events for moment in moments) - 1
+    if n < 0:
+        none = Promise.none(workload.streams)
+        return Expected(workload, world, None, none, frozenset(), killed, "create")
+    last = moments[n]
+    under_way = last if last.events == events or n + 1 == len(moments) else moments[n + 1]
+    must = last.now if killed else last.flushed
+    before = last.call if under_way is last else f"{last.call}, then {under_way.call}"
+    return Expected(workload, world, must, under_way.now, frozenset(last.now.sealed), killed, before)
+
+
+class BrokenError(Exception):
+    """A promise was broken; its text tells which, without numbers that differ from case to case, and then with them."""
+
+    def __init__(self, what: str, detail: str = "") -> None:
+        super().__init__(f"{what}: {detail}" if detail else what)
+        self.what, self.detail = what, detail
+
+
+def broken_by(what: str, error: BaseException) -> BrokenError:
+    """Return an error of the library's as a promise that it breaks."""
+    text = f"{type(error).__name__}: {error}"
+    text = re.sub(r"/\S*?/runs/store", "", text)
+    text = re.sub(r"\.[0-9a-f]{8}\.", ".#.", text)
+    text = re.sub(r"is not JSON: .*", "is not JSON", text)
+    return BrokenError(f"{what}: {re.sub(r'-?[0-9]+(, -?[0-9]+)*', '#', text)[:160]}", str(error))
+
+
+def judge(expected: Expected, base: Path, number: int, *, reader: bool, thorough: bool) -> BrokenError | None:
+    """Open the store below `base`, check it, and use it; return the first promise that is broken.
+
+    Parameters
+    ----------
+    number : int
+        Of the boot of the machine; another than the writer's after a power loss.
+    reader : bool
+        Whether a reader opens it first.
+    thorough : bool
+        Whether steps are added, and the store is opened again.
+    """
+    judgement = Judgement(expected, base / STORE)
+    try:
+        with boot(number):
+            if reader and (base / STORE).exists():
+                judgement.read()
+            judgement.write(thorough=thorough)
+    except BrokenError as broken:
+        return broken
+    except Exception as error:  # noqa: BLE001  such as when it is closed
+        return broken_by("using it", error)
+    return None
+
+
+class Judgement:
+    """Look at one store."""
+
+    def __init__(self, expected: Expected, path: Path) -> None:
+        self._expected, self._path, self._workload = expected, path, expected.workload
+        self._streams = expected.workload.streams
+        self._world = expected.world
+        self._fresh = False
+        self._had: list[Array] = []
+
+    def read(self) -> None:
+        """Look at it with mode="r"."""
+        try:
+            buffer = self._workload.open(self._path, "r")
+        except Exception as error:
+            if self._expected.must is None and isinstance(error, db.NotAStoreError):
+                return
+            raise broken_by("reader: opening", error) from error
+        with buffer:
+            self._check(buffer, "reader: ")
+
+    def write(self, *, thorough: bool) -> None:
+        """Look at it with mode="a", and go on."""
+        if self._expected.must is None and not self._expected.sealed:
+            phase = "opening before the first flush"
+        else:
+            phase = "opening"
+        with self._opened(phase) as buffer:
+            self._check(buffer, "")
+            self._report(lambda: buffer.check(progress=False), "check of the open buffer")
+            if not thorough:
+                return
+            self._go_on(buffer)
+            self._check(buffer, "after adding: ")
+            try:
+                buffer.close()
+            except Exception as error:
+                raise broken_by("closing", error) from error
+        self._report(lambda: db.check(self._path, progress=False), "check of the closed store")
+        with self._opened("opening again") as buffer:
+            self._check(buffer, "after opening again: ")
+
+    def _opened(self, what: str) -> db.ReplayBuffer:
+        try:
+            return self._workload.open(self._path)
+        except Exception as error:
+            raise broken_by(what, error) from error
+
+    @staticmethod
+    def _report(check: Any, what: str) -> None:
+        try:
+            report = check()
+        except Exception as error:
+            raise broken_by(what, error) from error
+        if not report.ok:
+            first = report.problems[0]
+            raise BrokenError(f"{what}: {re.sub('[0-9]+', '#', str(first.what))[:120]}", str(report.problems))
+
+    # Contents
+
+    def _check(self, buffer: db.ReplayBuffer, when: str) -> None:
+        try:
+            episodes = buffer.episodes
+            runs = zip(
+                episodes.stream.tolist(), (episodes.start // self._streams).tolist(), episodes.length.tolist(), strict=True
+            )
+            found = [np.stack([np.full(n, stream), np.arange(first, first + n)]) for stream, first, n in runs]
+            streams, at = np.concatenate([np.zeros((2, 0), np.int64), *found], axis=1)
+            batch = buffer.at(at * self._streams + streams) if len(at) else {}
+        except Exception as error:
+            raise broken_by(f"{when}reading", error) from error
+        if len(at) != len(buffer):
+            raise BrokenError(f"{when}episodes and len() differ", f"{len(at)} and {len(buffer)}")
+        self._had = []
+        for stream in range(self._streams):
+            mine = streams == stream
+            columns = {name: values.numpy()[mine] for name, values in batch.items()}
+            self._check_stream(stream, at[mine], columns, buffer.tags, when)
+
+    def _check_stream(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
+        if self._fresh and stream < self._workload.n_envs:
+            at, columns = self._check_fresh(stream, at, columns, tags, when)
+        self._had.append(at)
+        if (at >= POSITIONS - 1).any():
+            raise BrokenError(f"{when}a position that cannot be", f"{at.max()} of stream {stream}")
+        for name, values in self._world.step(stream, at).items():
+            if name in columns and not np.array_equal(columns[name], values):
+                wrong = at[np.flatnonzero((columns[name] != values).reshape(len(at), -1).any(axis=1))]
+                zeros = "zeros" if not columns[name][np.isin(at, wrong)].any() else "another's or torn"
+                promised = self._promised(stream)
+                of = " of flushed steps" if np.isin(wrong, promised).any() else ""
+                raise BrokenError(f"{when}wrong {name}{of}: {zeros}", f"stream {stream}, positions {wrong.tolist()}")
+        beyond = at[at >= self._expected.may.heads[stream]]
+        if len(beyond):
+            raise BrokenError(f"{when}steps that were never added", f"stream {stream}, positions {beyond.tolist()}")
+        if self._world.last[stream, at].any():
+            raise BrokenError(f"{when}a step at an episode's last row", f"stream {stream}")
+        self._check_derived(stream, at, columns, tags, when)
+        if not self._fresh:  # which may have evicted what there was
+            self._check_promised(stream, at, when)
+
+    def _promised(self, stream: int) -> Array:
+        """Return the positions of steps that were flushed, or, after a kill, acknowledged."""
+        must, low = self._expected.must, int(self._expected.may.low[stream])
+        return np.zeros(0, np.int64) if must is None else self._world.steps(stream, low, int(must.heads[stream]))
+
+    def _check_promised(self, stream: int, at: Array, when: str) -> None:
+        expected, rows = self._expected, self._workload.segment_rows
+        low = int(expected.may.low[stream])
+        missing = np.setdiff1d(self._promised(stream), at)
+        if len(missing):
+            what = "acknowledged steps are missing after a kill" if expected.killed else "flushed steps are missing"
+            raise BrokenError(f"{when}{what}", f"stream {stream}, positions {missing.tolist()}, {self._has(at)}")
+        for ordinal in sorted(ordinal for of, ordinal in expected.sealed if of == stream):
+            missing = np.setdiff1d(self._world.steps(stream, max(low, ordinal * rows), (ordinal + 1) * rows - 1), at)
+            if len(missing):
+                raise BrokenError(
+                    f"{when}steps of a sealed segment are missing",
+                    f"stream {stream}, positions {missing.tolist()}, {self._has(at)}",
+                )
+
+    @staticmethod
+    def _has(at: Array) -> str:
+        return f"it has {at.min()} to {at.max()}" if len(at) else "it has none"
+
+    def _check_derived(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
+        must, may = self._expected.must, self._expected.may
+        if must is None:
+            must = Promise.none(self._streams)
+        least, most = must.versions[stream, at], may.versions[stream, at]
+        if VALUE in columns:
+            values = columns[VALUE]
+            version = (values.astype(np.int64) // 8) % 64
+            given = np.where(values == 0, 0, version)
+            right = (values == 0) | (values == self._world.values(stream, at, version))
+            self._refuse(~right, f"{when}a derived value of another step, or torn", stream, at)
+            self._refuse(given < least, f"{when}a derived value is older than promised", stream, at)
+            self._refuse(given > most, f"{when}a derived value that was never written", stream, at)
+        else:
+            self._refuse(least > 0, f"{when}a derived column is missing", stream, at)
+        names = np.array(["", *tags])
+        numbers = columns.get("tag", np.zeros(len(at), np.uint16)).astype(np.int64)
+        found = np.where(numbers < len(names), names[np.minimum(numbers, len(names) - 1)], "?")
+        settled = must.tagged[stream, at] == may.tagged[stream, at]
+        self._refuse(
+            settled & (found != np.array(["", *TAGS])[must.tags[stream, at]]), f"{when}a tag that was not given", stream, at
+        )
+        self._refuse(~np.isin(found, ["", *TAGS]), f"{when}a tag without a name, or of later", stream, at)
+
+    @staticmethod
+    def _refuse(bad: Array, what: str, stream: int, at: Array) -> None:
+        if bad.any():
+            raise BrokenError(what, f"stream {stream}, positions {at[bad].tolist()}")
+
+    # Going on
+
+    def _go_on(self, buffer: db.ReplayBuffer) -> None:
+        """Sample, add an episode in every environment, tag it, and flush."""
+        envs = self._workload.n_envs
+        try:
+            if len(buffer):
+                buffer.sample(8)
+            for t in range(FRESH):
+                steps = [self._fresh_step(stream, np.array([t])) for stream in range(envs)]
+                buffer.add(**{name: np.concatenate([step[name] for step in steps]) for name in steps[0]})
+            episodes = buffer.episodes
+            buffer.tag("fresh", episodes.start[(episodes.stream < envs) & (episodes.length == FRESH)])
+            buffer.flush()
+        except Exception as error:
+            raise broken_by("going on", error) from error
+        self._fresh = True
+
+    def _fresh_step(self, stream: int, t: Array) -> dict[str, Array]:
+        step = {
+            "obs": fresh_frames(stream, t),
+            "next_obs": fresh_frames(stream, t + 1),
+            "action": -t - 1,
+            "reward": (-t - stream).astype(np.float32),
+            "terminated": t == FRESH - 1,
+            "truncated": t < 0,
+            "noise": np.full((len(t), 3), -1.0 - stream, np.float32),
+        }
+        return step | ({"depth": np.full((len(t), 16, 32), -1 - stream, np.int16)} if self._workload.wide else {})
+
+    def _check_fresh(
+        self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str
+    ) -> tuple[Array, dict[str, Array]]:
+        """Check the steps that were added afterwards; return the others."""
+        if len(at) < FRESH:
+            raise BrokenError(f"{when}steps that were added afterwards are missing", f"stream {stream}")
+        for name, values in self._fresh_step(stream, np.arange(FRESH)).items():
+            if not np.array_equal(columns[name][-FRESH:], values):
+                raise BrokenError(f"{when}wrong {name} in steps that were added afterwards", f"stream {stream}")
+        if VALUE in columns and columns[VALUE][-FRESH:].any():
+            raise BrokenError(f"{when}steps that were added afterwards have an old derived value", f"stream {stream}")
+        number = tags.index("fresh") + 1 if "fresh" in tags else -1
+        if (columns["tag"][-FRESH:] != number).any():
+            raise BrokenError(f"{when}steps that were added afterwards have another tag", f"stream {stream}")
+        return at[:-FRESH], {name: values[:-FRESH] for name, values in columns.items()}
+
+
+def fresh_frames(stream: int, t: Array) -> Array:
+    """Return frames that no world has."""
+    frames = np.full((len(t), 32, 32), 2 * stream + 2, np.uint8)
+    frames[:, 0, 0] = t * 2
+    return frames

@@ -1,0 +1,484 @@
+"""Seeded workloads on small stores, traced, with what was promised after every call."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+from diskbuffer.store.sealer import Sealer
+from soak.simulated_disk import Disk, Event
+from soak.tracing import Trace
+
+Array = npt.NDArray[Any]
+VALUE, TAGS = "value", ("red", "green", "blue")
+POSITIONS = 4096  # more than any workload writes
+STORE = "runs/store"  # below the traced directory; `runs` is made by the library, too
+
+
+class World:
+    """Experience of which every row is a function of its stream, position and generation; episodes are seeded.
+
+    Positions that are written again after a crash, as what was there was lost, are of another generation.
+    """
+
+    def __init__(self, seed: int, streams: int) -> None:
+        rng = np.random.default_rng([seed, 77])
+        self.generation = np.zeros((streams, POSITIONS + 1), np.int64)
+        self.last = np.zeros((streams, POSITIONS), np.bool_)
+        self.ending = np.zeros((streams, POSITIONS), np.int8)  # of the step before an episode's last row: 1, 2, both, cut off
+        for stream in range(streams):
+            ends = np.cumsum(rng.integers(2, 24, POSITIONS)) - 1
+            ends = ends[ends < POSITIONS]
+            self.last[stream, ends] = True
+            self.ending[stream, ends - 1] = rng.integers(0, 4, len(ends))
+        self._pattern = (np.arange(1024) // 7 * 3).astype(np.uint8)
+
+    def frames(self, stream: int, positions: Array) -> Array:
+        """Return (n, 32, 32), no byte of it zero behind the first eight."""
+        places = np.asarray(positions, np.int64)
+        generation = self.generation[stream, places]
+        flat = (self._pattern + (places * 11 + stream * 57 + generation * 29).astype(np.uint8)[:, None]) | np.uint8(1)
+        flat[:, :8] = (generation * 2**32 + places * 8 + stream + 1).astype("<i8").view(np.uint8).reshape(-1, 8)
+        return np.asarray(flat.reshape(-1, 32, 32))
+
+    def step(self, stream: int, positions: Array) -> dict[str, Array]:
+        """Return all columns of steps but derived ones."""
+        at = np.asarray(positions, np.int64)
+        new = self.generation[stream, at]
+        return {
+            "obs": self.frames(stream, at),
+            "next_obs": self.frames(stream, at + 1),
+            "action": at * 10 + stream + 1 + new * 10**6,
+            "reward": (at % 1000 + 0.5 + stream + new * 2000).astype(np.float32),
+            "terminated": self.ending[stream, at] % 2 == 1,
+            "truncated": self.ending[stream, at] >= 2,
+            "noise": np.stack([at + 0.25, at * 2 + 0.5, new * 100 + stream + 1], axis=1).astype(np.float32),
+            "depth": np.repeat((at[:, None] * 3 + stream + 1 + new[:, None] * 9000).astype(np.int16), 512, axis=1).reshape(
+                -1, 16, 32
+            ),
+        }
+
+    def steps(self, stream: int, first: int, until: int) -> Array:
+        """Return the positions of steps among those from `first` on."""
+        at = np.arange(max(first, 0), max(until, first, 0))
+        return np.asarray(at[~self.last[stream, at]])
+
+    def lose(self, stream: int, head: int) -> None:
+        """Have all rows behind `head` be of the next generation; the episode that was there is cut off."""
+        self.generation[stream, head + 1 :] += 1
+        if head >= 0:
+            self.last[stream, head] = True
+
+    @staticmethod
+    def values(stream: int, positions: Array, version: Array) -> Array:
+        """Return what a version of the derived column has: not zero, and different everywhere."""
+        return ((np.asarray(positions) * 64 + version) * 8 + stream + 1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A kind of store, and how often each call is made to it."""
+
+    name: str
+    n_envs: int = 1
+    segment_rows: int = 8
+    capacity: int | None = None
+    protected: bool = False
+    wide: bool = False  # two packed columns
+    calls: int = 60
+    weights: dict[str, float] = field(default_factory=dict)
+    concurrent: bool = False  # whether the sealer runs beside calls; else between them, so that a trace depends on its seed alone
+
+    @property
+    def streams(self) -> int:
+        """Streams, that of protected episodes among them."""
+        return self.n_envs + self.protected
+
+    def open(self, path: Path, mode: Any = "a") -> db.ReplayBuffer:
+        """Open the store, or create it."""
+        columns = {"obs": db.Column((32, 32), "uint8"), "action": db.Column((), "int64")}
+        extra = {"noise": db.Column((3,), "float32")}
+        if self.wide:
+            extra["depth"] = db.Column((16, 32), "int16")
+        return db.ReplayBuffer(
+            path,
+            self.capacity,
+            columns=columns,
+            extra=extra,
+            n_envs=self.n_envs,
+            autoreset="disabled",
+            segment_rows=self.segment_rows,
+            protected=self.protected,
+            threads=1,
+            seed=0,
+            mode=mode,
+        )
+
+
+USUAL = {"add": 12.0, "extend": 2.0, "flush": 1.5, "seal": 0.5, "reopen": 0.4}
+DERIVED = {"write": 4.0, "tag": 2.0, "map": 0.5}
+WORKLOADS = (
+    Workload("add", weights=USUAL),
+    Workload("three", n_envs=3, capacity=90, weights=USUAL),
+    Workload("extend", n_envs=2, segment_rows=16, capacity=150, weights=USUAL | {"extend": 12.0}, calls=40),
+    Workload("evict", capacity=30, weights=USUAL | {"extend": 4.0, "flush": 3.0}, calls=80),
+    Workload("derived", capacity=60, weights=USUAL | DERIVED),
+    Workload("grow", n_envs=2, weights=USUAL | {"extend": 8.0, "flush": 3.0}, calls=40),
+    Workload("protected", protected=True, capacity=40, weights=USUAL | {"protect": 2.0}),
+    Workload("wide", wide=True, segment_rows=16, capacity=60, weights=USUAL | {"extend": 4.0}),
+    Workload("sealed", capacity=100, weights=USUAL | {"extend": 5.0, "seal": 4.0, "flush": 0.2}, calls=50),
+    Workload("reopen", n_envs=2, capacity=60, weights=USUAL | DERIVED | {"reopen": 3.0}),
+    Workload("background", n_envs=2, capacity=80, weights=USUAL | DERIVED | {"extend": 6.0}, concurrent=True),
+)
+
+
+@dataclass
+class Promise:
+    """What must be there, and what may be, after calls that returned.
+
+    Attributes
+    ----------
+    heads, low : (streams,) int64
+        Positions of the newest row, and of the oldest step that was not evicted.
+    versions : (streams, POSITIONS) int64
+        Of the derived column; 0 where nothing was written.
+    tags, tagged : (streams, POSITIONS) int64
+        The number of each step's tag in `TAGS`, from 1 on, and how often it was tagged.
+    sealed : set of (stream, ordinal)
+        Segments that are.
+    """
+
+    heads: Array
+    low: Array
+    versions: Array
+    tags: Array
+    tagged: Array
+    sealed: set[tuple[int, int]] = field(default_factory=set)
+
+    @classmethod
+    def none(cls, streams: int) -> Promise:
+        """Return what is promised of an empty store."""
+        versions, tags, tagged = np.zeros((3, streams, POSITIONS), np.int64)
+        return cls(np.full(streams, -1), np.zeros(streams, np.int64), versions, tags, tagged)
+
+
+@dataclass
+class Moment:
+    """The state of things when a call had returned, at an event of the trace."""
+
+    events: int
+    call: str
+    now: Promise  # what a kill must leave
+    flushed: Promise | None  # what a power loss must leave, beside sealed segments; None before the first flush
+
+
+@dataclass
+class Recorded:
+    """A workload's trace."""
+
+    workload: Workload
+    world: World
+    trace: Trace
+    moments: list[Moment]
+
+    def disk(self) -> Disk:
+        """Return the disk at the beginning."""
+        return self.trace.disk()
+
+    @property
+    def events(self) -> list[Event]:
+        """The trace's events."""
+        return self.trace.events
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What is known of a store that a crash left, to go on with it."""
+
+    world: World
+    must: Promise | None
+    may: Promise
+    sealed: frozenset[tuple[int, int]]
+
+
+class Driver:
+    """Make calls to a store, and keep account of what they promise."""
+
+    def __init__(
+        self, workload: Workload, seed: int, base: Path, trace: Trace, gate: Gate, resumed: Resumed | None = None
+    ) -> None:
+        self._workload, self._path, self._trace, self._gate = workload, base / STORE, trace, gate
+        self._rng = np.random.default_rng([seed, 5])
+        self.world = World(seed, workload.streams)
+        self._now = Promise.none(workload.streams)
+        self._flushed: Promise | None = None
+        self.moments: list[Moment] = []
+        self._version = 0
+        if resumed is not None:
+            self.world, self._now, self._flushed = copy.deepcopy((resumed.world, resumed.may, resumed.must))
+            self._now.sealed = set(resumed.sealed)
+            self._version = int(self._now.versions.max())
+            self.moments.append(Moment(0, "crash", copy.deepcopy(self._now), self._flushed))
+            self._call("open", self._recover)
+        else:
+            self._call("create", self._open)
+
+    def run(self) -> None:
+        """Make the workload's calls, then close the store."""
+        weights = self._workload.weights
+        names, shares = list(weights), np.array(list(weights.values()))
+        for _ in range(self._workload.calls):
+            name = str(self._rng.choice(names, p=shares / shares.sum()))
+            getattr(self, f"_{name}")()
+        self._call("close", self._buffer.close, flushes=True)
+
+    def _call(self, name: str, call: Callable[[], Any], *, flushes: bool = False) -> None:
+        with self._gate.closed():
+            call()
+        if name != "close":
+            if not self._workload.concurrent:
+                self._wait_for_sealing()
+            self._take_stock()
+        if flushes:
+            self._flushed = copy.deepcopy(self._now)
+        events = self._trace.look(f"after {name}")
+        self.moments.append(Moment(events, name, copy.deepcopy(self._now), self._flushed))
+
+    def _open(self) -> None:
+        self._buffer = self._workload.open(self._path)
+
+    def _recover(self) -> None:
+        """Open what a crash left, and take up what is there."""
+        self._open()
+        streams, episodes = self._workload.streams, self._buffer.episodes
+        heads = self._buffer._reader.index.heads
+        for stream in range(streams):
+            self.world.lose(stream, int(heads[stream]))
+            for values in (self._now.versions, self._now.tags):
+                values[stream] = 0
+        self._now.heads[:] = heads
+        names = np.concatenate([[0], *(e + streams * np.arange(n) for e, n in zip(episodes.start, episodes.length, strict=True))])
+        batch = self._buffer.at(names[1:]) if len(names) > 1 else {}
+        at, of = names[1:] // streams, names[1:] % streams
+        if VALUE in batch:
+            self._now.versions[of, at] = batch[VALUE].numpy().astype(np.int64) // 8 % 64
+        if "tag" in batch:
+            tags = np.array([0, *(TAGS.index(tag) + 1 for tag in self._buffer.tags)])
+            self._now.tags[of, at] = tags[batch["tag"].numpy()]
+
+    def _wait_for_sealing(self) -> None:
+        recorder = self._buffer._recorder
+        assert recorder is not None
+        recorder.log.sealer.wait()
+
+    def _take_stock(self) -> None:
+        """Find out what was evicted, and sealed; the rest is known."""
+        episodes, streams = self._buffer.episodes, self._workload.streams
+        for stream in range(streams):
+            starts = episodes.start[episodes.stream == stream] // streams
+            if len(starts):
+                self._now.low[stream] = max(starts[0], self._now.low[stream])  # evicted ones may come back
+        store, index = self._buffer._store, self._buffer._reader.index
+        recorder = self._buffer._recorder
+        assert recorder is not None
+        waiting = recorder.log.sealer.slots()
+        for stream in range(streams):
+            low = int(self._now.low[stream]) // self._workload.segment_rows
+            slots = index.slots(stream).tolist()
+            first = store.table.get("first_row", slots[0]) // self._workload.segment_rows if slots else 0
+            for n, slot in enumerate(slots):
+                if store.table.get("sealed", slot) and slot not in waiting:
+                    self._now.sealed.add((stream, first + n))
+            self._now.sealed = {one for one in self._now.sealed if one[0] != stream or one[1] >= low}
+
+    # Calls
+
+    def _next(self, stream: int) -> int:
+        """Return the position of a stream's next step."""
+        head = int(self._now.heads[stream])
+        return head + 1 if head < 0 or self.world.last[stream, head] else head
+
+    def _columns(self, steps: dict[str, Array]) -> dict[str, Array]:
+        return {name: array for name, array in steps.items() if name != "depth" or self._workload.wide}
+
+    def _add(self) -> None:
+        for _ in range(int(self._rng.integers(1, 4))):
+            at = [self._next(stream) for stream in range(self._workload.n_envs)]
+            parts = [self._columns(self.world.step(stream, np.array([p]))) for stream, p in enumerate(at)]
+            values: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            if self._rng.random() < 0.3:
+                self._cut_off()
+            self._now.heads[: len(at)] = np.array(at) + 1
+            self._call("add", partial(self._buffer.add, **values))
+
+    def _cut_off(self) -> None:
+        """Tell of episodes that were cut off, where some were."""
+        heads = self._now.heads
+        which = [s for s in range(self._workload.n_envs) if heads[s] >= 0 and self.world.last[s, heads[s]]]
+        if which:
+            self._call("cut_off", lambda: self._buffer.cut_off(which))
+
+    def _extend(self) -> None:
+        stream = int(self._rng.integers(self._workload.n_envs))
+        first, n = self._next(stream), int(self._rng.integers(1, 30))
+        at = self.world.steps(stream, first, first + 2 * n + 2)[:n]
+        keywords: dict[str, Any] = self._columns(self.world.step(stream, at))
+        self._now.heads[stream] = at[-1] + 1
+        self._call("extend", partial(self._buffer.extend, env=stream, **keywords))
+
+    def _protect(self) -> None:
+        stream = self._workload.n_envs
+        first = self._next(stream)
+        ends = np.flatnonzero(self.world.last[stream, first:])[: int(self._rng.integers(1, 3))] + first
+        keywords: dict[str, Any] = self._columns(self.world.step(stream, self.world.steps(stream, first, int(ends[-1]))))
+        self._now.heads[stream] = ends[-1]
+        self._call("protect", partial(self._buffer.extend, protect=True, **keywords))
+
+    def _flush(self) -> None:
+        self._call("flush", self._buffer.flush, flushes=True)
+
+    def _seal(self) -> None:
+        self._call("seal", self._buffer.seal)
+
+    def _reopen(self) -> None:
+        self._call("close", self._buffer.close, flushes=True)
+        self._call("open", self._open)
+
+    def _some(self) -> tuple[Array, Array]:
+        """Return streams and positions of some steps."""
+        found = [(s, p) for s in range(self._workload.streams) for p in self._there(s).tolist()]
+        some = self._rng.permutation(len(found))[: int(self._rng.integers(1, 20))]
+        pairs = np.array([found[n] for n in some], np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    def _there(self, stream: int) -> Array:
+        return self.world.steps(stream, int(self._now.low[stream]), int(self._now.heads[stream]))
+
+    def _write(self) -> None:
+        streams, at = self._some()
+        if not len(at):
+            return
+        self._version = self._version % 62 + 1
+        values = np.zeros(len(at), np.float32)
+        for stream in range(self._workload.streams):
+            mine = streams == stream
+            values[mine] = self.world.values(stream, at[mine], np.full(mine.sum(), self._version))
+        self._now.versions[streams, at] = self._version
+        names = at * self._workload.streams + streams
+        self._call("write", lambda: self._buffer.write(VALUE, names, values))
+
+    def _map(self) -> None:
+        if not len(self._some()[0]):
+            return
+        self._version = version = self._version % 62 + 1
+        streams = self._workload.streams
+
+        def function(batch: dict[str, Any]) -> Array:
+            steps = batch["steps"].numpy()
+            return np.asarray(self.world.values(0, steps // streams, np.full(len(steps), version)) + steps % streams, np.float32)
+
+        for stream in range(streams):
+            self._now.versions[stream, self._there(stream)] = version
+        self._call("map", lambda: self._buffer.map(function, 16, VALUE, progress=False, threads=1))
+
+    def _tag(self) -> None:
+        episodes = self._buffer.episodes
+        over = np.flatnonzero(episodes.ending != "running")
+        if not len(over):
+            return
+        one, tag = int(self._rng.choice(over)), int(self._rng.integers(len(TAGS) + 1))
+        stream, streams = int(episodes.stream[one]), self._workload.streams
+        first = int(episodes.start[one]) // streams
+        steps = slice(first, first + int(episodes.length[one]))
+        self._now.tags[stream, steps] = tag
+        self._now.tagged[stream, steps] += 1
+        name = None if tag == 0 else TAGS[tag - 1]
+        self._call("tag", lambda: self._buffer.tag(name, [int(episodes.start[one])]))
+
+
+class Gate:
+    """Have other threads work where they are waited for, so that a trace depends on its seed alone; not where it is `free`."""
+
+    def __init__(self, free: bool) -> None:
+        self._free, self._opened = free, threading.Event()
+        self._opened.set()
+        self._real: list[tuple[type, str, Any]] = []
+
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Have segments wait while a call runs, until it waits for them."""
+        if not self._free:
+            self._opened.clear()
+        try:
+            yield
+        finally:
+            self._opened.set()
+
+    def __enter__(self) -> Gate:
+        if not self._free:
+            self._replace(Sealer, "_seal", self._wait)
+            self._replace(Sealer, "wait", self._open)
+            self._replace(Sealer, "stop", self._open)
+            self._replace(ThreadPoolExecutor, "submit", submit_at_once)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, real in self._real:
+            setattr(owner, name, real)
+
+    def _wait(self, real: Callable[..., None], sealer: Sealer, slot: int) -> None:
+        self._opened.wait()
+        real(sealer, slot)
+
+    def _open(self, real: Callable[..., None], sealer: Sealer) -> None:
+        self._opened.set()
+        real(sealer)
+
+    def _replace(self, owner: type, name: str, function: Callable[..., Any]) -> None:
+        real = getattr(owner, name)
+        self._real.append((owner, name, real))
+        setattr(owner, name, lambda *args, **keywords: function(real, *args, **keywords))
+
+
+def submit_at_once(_real: Any, _pool: Any, function: Callable[..., Any], *args: Any, **keywords: Any) -> Future[Any]:
+    """Do at once what a pool would do beside its caller."""
+    done: Future[Any] = Future()
+    try:
+        done.set_result(function(*args, **keywords))
+    except Exception as error:  # noqa: BLE001  which its caller asks for
+        done.set_exception(error)
+    return done
+
+
+@contextlib.contextmanager
+def boot(number: int) -> Iterator[None]:
+    """Have the machine be in its boot of that number."""
+    real = getattr(Files, "boot_id", None)
+    if real is None:
+        yield
+        return
+    setattr(Files, "boot_id", lambda *_: f"00000000-0000-4000-8000-{number:012d}")  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(Files, "boot_id", real)  # noqa: B010
+
+
+def record(workload: Workload, seed: int, base: Path, resumed: Resumed | None = None) -> Recorded:
+    """Run a workload below an empty directory, or go on with what a crash left there; return its trace."""
+    with boot(1 if resumed is None else 2), Trace(base) as trace, Gate(workload.concurrent) as gate:
+        driver = Driver(workload, seed, base, trace, gate, resumed)
+        driver.run()
+    return Recorded(workload, driver.world, trace, driver.moments)

@@ -1,0 +1,168 @@
+"""The simulated disk, the trace of file operations, and some hundred crashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diskbuffer.store.files import Files
+from soak import crashes
+from soak.simulated_disk import Contents, Disk, Kind, Names, Sync, Tree, Write, build
+from soak.tracing import IGNORED, Trace
+from soak.workloads import WORKLOADS, record
+
+ALL: tuple[Kind, ...] = ("nothing", "everything", "data only", "metadata only", *(("random",) * 60))
+
+
+Pair = tuple[bytes, bytes]
+
+
+def differences(tree: Tree, base: Path) -> list[str]:
+    """Return the paths that are not the same in a tree and below a directory."""
+    paths = [path for path in base.rglob("*") if path.name not in IGNORED]
+    found = {str(path.relative_to(base)): None if path.is_dir() else path.read_bytes() for path in paths}
+    expected = {path: None if contents is None else contents.whole() for path, contents in tree.items()}
+    return sorted(path for path in found.keys() | expected.keys() if found.get(path, b"?") != expected.get(path, b"?"))
+
+
+def left_by(tmp_path: Path, *, sync_data: bool, sync_name: bool) -> set[bytes]:
+    """Return what crashes leave of a file that is replaced, after which another is made, of which a process tells."""
+    (tmp_path / "file").write_bytes(b"old" * 1000)
+    with Trace(tmp_path) as trace:
+        files = Files(tmp_path)
+        fd = files.create("new", 3000, reserve=False)
+        files.pwrite(fd, b"new" * 1000, 0)
+        files.close(fd)
+        if sync_data:
+            files.sync("new")
+        files.rename("new", "file")
+        if sync_name:
+            files.sync(".")
+        replaced = trace.look("replaced")
+    disk, rng, found = trace.disk(), np.random.default_rng(0), set[bytes]()
+    for event in trace.events[:replaced]:
+        disk.apply(event)
+    for kind in ALL:
+        contents = disk.crash(kind, rng)["file"]
+        assert contents is not None
+        found.add(contents.whole())
+    return found
+
+
+def test_a_replaced_file_is_old_or_new_only_if_it_was_synced_before(tmp_path: Path) -> None:
+    old, new = b"old" * 1000, b"new" * 1000
+    first, second, third = (tmp_path / name for name in "abc")
+    for directory in (first, second, third):
+        directory.mkdir()
+    assert left_by(first, sync_data=True, sync_name=True) == {new}
+    assert left_by(second, sync_data=True, sync_name=False) == {old, new}
+    torn = left_by(third, sync_data=False, sync_name=True)
+    assert b"" in torn
+    assert len(torn) > 10
+    assert old not in torn
+
+
+def test_stores_through_maps_are_seen_and_lost_until_they_are_synced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    fd = os.open(tmp_path / "file", os.O_RDWR)
+    with mmap.mmap(fd, 4096) as mapped, Trace(tmp_path) as trace:
+        mapped[0:8] = b"11111111"
+        mapped[512:520] = b"22222222"
+        first = trace.look("stored")
+        os.fsync(fd)
+        mapped[0:8] = b"33333333"
+        trace.look("stored again")
+    os.close(fd)
+    disk, rng, before, after = trace.disk(), np.random.default_rng(0), set[Pair](), set[Pair]()
+    for n, event in enumerate(trace.events):
+        disk.apply(event)
+        for _ in range(50):
+            contents = disk.crash("random", rng)["file"]
+            assert contents is not None
+            whole = contents.whole()
+            (before if n < first else after).add((whole[:8], whole[512:520]))
+    zeros = bytes(8)
+    assert before == {(a, b) for a in (zeros, b"1" * 8) for b in (zeros, b"2" * 8)}  # in any order
+    assert after == {(b"1" * 8, b"2" * 8), (b"3" * 8, b"2" * 8)}
+
+
+def test_names_come_in_the_order_of_a_directory_and_directories_on_their_own() -> None:
+    disk, rng = Disk(0), np.random.default_rng(0)
+    disk.apply(Names(0, (("a", 1, True), ("b", 2, True)), ""))
+    disk.apply(Sync(0, ""))
+    for directory in (1, 2):
+        for n in range(3):
+            disk.apply(Names(directory, ((str(n), 10 * directory + n, False),), ""))
+    found = {tuple(sorted(path for path in disk.crash("random", rng) if "/" in path)) for _ in range(500)}
+    expected = {
+        tuple(sorted([*(f"a/{n}" for n in range(first)), *(f"b/{n}" for n in range(second))]))
+        for first in range(4)
+        for second in range(4)
+    }
+    assert found == expected
+
+
+def test_words_of_a_sector_may_be_old_or_new_and_are_never_torn() -> None:
+    disk, rng = Disk(0), np.random.default_rng(0)
+    disk.apply(Names(0, (("file", 1, False),), ""))
+    disk.apply(Write(1, {0: b"\1" * 512}, ""))
+    disk.sync_all()
+    disk.apply(Write(1, {0: b"\2" * 512}, ""))
+    mixed = set()
+    for _ in range(300):
+        contents = disk.crash("random", rng)["file"]
+        assert isinstance(contents, Contents)
+        words = np.frombuffer(contents.sectors[0], np.uint64)
+        assert set(words.tolist()) <= {0x0101010101010101, 0x0202020202020202}
+        mixed.add(len(set(words.tolist())))
+    assert mixed == {1, 2}
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_trace_tells_everything_and_depends_on_its_seed_alone(number: int, tmp_path: Path) -> None:
+    told = []
+    for name in ("first", "second"):
+        base = tmp_path / name
+        base.mkdir()
+        found = record(dataclasses.replace(WORKLOADS[number], calls=20), 3, base)
+        disk = found.disk()
+        for event in found.events:
+            disk.apply(event)
+        tree = disk.crash("everything", np.random.default_rng(0))
+        assert differences(tree, base) == []
+        (tmp_path / f"{name} again").mkdir()
+        build(tree, tmp_path / f"{name} again")
+        assert differences(tree, tmp_path / f"{name} again") == []
+        told.append([moment.events for moment in found.moments])
+    assert told[0] == told[1]
+
+
+def test_syncs_that_do_nothing_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Files, "sync", lambda self, name: None)
+    broken = [broken for broken in map(crashes.judged, some(lambda state: True, recording=3, count=30)) if broken is not None]
+    assert broken
+
+
+@pytest.mark.parametrize("recording", [1, 3, 4])
+def test_kills_lose_nothing(recording: int) -> None:
+    killed = list(some(lambda state: state.expected.killed, recording, count=120))
+    assert len(killed) > 5
+    for state in killed:
+        broken = crashes.judged(state)
+        assert broken is None, f"seed 0, recording {recording}, state {state.number}: {state.how}: {broken}"
+
+
+def some(choose: Callable[[crashes.State], bool], recording: int, count: int) -> Iterator[crashes.State]:
+    return filter(choose, crashes.states_of(0, recording, crashes.recorded(0, recording), count))
+
+
+def test_power_losses_lose_nothing_that_was_flushed() -> None:
+    findings = crashes.run(300, seed=0, states=100, first=3)
+    assert findings.done >= 200
+    assert not findings.counts, "\n".join(crashes.row(findings).notes)
