@@ -50,6 +50,7 @@ REASONS = {
     BAD_STREAM: "it cannot be decompressed",
 }
 _MEMCPYED, _SHUFFLED, _LZ4 = 0x2, 0x5, 1
+_MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
 
 _cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc")}
 _addresses = {name: ctypes.addressof(buffer) for name, buffer in _cnames.items()}
@@ -75,7 +76,7 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
     `scratch` has room for `chunk_bytes`; `target` need only have room for what is wanted.
     """
     body = size - CHECKSUM
-    if body < HEADER:
+    if body < HEADER or body > HEADER + chunk_bytes or body > _MOST:
         return BAD_HEADER
     if crc32c_extend(0, chunk, body) != load_u32(chunk + body):
         return BAD_CHECKSUM
@@ -195,7 +196,7 @@ def recode_chunks(shard: int, entries: Int64, chunk_bytes: int, scratch: Bytes, 
 def decode_slowly(chunk: bytes, chunk_bytes: int) -> tuple[int, bytes]:
     """Decode a chunk with numcodecs, in Python; return what is wrong, or 0, and the bytes."""
     body = chunk[:-CHECKSUM]
-    if len(body) < HEADER:
+    if not HEADER <= len(body) <= HEADER + chunk_bytes:
         return BAD_HEADER, b""
     if google_crc32c.value(body) != int.from_bytes(chunk[-CHECKSUM:], "little"):
         return BAD_CHECKSUM, b""

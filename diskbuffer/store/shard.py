@@ -130,7 +130,7 @@ def shard_checksum(shard: Map, chunks: int) -> int:
 def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
     """Decode one chunk, in Python."""
     at, size = (int(n) for n in index_of(shard, chunks)[chunk])
-    if not 0 <= at <= at + size <= shard.size - chunks * ENTRY_BYTES:
+    if not 0 <= at <= at + size <= shard.size - chunks * ENTRY_BYTES or size > codec.bound(chunk_bytes):
         raise CorruptionError(f"chunk {chunk}: {codec.REASONS[codec.BAD_ENTRY]}")
     wrong, raw = codec.decode_slowly(shard.array(np.uint8, (shard.size,))[at : at + size].tobytes(), chunk_bytes)
     if wrong:

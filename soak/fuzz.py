@@ -1,0 +1,880 @@
+"""Stores from strangers: whatever their metadata, index and chunks say, no code is run and no byte read out of bounds.
+
+    python -m soak.fuzz --count 20000 --chunks 1000000 --seed 0 [--minutes 5] [--workers 2]
+
+Three campaigns: whole stores are changed by a seeded mutator, with right checksums, opened and read in a process that may
+crash, hang (10 s), take too much memory (2 GB), run code or open files elsewhere, which an audit hook sees; hostile chunks go
+to the compiled decoder (`soak.decoder`); changed states go to samplers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import copy
+import faulthandler
+import json
+import math
+import mmap
+import os
+import random
+import reprlib
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from soak import decoder
+from soak.damage import check
+from soak.specimens import KINDS, make
+from soak.table import Row
+from soak.workers import Answer, Job, Pool, scratch_directory, serve
+
+MODULE = "soak.fuzz"
+BASES = ("pixels, closed", "flat, killed", "protected, killed", "3 envs, closed")
+FINE = {"refused": "refused, at opening or reading", "read": "read, wholly in bounds"}
+BROKEN = {
+    "crash": "the process crashed",
+    "hang": "the process hung",
+    "memory": "took more than 2 GB",
+    "code": "ran code",
+    "outside": "opened files elsewhere",
+    "flags": "returned bools that are neither 0 nor 1",
+    "untyped": "an error that is no DiskBufferError",
+}
+_DEEP = "deep"  # stands for nesting that `json.dumps` could not write
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2, 7, 8, 2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53, 2**62, 2**63 - 1, 2**63, 2**64),
+    *(-(2**31), -(2**63), 10**400, 0.5, -0.0, 1e308, math.nan, math.inf, -math.inf),
+    *("", "\0", "a\0b", "../../x", "a/../../b", "/etc/passwd", ".", "é" * 50, "x" * 10_000, "__class__", "obs", "is_last"),
+    *("int64", "object", "O", "V8", "U10", "M8[s]", ">i8", "float128", "bool", "complex128"),
+    *([], [[]], {}, {"a": 1}, [1] * 33, [1] * 70, [2**31] * 3, [2**62, 2], [0], [-1], [3.5], ["3"], [0] * 100_000, _DEEP),
+)
+NAMES: tuple[str, ...] = (
+    "../../x",
+    "a/../../b",
+    "",
+    "\0",
+    "/x",
+    "obs",
+    "obs/",
+    "/",
+    "_segments",
+    "_tail/obs",
+    "x" * 300,
+    "é",
+    "\uff41",
+    "class",
+    "tag",
+)
+NAMES += ("next_obs", "steps", "priority", "is_last/x", "obs/a/b/c/d/e", "c", "zarr", "terminated")
+NUMBERS = (
+    -(2**63),
+    -(2**62),
+    -1,
+    0,
+    1,
+    7,
+    8,
+    15,
+    16,
+    17,
+    48,
+    2**20,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**62,
+    2**63 - 32,
+    2**63 - 16,
+    2**63 - 1,
+)
+NOTES = 12
+
+
+# Hostile stores
+
+
+def mutate(root: Path, rng: random.Random) -> list[str]:
+    """Change a store as no writer of ours would; return what was done."""
+    done = []
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        change = rng.choice(_CHANGES)
+        with contextlib.suppress(Exception):  # an earlier one may have left nothing to change
+            done.append(f"{change.__name__.strip('_')}: {change(root, rng)}")
+    vouch(root)
+    return done
+
+
+def vouch(root: Path) -> None:
+    """Make checksums right that tell of damage, as a stranger would: today the chunks' only, which `_chunk` does itself."""
+
+
+def _described(root: Path) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads((root / "zarr.json").read_bytes())["attributes"]["diskbuffer"]
+    return described
+
+
+def _attributes(root: Path, rng: random.Random) -> str:
+    """Put something else into what the store says of itself."""
+    metadata = json.loads((root / "zarr.json").read_bytes())
+    place = metadata["attributes"] if rng.random() < 0.85 else metadata
+    what = mutate_json(place, rng)
+    _write_json(root / "zarr.json", metadata)
+    return what
+
+
+def mutate_json(place: Any, rng: random.Random) -> str:
+    """Change one value somewhere below `place`, a dict or a list."""
+    steps: list[Any] = []
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return "nothing"
+        key = rng.choice(keys)
+        steps.append(key)
+        inner = place[key]
+        if isinstance(inner, dict | list) and inner and (isinstance(inner, dict) or rng.random() < 0.6) and rng.random() < 0.95:
+            place = inner
+            continue
+        break
+    way = rng.randrange(8)
+    if way == 0:
+        del place[key]
+        return f"{steps} deleted"
+    if way == 1 and isinstance(place, dict):
+        name = rng.choice(NAMES)
+        place[name] = place.pop(key)
+        return f"{steps} named {name!r}"
+    if way == 2 and isinstance(inner, int):
+        place[key] = rng.choice((inner + 1, inner - 1, inner * 2, inner * 2**20, -inner, float(inner), str(inner), [inner]))
+    elif way == 3 and isinstance(inner, list):
+        place[key] = rng.choice(
+            (inner * 3, inner[::-1], [*inner, rng.choice(HOSTILE)], inner * (1000 if len(inner) < 100 else 2))
+        )
+    elif way == 4:
+        place[key] = copy.deepcopy(place[rng.choice(keys)])
+    else:
+        place[key] = rng.choice(HOSTILE)
+    return f"{steps} set to {reprlib.repr(place[key])}"
+
+
+def _write_json(path: Path, metadata: Any) -> None:
+    text = json.dumps(metadata).replace(f'"{_DEEP}"', "[" * 20_000 + "]" * 20_000)
+    _replace(path, text.encode(errors="surrogatepass"))
+
+
+def _raw_json(root: Path, rng: random.Random) -> str:
+    """Damage the text itself."""
+    name = rng.choice(["zarr.json", "zarr.json", str(rng.choice(sorted(root.rglob("zarr.json"))).relative_to(root))])
+    text = bytearray((root / name).read_bytes())
+    at = rng.randrange(len(text))
+    text[at : at + rng.choice((0, 1, 40, len(text)))] = rng.choice(
+        (b"", b"\xff\xfe", b"[" * 100_000, b'{"a":', b"\0", b"1e999", b"9" * 5000)
+    )
+    _replace(root / name, bytes(text))
+    return f"{name} at {at}"
+
+
+def _column(root: Path, rng: random.Random) -> str:
+    """Give a column another shape or dtype, and files that fit it; as large as they are, they take no room."""
+    metadata = json.loads((root / "zarr.json").read_bytes())
+    described = metadata["attributes"]["diskbuffer"]
+    name = rng.choice(list(described["columns"]))
+    column = described["columns"][name]
+    shapes: Any = (
+        [],
+        [1],
+        [3],
+        [2**10],
+        [2**20],
+        [2**27],
+        [2**31],
+        [2, 3],
+        [34, 33],
+        [1] * 5,
+        [1] * 33,
+        [1] * 64,
+        [2**40],
+        [2**59],
+    )
+    column["shape"] = rng.choice((column["shape"], rng.choice(shapes)))
+    column["dtype"] = rng.choice((column["dtype"], *("bool", "int8", "float16", "float64", "complex128", "uint16")))
+    column["derived"] = rng.choice((column["derived"], column["derived"], True, False))
+    if rng.random() < 0.4:
+        described["chunk_rows"] = {**described["chunk_rows"], name: rng.choice((1, 2, 4, 8))}
+    elif rng.random() < 0.2:
+        described["chunk_rows"].pop(name, None)
+    rows = described["segment_rows"] = rng.choice((described["segment_rows"],) * 6 + (8, 32, 2**16, 2**30))
+    described["streams"] = rng.choice((described["streams"],) * 6 + (1, 2, 3, 10_000))
+    _write_json(root / "zarr.json", metadata)
+    for path, other in described["columns"].items():  # all, for the rows of a segment may be others
+        with contextlib.suppress(OSError, OverflowError):
+            each = math.prod(other["shape"]) * np.dtype(other["dtype"]).itemsize
+            size = rows * each if path not in described["chunk_rows"] else -1
+            for file in (root / path).glob("c.*"):
+                dims = len(other["shape"])
+                wanted = file.with_name("c." + file.name.split(".")[1] + ".0" * dims)
+                file.rename(wanted)
+                if size >= 0:
+                    os.truncate(wanted, size)
+            if size < 0:
+                tail = root / "_tail" / path / ("c.0.0" + ".0" * len(other["shape"]))
+                tail.parent.mkdir(parents=True, exist_ok=True)
+                with tail.open("ab") as opened:
+                    opened.truncate(described["streams"] * described["tail_rows"] * each)
+    for path in described["columns"]:  # checksums of columns that are flat now
+        place = root / "_segments/checksum" / path
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / "c.0").exists():
+            (place / "c.0").write_bytes(bytes(4096 * 4))
+    return f"{name}: {column}"
+
+
+def _table(root: Path, rng: random.Random) -> str:
+    """Put other numbers into the segment table, mostly where it is in use."""
+    slots = _slots(root)
+    told = []
+    for _ in range(rng.choice((1, 1, 2, 4, 20))):
+        file = rng.choice([file for file in sorted((root / "_segments").rglob("c.*")) if file.stat().st_size])
+        data = bytearray(file.read_bytes())
+        width = max(1, len(data) // 4096)
+        slot = rng.choice((*slots, rng.randrange(len(data) // width)))
+        value = rng.choice((*NUMBERS, rng.randrange(2**63), *(16 * n for n in range(8))))
+        if rng.random() < 0.3:
+            other = rng.choice(slots)
+            data[slot * width : (slot + 1) * width] = data[other * width : (other + 1) * width]
+        else:
+            data[slot * width : (slot + 1) * width] = (value % 2**64).to_bytes(8, "little")[:width]
+        _replace(file, bytes(data))
+        told.append(f"{file.parent.name}[{slot}] {value}")
+    return ", ".join(told[:4])
+
+
+def _slots(root: Path) -> list[int]:
+    """Return the slots that are in use, by what is in the columns."""
+    found = {int(file.name.split(".")[1]) for file in (root / "is_last").glob("c.*") if file.name.split(".")[1].isdigit()}
+    return sorted(found) or [0]
+
+
+def _first_rows(root: Path, rng: random.Random) -> str:
+    """Move a whole stream elsewhere: far away, where sums overflow."""
+    rows = _described(root)["segment_rows"]
+    shift = rng.choice((2**62, 2**63 - 2 * rows - 2**20, 2**61, 2**53, 2**40, 2**32, 2**31)) // rows * rows
+    for name in ("first_row", "episode_start"):
+        file = root / "_segments" / name / "c.0"
+        numbers = np.frombuffer(file.read_bytes(), np.int64).copy()
+        numbers[_slots(root)] = np.minimum(numbers[_slots(root)], 2**20) + shift
+        _replace(file, numbers.tobytes())
+    return f"moved by {shift}"
+
+
+def _shards(root: Path) -> list[Path]:
+    return [file for path in _described(root)["chunk_rows"] for file in sorted((root / path).glob("c.*")) if file.stat().st_size]
+
+
+def _index(root: Path, rng: random.Random) -> str:
+    """Put other offsets and sizes into a shard's index."""
+    shard, chunks = _a_shard(root, rng)
+    data = bytearray(shard.read_bytes())
+    for _ in range(rng.choice((1, 2, 8))):
+        at = len(data) - 16 * chunks + 8 * rng.randrange(2 * chunks)
+        near = (len(data), len(data) - 16 * chunks, len(data) - 16 * chunks - 1, 2**64 - len(data), 2**63 - len(data))
+        value = rng.choice((*NUMBERS, *near, rng.randrange(len(data)), int.from_bytes(data[at : at + 8], "little") + 1))
+        data[at : at + 8] = (value % 2**64).to_bytes(8, "little")
+    if rng.random() < 0.3:
+        data = data[rng.randrange(len(data)) :] if rng.random() < 0.5 else data[: rng.randrange(len(data))]
+    _replace(shard, bytes(data))
+    return str(shard.relative_to(root))
+
+
+def _a_shard(root: Path, rng: random.Random) -> tuple[Path, int]:
+    shard = rng.choice(_shards(root))
+    described = _described(root)
+    path = str(shard.parent.relative_to(root))
+    return shard, described["segment_rows"] // described["chunk_rows"][path]
+
+
+def _chunk(root: Path, rng: random.Random) -> str:
+    """Put a hostile chunk where one is, its checksum right; the index is told of its size."""
+    shard, chunks = _a_shard(root, rng)
+    data = bytearray(shard.read_bytes())
+    entry = len(data) - 16 * chunks + 16 * rng.randrange(chunks)
+    at, size = (int.from_bytes(data[entry + n : entry + n + 8], "little") for n in (0, 8))
+    if at + size > len(data):
+        return "nothing"
+    path = str(shard.parent.relative_to(root))
+    column, rows = _described(root)["columns"][path], _described(root)["chunk_rows"][path]
+    wanted = math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize * rows
+    body = decoder.mutated(bytes(data[at : at + size - 4]), wanted, rng)
+    new = decoder.vouched(body)
+    if len(new) > size:  # appended behind the others
+        end = len(data) - 16 * chunks
+        pad = -len(new) % 16
+        data[end:end] = new + bytes(pad)
+        entry += len(new) + pad
+        data[entry : entry + 8] = end.to_bytes(8, "little")
+    else:
+        data[at : at + len(new)] = new
+    data[entry + 8 : entry + 16] = len(new).to_bytes(8, "little")
+    _replace(shard, bytes(data))
+    return f"{shard.relative_to(root)}, entry {entry}"
+
+
+def _data(root: Path, rng: random.Random) -> str:
+    """Put other bytes into rows: flags, tags, frames in the tail."""
+    files = [file for file in root.rglob("c.*") if file.stat().st_size and "_segments" not in file.parts]
+    likely = [
+        file for file in files if file.parent.name in ("is_last", "terminated", "truncated", "tag") or "_tail" in file.parts
+    ]
+    file = rng.choice(sorted(likely if rng.random() < 0.7 else files))
+    data = bytearray(file.read_bytes())
+    for _ in range(rng.choice((1, 4, 40))):
+        data[rng.randrange(len(data))] = rng.choice((0, 1, 2, 255, rng.randrange(256)))
+    if rng.random() < 0.2:
+        data = bytearray(bytes([rng.choice((1, 2, 255))]) * len(data))
+    _replace(file, bytes(data))
+    return str(file.relative_to(root))
+
+
+def _file(root: Path, rng: random.Random) -> str:
+    """Put something in a file's place: another file, a directory, a link, a pipe."""
+    files = sorted(file for file in root.rglob("*") if file.is_file())
+    file = rng.choice(files)
+    way = rng.choice(("other", "directory", "pipe", "loop", "inner link", "gone", "longer", "empty"))
+    data = file.read_bytes()
+    if way == "other":
+        _replace(file, rng.choice(files).read_bytes())
+        return f"{file.relative_to(root)}: another's contents"
+    file.unlink()
+    if way == "directory":
+        file.mkdir()
+    elif way == "pipe":
+        os.mkfifo(file)
+    elif way == "loop":
+        file.symlink_to(file.name)
+    elif way == "inner link":
+        file.symlink_to(os.path.relpath(rng.choice([other for other in files if other != file]), file.parent))
+    elif way == "longer":
+        file.write_bytes(data + bytes(rng.choice((1, 8, 4096))))
+    elif way == "empty":
+        file.write_bytes(b"")
+    return f"{file.relative_to(root)}: {way}"
+
+
+def _link_outside(root: Path, rng: random.Random) -> str:
+    """Have a name in the store lead to a file, or a directory, outside of it, of the right size."""
+    secret = root.parent / "outside"
+    names = sorted(path for path in root.rglob("*") if path.is_file() or (path.is_dir() and any(path.iterdir())))
+    place = rng.choice(names)
+    shutil.rmtree(secret, ignore_errors=True)
+    secret.mkdir()
+    place.rename(secret / place.name)
+    place.symlink_to(secret / place.name)
+    return str(place.relative_to(root))
+
+
+def _stray(root: Path, rng: random.Random) -> str:
+    """Leave things about that the store does not know."""
+    directory = rng.choice(sorted(path for path in root.rglob("*") if path.is_dir()))
+    name = rng.choice(
+        ("c.99", "x.tmp", "c.0.new.tmp", "map.json", "writer.lock", "writer.json", "\udcff.tmp", "a" * 250 + ".tmp")
+    )
+    if rng.random() < 0.5:
+        (directory / name).mkdir()
+        (directory / name / "x").write_bytes(b"")
+    else:
+        (directory / name).write_bytes(rng.choice((b"", b"[]", b"\xff", b"[" * 100_000)))
+    return str(directory.relative_to(root) / name.encode(errors="replace").decode())
+
+
+def _tags(root: Path, rng: random.Random) -> str:
+    """Have many tags, or long ones."""
+    metadata = json.loads((root / "zarr.json").read_bytes())
+    n, length = rng.choice(((1, 2**20), (65_535, 1), (5000, 10), (2000, 2**20), (70_000, 3)))
+    metadata["attributes"]["diskbuffer"]["tags"] = ["x" * length] + [str(n) for n in range(n - 1)]
+    _write_json(root / "zarr.json", metadata)
+    return f"{n} tags, one of {length} characters"
+
+
+def _huge_chunk(root: Path, rng: random.Random) -> str:
+    """Have a chunk of more than 2 GB, most of it a hole: sizes of 32 bits become negative."""
+    shard, chunks = _a_shard(root, rng)
+    path = str(shard.parent.relative_to(root))
+    column, rows = _described(root)["columns"][path], _described(root)["chunk_rows"][path]
+    wanted = math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize * rows
+    size = 2**31 + 4096
+    head = bytes([2, 1, 0x20, 1]) + wanted.to_bytes(4, "little") * 2 + (size - 4).to_bytes(4, "little")
+    entries = np.tile(np.array([0, size], np.int64), (chunks, 1)).tobytes()
+    _replace(shard, head + (20).to_bytes(4, "little") + (size - 28).to_bytes(4, "little"))
+    with shard.open("r+b") as opened:
+        opened.truncate(size)
+        if wanted not in _huge:
+            _huge[wanted] = _checksum_of(opened.fileno(), size - 4)
+        opened.seek(size - 4)
+        opened.write(_huge[wanted].to_bytes(4, "little") + entries)
+    return str(shard.relative_to(root))
+
+
+_huge: dict[int, int] = {}  # checksums of such chunks, by what they hold
+
+
+def _checksum_of(fd: int, size: int) -> int:
+    """Return the CRC32C of the beginning of a file of zeros but for its first page."""
+    import google_crc32c
+
+    zeros = bytes(2**20)
+    checksum: int = google_crc32c.value(os.pread(fd, 4096, 0))
+    for at in range(4096, size, len(zeros)):
+        checksum = google_crc32c.extend(checksum, zeros[: min(len(zeros), size - at)])
+    return checksum
+
+
+_RARE: dict[str, Callable[[Path, random.Random], str]] = {
+    "links that lead outside": _link_outside,
+    "chunks of more than 2 GB": _huge_chunk,
+}
+_CHANGES: tuple[Callable[[Path, random.Random], str], ...] = (
+    _attributes,
+    _attributes,
+    _attributes,
+    _raw_json,
+    _column,
+    _column,
+    _table,
+    _table,
+    _table,
+    _first_rows,
+    _index,
+    _index,
+)
+_CHANGES += (_chunk, _chunk, _data, _data, _file, _stray, _tags)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
+# What is watched while a store is open
+
+
+class Watch:
+    """See which files are opened, and whether code is run, while it is armed; there is one for the whole process."""
+
+    def __init__(self) -> None:
+        self.root: str | None = None
+        self.seen: list[tuple[str, str]] = []
+        own = [sys.prefix, sys.base_prefix, *sys.path, "/proc", "/sys", str(Path(__file__).resolve().parent.parent)]
+        self._own = tuple(os.path.realpath(path) + os.sep for path in own if path) + ("/dev/null", "/dev/urandom")
+        sys.addaudithook(self._audit)
+
+    @contextlib.contextmanager
+    def over(self, root: Path) -> Iterator[None]:
+        """Watch what happens while a store is open."""
+        self.root, self.seen = os.path.realpath(root) + os.sep, []
+        try:
+            yield
+        finally:
+            self.root = None
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        root = self.root
+        if root is None:
+            return
+        self.root = None  # what is done here is not watched
+        try:
+            if event == "open" and not isinstance(args[0], int):
+                path = os.path.realpath(os.fsdecode(args[0]))
+                if not (path + os.sep).startswith((root, *self._own)):
+                    self.seen.append(("outside", path))
+            elif event in ("pickle.find_class", "marshal.loads", "os.system", "os.exec", "subprocess.Popen", "code.__new__"):
+                if not _by_numba():
+                    self.seen.append(("code", f"{event} {str(args)[:100]}"))
+            elif event in ("exec", "compile") and not _by_numba():
+                name = args[0].co_filename if event == "exec" else os.fsdecode(args[1] or b"?")
+                if not os.path.realpath(name).startswith(self._own) and not name.startswith("<frozen"):
+                    self.seen.append(("code", f"{event} {name}"))
+        finally:
+            self.root = root
+
+
+def _by_numba() -> bool:
+    """Tell whether it is numba, or the import of a module, that asks: both load code that was there before."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(("numba", "importlib", "_frozen_importlib")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# In the worker
+
+
+class Bench:
+    """Copies of specimens, which are changed, opened and thrown away."""
+
+    def __init__(self, directory: Path) -> None:
+        self._pristine, self._directory = directory.parent / "pristine", directory
+        self._watch = Watch()
+        self._decoder: decoder.Decoder | None = None
+        self._states: dict[str, Any] = {}
+
+    def do(self, job: Job) -> Answer:
+        """Do one job."""
+        what = job["what"]
+        if what == "make":
+            make(self._pristine / job["kind"], job["kind"], job["seed"])
+            return {"made": True}
+        if what == "chunks":
+            return self._chunks(job)
+        if what == "chunk":
+            self._decoder = self._decoder or decoder.Decoder()
+            return {"result": self._decoder.decode(bytes.fromhex(job["chunk"]), job["chunk_bytes"], job["wanted"], job["at_end"])}
+        if what == "state":
+            return self._state(job)
+        return self._store(job)
+
+    def _chunks(self, job: Job) -> Answer:
+        self._decoder = self._decoder or decoder.Decoder()
+        with (self._directory / "number").open("w+b") as file:
+            file.truncate(8)
+            with mmap.mmap(file.fileno(), 8) as shared:
+
+                def begun(number: int) -> None:
+                    shared[:] = number.to_bytes(8, "little")
+
+                return decoder.run(self._decoder, job["seed"], job["first"], job["count"], begun)
+
+    def _store(self, job: Job) -> Answer:
+        root = self._directory / "store"
+        _remove(root)
+        shutil.copytree(self._pristine / job["kind"], root)
+        rng = random.Random(job["seed"] * 2**40 + job["number"])
+        rare = _RARE.get(job["what"])
+        done = mutate(root, rng) if rare is None else [rare(root, rng)]
+        with self._watch.over(root):
+            answer = tried(lambda: use(root, job["mode"], KINDS[job["kind"]].streams))
+        if self._watch.seen and answer["class"] in FINE:
+            answer = {"class": self._watch.seen[0][0], "error": self._watch.seen[0][1]}
+        return {**answer, "done": done}
+
+    def _state(self, job: Job) -> Answer:
+        rng = random.Random(job["seed"] * 2**40 + job["number"])
+        root = self._directory / "sampled"
+        if not root.exists():
+            shutil.copytree(self._pristine / job["kind"], root)
+        name = rng.choice(list(SAMPLERS))
+        with db.ReplayBuffer(root, threads=1) as buffer:
+            state = json.loads(json.dumps(_state_of(buffer, name)))
+            done = [mutate_json(state, rng) for _ in range(rng.choice((1, 1, 2, 4)))]
+
+            def load() -> str | None:
+                sampler = SAMPLERS[name]()
+                sampler.load_state_dict(state)
+                for _ in range(3):
+                    flags(buffer.sample(16, sampler))
+                sampler.load_state_dict(sampler.state_dict())
+                return None
+
+            return {**tried(load), "done": [name, *done]}
+
+
+def _remove(root: Path) -> None:
+    """Remove what was a store; there may be anything now."""
+    if root.is_symlink() or root.is_file():
+        root.unlink()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def tried(do: Callable[[], str | None]) -> Answer:
+    """Judge what comes of it: a DiskBufferError is well, and so is none; `do` returns what it was refused."""
+    begin = time.monotonic()
+    try:
+        refused = do()
+    except db.DiskBufferError as error:
+        refused = str(error)
+    except MemoryError as error:
+        return {"class": "memory", "error": f"{error} ({_where(error)})"}
+    except FlagsError as error:
+        return {"class": "flags", "error": str(error)}
+    except Exception as error:  # noqa: BLE001  which is what is looked for
+        return {"class": "untyped", "error": f"{type(error).__name__}: {str(error)[:200]} ({_where(error)})"}
+    return {"class": "read" if refused is None else "refused", "seconds": round(time.monotonic() - begin, 2)}
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if f"{os.sep}diskbuffer{os.sep}" in frame.filename] or list(frames)
+    return f"{Path(own[-1].filename).name}:{own[-1].name}:{own[-1].lineno}"
+
+
+class FlagsError(Exception):
+    """Bools in a batch that are neither 0 nor 1."""
+
+
+def flags(batch: dict[str, Any]) -> None:
+    """Look at the bools of a batch: other bytes than 0 and 1 in them are undefined behaviour, for torch as for numpy."""
+    for name, value in batch.items():
+        if isinstance(value, dict):
+            flags(value)
+        elif str(value.dtype) == "torch.bool" and value.numel() and int(value.numpy().view(np.uint8).max()) > 1:
+            raise FlagsError(f"{name} has bytes up to {int(value.numpy().view(np.uint8).max())}")
+
+
+def use(root: Path, mode: Any, streams: int, threads: int = 2) -> str | None:
+    """Open a store and ask for everything; return what was refused on the way."""
+    refused: list[str] = []
+
+    def ask(question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except db.DiskBufferError as error:
+            refused.append(str(error))
+
+    with db.ReplayBuffer(root, mode=mode, seed=0, threads=threads) as buffer:
+        ask(lambda: repr(buffer))
+        ask(buffer.stats)
+        episodes = ask(lambda: buffer.episodes)
+        ask(lambda: flags(buffer.sample(64)))
+        ask(lambda: flags(buffer.sample(16, db.Slices(5, burn_in=2, seed=0))))
+        ask(lambda: flags(buffer.sample(16, db.Slices(6, crossing=True, seed=0))))
+        ask(lambda: flags(buffer.sample(16, db.Uniform(n_step=3, gamma=0.9, seed=0))))
+        ask(lambda: flags(buffer.sample(16, db.Uniform(replace=False, seed=0))))
+        if episodes is not None and len(episodes):
+            ask(lambda: episodes.returns)
+            ask(lambda: buffer.at(episodes.start))
+            ask(lambda: buffer.at(episodes.start + streams * (np.minimum(episodes.length, 10**6) - 1)))
+            ask(lambda: buffer.sample(8, db.Uniform(episodes=episodes[:3], seed=0)))
+        ask(lambda: _pass_over(buffer))
+        ask(buffer.refresh)
+        if mode == "a":
+            ask(buffer.seal)
+            sampler = db.Prioritized(seed=0)
+            batch = ask(lambda: buffer.sample(16, sampler))
+            if batch is not None:
+                ask(lambda: sampler.update(batch["steps"], np.ones(16)))
+            ask(lambda: buffer.write("noted", buffer.episodes.start, np.ones(len(buffer.episodes))))
+            ask(lambda: buffer.tag("seen", buffer.episodes.start[:1]))
+            ask(lambda: buffer.returns_and_advantages(values=None, out=("gains", "unused")))
+            ask(lambda: buffer.map(lambda batch: np.ones(len(batch["steps"])), 64, "mapped", resume=True, progress=False))
+            ask(lambda: _add(buffer))
+            ask(buffer.flush)
+    check(root)
+    return refused[0] if refused else None
+
+
+def _pass_over(buffer: db.ReplayBuffer) -> None:
+    for n, batch in enumerate(buffer.batches(64, threads=1)):
+        flags(batch)
+        if n == 20:
+            break
+
+
+def _add(buffer: db.ReplayBuffer) -> None:
+    """Add a step of zeros, if a row is not too large."""
+    if sum(column.row_bytes for column in buffer.columns.values()) * buffer.n_envs > 2**20:
+        return
+    known = ("terminated", "truncated", "reward", "is_last", "priority", "noted", "gains", "mapped", "tag", "value")
+    wanted = {path: column for path, column in buffer.columns.items() if path not in known}
+    rows: dict[str, Any] = {}
+    for path, column in wanted.items():
+        *parents, name = path.split("/")
+        inner = rows
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[name] = np.zeros((buffer.n_envs, *column.shape), column.np_dtype)
+    reward = np.zeros((buffer.n_envs, *buffer.columns["reward"].shape)) if "reward" in buffer.columns else None
+    none = np.zeros(buffer.n_envs, bool)
+    obs, action = rows.pop("obs", None), rows.pop("action", None)
+    for _ in range(20):
+        buffer.add(obs, action, reward, obs, none, none, **rows)
+
+
+def _rewards(transition: dict[str, Any]) -> Any:
+    return transition["reward"]
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "uniform": lambda: db.Uniform(seed=1),
+    "recent": lambda: db.Uniform(half_life=30, seed=1),
+    "n steps": lambda: db.Uniform(n_step=3, gamma=0.9, seed=1),
+    "epochs": lambda: db.Uniform(replace=False, seed=1),
+    "slices": lambda: db.Slices(4, seed=1),
+    "burn-in": lambda: db.Slices(3, burn_in=2, seed=1),
+    "padded": lambda: db.Slices(8, strict=False, over="episodes", seed=1),
+    "crossing": lambda: db.Slices(4, crossing=True, seed=1),
+    "prioritized": lambda: db.Prioritized(seed=1),
+}
+
+
+def _state_of(buffer: db.ReplayBuffer, name: str) -> Any:
+    """Return the state of a sampler that has drawn batches ahead."""
+    sampler = SAMPLERS[name]()
+    for n, _ in enumerate(buffer.loader(16, sampler, prefetch=2, threads=1)):
+        if n == 1:
+            break
+    return sampler.state_dict()
+
+
+# The campaigns
+
+
+def prepare(pool: Pool, seed: int, kinds: tuple[str, ...] = BASES) -> None:
+    """Make the stores that are to be changed."""
+    for kind in kinds:
+        if "made" not in pool.do({"what": "make", "kind": kind, "seed": seed}):
+            raise RuntimeError(f"the specimen {kind!r} could not be made")
+
+
+def stores(
+    pool: Pool, count: int, seed: int, seconds: float | None = None, what: str = "store"
+) -> tuple[Row, list[tuple[Job, Answer]]]:
+    """Open hostile stores, or load hostile states (``what="state"``), or one of the rare kinds."""
+    jobs = (job_of(what, n, seed) for n in range(count))
+    cases = [(job, _settled(answer)) for job, answer in pool.do_all(jobs, seconds)]
+    title = {"store": "hostile stores opened and read", "state": "hostile states of samplers"}.get(what, what)
+    return _row(title, cases), cases
+
+
+def job_of(what: str, number: int, seed: int) -> Job:
+    """Return case `number` of a campaign."""
+    packed = [kind for kind in BASES if not kind.startswith("flat")]
+    bases = packed if what == "chunks of more than 2 GB" else BASES if what != "state" else BASES[:1]
+    kind, mode = bases[number % len(bases)], "a" if number % 10 < 3 else "r"
+    return {"what": what, "kind": kind, "seed": seed, "number": number, "mode": mode}
+
+
+def again(directory: Path, what: str, number: int, seed: int) -> None:
+    """Do one case in this process, and tell what was done to the store."""
+    job = job_of(what, number, seed)
+    (directory / "bench").mkdir()
+    bench = Bench(directory / "bench")
+    bench.do({"what": "make", "kind": job["kind"], "seed": seed})
+    if what == "store":
+        root = directory / "shown"
+        shutil.copytree(directory / "pristine" / job["kind"], root)
+        print(job, mutate(root, random.Random(seed * 2**40 + number)), flush=True)
+    print(bench.do(job), flush=True)
+
+
+def _settled(answer: Answer) -> Answer:
+    if "died" in answer:
+        return {"class": "crash", "error": answer["died"]}
+    if "hung" in answer:
+        return {"class": "hang", "error": f"{answer['hung']} s"}
+    return answer
+
+
+def _row(title: str, cases: list[tuple[Job, Answer]]) -> Row:
+    classes = collections.Counter(answer["class"] for _, answer in cases)
+    row = Row(title, len(cases), sum(classes[name] for name in BROKEN))
+    row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**FINE, **BROKEN}.items()]
+    slowest = max((answer.get("seconds", 0.0) for _, answer in cases), default=0.0)
+    row.notes.append(f"the slowest took {slowest} s")
+    kinds: dict[str, list[tuple[Job, Answer]]] = {}
+    for job, answer in cases:
+        if answer["class"] in BROKEN:
+            kinds.setdefault(f"{answer['class']}: {_kind_of_error(answer['error'])}", []).append((job, answer))
+    for name, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        job, answer = found[0]
+        row.notes.append(f"{len(found)} times {name[:250]}; such as {job}, {str(answer.get('done'))[:250]}")
+    return row
+
+
+def _kind_of_error(error: str) -> str:
+    """Leave out what differs from case to case."""
+    return error.split("(")[-1].rstrip(")") + " " + error.split(":")[0] if "(" in error else error.split(" ")[0][:60]
+
+
+def chunks(pool: Pool, count: int, seed: int, seconds: float | None = None) -> Row:
+    """Give hostile chunks to the decoder."""
+    size = max(1, min(10_000, count // 2))
+    jobs = ({"what": "chunks", "seed": seed, "first": n, "count": min(size, count - n)} for n in range(0, count, size))
+    results: collections.Counter[str] = collections.Counter()
+    row = Row("hostile chunks decoded", 0, 0)
+    for job, answer in pool.do_all(jobs, seconds):
+        row.done += job["count"]
+        if "died" in answer or "hung" in answer:
+            row.broken += 1
+            row.notes.append(
+                f"{answer}: {job}; find it with --chunks {job['count']} --first {job['first']} --seed {seed} --one-by-one"
+            )
+            continue
+        first = answer.pop("first unwritten", None)
+        if first is not None and not results["unwritten"]:
+            row.notes.append(f"the first of which a part was not written: number {first} of seed {seed}")
+        results.update(answer)
+    row.notes = [f"{n:,} {name}" for name, n in results.most_common()] + row.notes
+    return row
+
+
+def one_by_one(directory: Path, first: int, count: int, seed: int) -> Iterator[tuple[int, Answer]]:
+    """Find the chunks that crash the decoder."""
+    with Pool(MODULE, directory, 1) as pool:
+        number, until = first, first + count
+        while number < until:
+            answer = pool.do({"what": "chunks", "seed": seed, "first": number, "count": until - number})
+            if "died" not in answer and "hung" not in answer:
+                return
+            number = int.from_bytes((directory / "worker0" / "number").read_bytes(), "little")
+            yield number, answer
+            number += 1
+
+
+def main(count: int, chunk_count: int, seed: int = 0, minutes: float | None = None, workers: int = 2) -> Iterator[Row]:
+    """Run all campaigns; `minutes` is for each of the large ones."""
+    seconds = None if minutes is None else minutes * 60
+    with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
+        prepare(pool, seed)
+        yield chunks(pool, chunk_count, seed, seconds)
+        for what, number in {"store": count, "state": count // 5, **dict.fromkeys(_RARE, count // 200)}.items():
+            yield stores(pool, max(1, number), seed, seconds, what)[0]
+
+
+def warm() -> None:
+    """Compile and import what is needed, so that what happens later is a store's doing."""
+    with scratch_directory() as name:
+        for kind in BASES[:3]:
+            make(Path(name) / kind, kind, 0)
+            for mode in ("r", "a"):
+                use(Path(name) / kind, mode, KINDS[kind].streams, threads=1)  # and none is left when this is forked
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20_000, help="stores")
+    parser.add_argument("--chunks", type=int, default=1_000_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--one-by-one", action="store_true", help="find the chunks that crash the decoder")
+    parser.add_argument("--number", type=int, help="only this case, in this process: it shows where it hangs or crashes")
+    parser.add_argument("--what", default="store", choices=("store", "state", *_RARE), help="of these, with --number")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve_at: Path = given.serve
+        serve(warm, lambda: Bench(serve_at).do)
+    elif given.number is not None:
+        faulthandler.enable()
+        faulthandler.dump_traceback_later(9, exit=True)
+        with scratch_directory() as scratch:
+            again(Path(scratch), given.what, given.number, given.seed)
+    elif given.one_by_one:
+        with scratch_directory() as scratch:
+            for number, answer in one_by_one(Path(scratch), given.first, given.chunks, given.seed):
+                print(number, answer, flush=True)
+    else:
+        for row in main(given.count, given.chunks, given.seed, given.minutes, given.workers):
+            print(row, flush=True)

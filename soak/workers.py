@@ -1,0 +1,185 @@
+"""Processes that may crash, hang or eat memory while they do jobs, and tell of it: a campaign counts that as a result.
+
+A worker is a process that has everything compiled and forks a child for the jobs; where the child dies, it forks another.
+Jobs and answers are lines of JSON, one at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+Job = dict[str, Any]
+Answer = dict[str, Any]
+MEMORY = 2 * 1024**3  # bytes that a job may take, on top of what a process takes that has everything imported
+_HERE = Path(__file__).resolve().parent.parent
+
+
+class Worker:
+    """Run ``python -m module --serve directory``, and give it jobs.
+
+    Parameters
+    ----------
+    module : str
+        Its main calls `serve`.
+    directory : Path
+        The worker's own.
+    timeout : float
+        Seconds that a job may take until it counts as hanging.
+    """
+
+    def __init__(self, module: str, directory: Path, timeout: float = 10.0) -> None:
+        self._timeout, self._pid = timeout, 0
+        directory.mkdir(parents=True, exist_ok=True)
+        paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, "--serve", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # or a line could wait where `select` does not see it
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+
+    def do(self, job: Job) -> Answer:
+        """Have a job done. ``{"died": signal}`` or ``{"hung": seconds}`` where that came of it."""
+        self._pid = self._pid or int(self._line(120)["pid"])
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        self._process.stdin.flush()
+        begin = time.monotonic()
+        try:
+            answer = self._line(self._timeout)
+        except TimeoutError:
+            os.kill(self._pid, signal.SIGKILL)
+            self._line(60)
+            answer = {"hung": round(time.monotonic() - begin, 1)}
+        if "died" in answer or "hung" in answer:
+            self._pid = 0
+        return answer
+
+    def _line(self, timeout: float) -> Answer:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout)[0]:
+            raise TimeoutError
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the worker itself has failed; its error is above")
+        answer: Answer = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """Let the worker go."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def serve(warm: Callable[[], None], child: Callable[[], Callable[[Job], Answer]]) -> None:
+    """Be a worker: warm up, then fork children, each of which calls `child` once and what that returned with each job."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what is printed is no answer
+
+    def tell(answer: Answer) -> None:
+        os.write(answers, json.dumps(answer).encode() + b"\n")
+
+    warm()
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                do = child()
+                tell({"pid": os.getpid()})
+                _limit_memory()
+                for line in iter(sys.stdin.buffer.readline, b""):
+                    tell(do(json.loads(line)))
+                os._exit(0)
+            except BaseException:  # noqa: BLE001  there is nobody else to tell
+                traceback.print_exc()
+                os._exit(3)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            sys.exit(os.waitstatus_to_exitcode(status))
+        tell({"died": signal.Signals(os.WTERMSIG(status)).name})
+
+
+def _limit_memory() -> None:
+    """Have what is too much memory for one job be a MemoryError."""
+    status = Path("/proc/self/status").read_text()
+    now = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (now + MEMORY, now + MEMORY))
+
+
+class Pool:
+    """Several workers, who share the jobs of one campaign after the other."""
+
+    def __init__(self, module: str, directory: Path, workers: int, timeout: float = 10.0) -> None:
+        self._workers = [Worker(module, directory / f"worker{n}", timeout) for n in range(workers)]
+
+    def do(self, job: Job) -> Answer:
+        """Have one job done."""
+        return self._workers[0].do(job)
+
+    def do_all(self, jobs: Iterable[Job], seconds: float | None = None) -> Iterator[tuple[Job, Answer]]:
+        """Have jobs done; yield each with its answer, until there are none or the time is up."""
+        waiting, lock = iter(jobs), threading.Lock()
+        found: queue.SimpleQueue[tuple[Job, Answer] | BaseException | None] = queue.SimpleQueue()
+        until, stopped = time.monotonic() + (seconds or 1e9), threading.Event()
+
+        def work(worker: Worker) -> None:
+            try:
+                while time.monotonic() < until and not stopped.is_set():
+                    with lock:
+                        job = next(waiting, None)
+                    if job is None:
+                        break
+                    found.put((job, worker.do(job)))
+                found.put(None)
+            except BaseException as error:  # noqa: BLE001  raised by who waits
+                found.put(error)
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        try:
+            going = len(threads)
+            while going:
+                case = found.get()
+                if isinstance(case, BaseException):
+                    raise case
+                if case is None:
+                    going -= 1
+                else:
+                    yield case
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+def scratch_directory() -> tempfile.TemporaryDirectory[str]:
+    """Return a directory in memory, where there is one: thousands of stores are written and thrown away."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="soak-", dir=memory if memory.is_dir() else None)
