@@ -13,7 +13,7 @@ import numpy as np
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
-from diskbuffer.store.layout import Layout, chunk_rows_of, segment_rows_of, tail_rows_of
+from diskbuffer.store.layout import MOST_FRAMES, MOST_STREAMS, Layout, chunk_rows_of, segment_rows_of, tail_rows_of
 
 _MOST_SLOTS = 2**24
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
@@ -83,6 +83,10 @@ def plan_layout(
     for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
         if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
             raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
+    if (n_envs or 1) > MOST_STREAMS or (frame_stack or 1) > MOST_FRAMES:
+        raise InputError(
+            f"n_envs must be at most {MOST_STREAMS}, and frame_stack {MOST_FRAMES}, found {n_envs} and {frame_stack}"
+        )
     _check_capacity(capacity, frame_stack)
     if protected not in (None, True, False):
         raise InputError(f"protected must be True, False or None, found {protected!r}")

@@ -28,7 +28,7 @@ class Mark:
     def read(self) -> Place | None:
         """Return the place where it was interrupted; None if it was not."""
         try:
-            found = json.loads((self._files.root / self._name).read_bytes())
+            found = json.loads(self._files.read(self._name))
             frozen = [[int(n) for n in row] for row in found["frozen"]]
             place = Place(0, frozen, int(found["steps"]), int(found["at"]))
         except (OSError, ValueError, KeyError, TypeError):

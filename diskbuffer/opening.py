@@ -5,20 +5,25 @@ Only the segment table and one flag a row are read: where episodes end. All else
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index import Index
 from diskbuffer.store.store import Store
 
-_TRIES = 200  # for a reader whose view is torn by a writer that evicts, seals and opens segments at the same time
+# For a reader whose view is torn by a writer that evicts, seals and opens segments at the same time.
+_TRIES, _PATIENCE = 200, 10.0  # seconds
 
 
 def read_index(store: Store, context: int) -> Index:
     """Build the index of a store. About 1 ms for 100,000 steps."""
     if store.writable:
         return _read_index(store, context)
-    for _ in range(_TRIES):
+    begun, tries = time.monotonic(), 0
+    while tries < 3 or (tries < _TRIES and time.monotonic() - begun < _PATIENCE):
+        tries += 1
         store.reread()
         try:
             index = _read_index(store, context)

@@ -57,6 +57,8 @@ class Column:
         object.__setattr__(self, "dtype", dtype.newbyteorder("=") if dtype.name in _DTYPES else dtype)
         if dtype.name not in _DTYPES:
             raise SchemaError(f"a column's dtype must be one of {', '.join(_DTYPES)}, found {dtype}")
+        if len(self.shape) > 16 or self.row_bytes > 2**30:
+            raise SchemaError(f"a column's rows have 16 axes and 1 GiB at most, found shape {self.shape} of {dtype}")
         if any(n < 1 for n in self.shape):
             raise SchemaError(f"every axis of a column must be at least 1 long, found shape {self.shape}")
 
@@ -109,6 +111,11 @@ class Schema:
                 raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
+        for path in self.derived:
+            if path in BUILT_IN or is_obs(path) or path.split("/")[0] == "reward":
+                raise SchemaError(f"column {path!r} is recorded with the steps, and cannot be one that is written later")
+        if not any(path.split("/")[0] == "reward" for path in self.columns):
+            raise SchemaError("a store has a column 'reward'")
         for name, column in BUILT_IN.items():
             if self.columns.get(name) != column:
                 raise SchemaError(f"column {name!r} is part of every store and must be {column}, found {self.columns.get(name)}")

@@ -100,7 +100,7 @@ class Gatherer:
 
     def _scratch(self) -> int:
         if not hasattr(self._local, "scratch"):
-            self._local.scratch = np.empty(2 * self._largest + 1, np.uint8)
+            self._local.scratch = np.zeros(2 * self._largest + 1, np.uint8)
             self._local.address = address_of(self._local.scratch)
         return int(self._local.address)
 

@@ -47,8 +47,9 @@ class Block:
         self._pinned: torch.Tensor | None = None
         if pinned:
             like = torch.from_numpy(np.empty(0, dtype))
-            self._pinned = torch.empty(shape, dtype=like.dtype, pin_memory=True)
-        self.array: npt.NDArray[Any] = np.empty(shape, dtype) if self._pinned is None else self._pinned.numpy()
+            self._pinned = torch.zeros(shape, dtype=like.dtype, pin_memory=True)
+        # Zeros: a stream of LZ4 that a stranger made can leave some of it as it was.
+        self.array: npt.NDArray[Any] = np.zeros(shape, dtype) if self._pinned is None else self._pinned.numpy()
 
     def tensor(self) -> torch.Tensor:
         """Return a tensor over the array."""
@@ -78,12 +79,18 @@ class Memory:
             block = Block((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
             target[k.OUT] = block.array.ctypes.data
             self.blocks.append(block)
+        self._flags = [block.array for block in self.blocks if block.array.dtype == np.bool_]
         self.nbytes = sum(block.array.nbytes for block in self.blocks)
 
     def items(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yield the columns and their arrays."""
         for path, block in zip(self.paths, self.blocks, strict=True):
             yield path, block.array
+
+    def normalize_flags(self) -> None:
+        """Make all booleans 0 or 1: a stranger's store may have other bytes, which torch does not expect."""
+        for array in self._flags:
+            np.not_equal(array.view(np.uint8), 0, out=array)
 
     def bound_to(self, columns: Columns) -> Memory:
         """Return this same memory, to be filled from another store, which has these columns, too."""

@@ -299,7 +299,8 @@ class Recorder:
         self.log.writer.vouch_last(stream, head, int(self._checksums(stream, head, values, STEP)[0]))
 
     def _checksums(self, stream: int, first: int, rows: dict[str, Array], word: int) -> npt.NDArray[np.uint32]:
-        return row_checksums(self._schema, self._layout.salt, stream, first, rows, word)
+        n = len(rows["is_last"])
+        return row_checksums(self._schema, self._layout.salt, stream, first, n, rows, word)
 
 
 def _item(values: dict[str, Any], env: int) -> dict[str, Any]:

@@ -294,7 +294,7 @@ class Prioritized(Sampler):
         """Go on from a state that `state_dict` returned."""
         try:
             beta, largest = float(state["beta"]), float(state["largest"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError("the state of a Prioritized sampler has 'beta' and 'largest', too") from error
         if not 0 <= beta <= 1 or not 0 < largest < np.inf:
             raise InputError(f"the state of a Prioritized sampler is damaged: beta {beta}, largest {largest}")

@@ -81,15 +81,16 @@ def _extend_rows(crcs: Any, address: int, row_bytes: int) -> None:
         crcs[i] = crc32c_extend(crcs[i], address + i * row_bytes, row_bytes)
 
 
-def row_checksums(schema: Schema, salt: int, stream: int, first: int, rows: Mapping[str, npt.NDArray[Any]], word: int) -> UInt32:
-    """Return a word of consecutive rows' checksums, (n,), from position `first` of a stream on.
+def row_checksums(
+    schema: Schema, salt: int, stream: int, first: int, n: int, rows: Mapping[str, npt.NDArray[Any]], word: int
+) -> UInt32:
+    """Return a word of the checksums of `n` consecutive rows, (n,), from position `first` of a stream on.
 
     `rows` has the values, (n, ...), of each column that belongs to the word.
     """
-    paths = covered(schema, word)
-    found = np.empty(len(rows[paths[0]]), np.uint32)
+    found = np.empty(n, np.uint32)
     _seed_rows(salt, stream, first, word, found)
-    for path in paths:
+    for path in covered(schema, word):
         array = np.ascontiguousarray(rows[path])
         _extend_rows(found, address_of(array.reshape(-1).view(np.uint8)), schema[path].row_bytes)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import uuid
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def is_there(root: Path) -> bool:
 def read_metadata(root: Path) -> tuple[Layout, int]:
     """Return the layout of the store at `root`, and how many slots its arrays have room for."""
     try:
-        metadata: Any = json.loads((root / "zarr.json").read_bytes())
+        metadata: Any = json.loads(Files(root).read("zarr.json"))
     except FileNotFoundError:
         raise NotAStoreError(f"there is no store at {root}; mode 'a' would create one") from None
     except (ValueError, RecursionError) as error:
@@ -121,7 +122,7 @@ def damaged_group(root: Path) -> str | None:
         raise
     except (NotAStoreError, CorruptionError) as error:
         try:
-            Layout.from_group(json.loads((root / _COPY).read_bytes()), str(root))
+            Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
         except (OSError, ValueError, RecursionError):
             raise error from None
         return f"{error}; repair restores it from the copy in {_COPY}"
@@ -130,7 +131,22 @@ def damaged_group(root: Path) -> str | None:
 
 def restore_group(root: Path) -> None:
     """Put the copy of the group's own file in its place."""
-    Files(root).replace_contents("zarr.json", (root / _COPY).read_bytes())
+    files = Files(root)
+    files.replace_contents("zarr.json", files.read(_COPY))
+
+
+def refuse_links(root: Path, layout: Layout, slots: int) -> None:
+    """Raise a CorruptionError where a directory of the store is something else, such as a link that leads out of it."""
+    for path in layout.arrays(slots):
+        if not stat.S_ISDIR(_mode(root / path)):
+            raise CorruptionError(f"{root / path} is no directory of the store: it is missing, or a link")
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
 
 
 def tail_file(layout: Layout, path: str) -> str:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
+import stat
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +23,8 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 
 MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
+_CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_SMALL = 256 * 1024**2  # bytes that metadata may have
 
 
 class Files:
@@ -39,7 +44,8 @@ class Files:
         SIGBUS, not an error, so what is written through maps must be reserved.
         """
         self.remove(name)  # and never cut short: somebody may have it mapped
-        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with self._no_file(name):
+            fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             if reserve and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)
@@ -56,7 +62,18 @@ class Files:
 
     def open(self, name: str) -> int:
         """Open for reading and writing; return the descriptor."""
-        return os.open(self.root / name, os.O_RDWR)
+        return self._open(name, os.O_RDWR)
+
+    def read(self, name: str) -> bytes:
+        """Return the contents of a small file."""
+        fd = self._open(name, os.O_RDONLY)
+        try:
+            size = os.fstat(fd).st_size
+            if size > _SMALL:
+                raise CorruptionError(f"{self.root / name}: expected {_SMALL} bytes at most, found {size}; is it another file?")
+            return os.read(fd, size)
+        finally:
+            os.close(fd)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -72,7 +89,8 @@ class Files:
     def sync(self, name: str) -> None:
         """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none."""
         try:
-            fd = os.open(self.root / name, os.O_RDONLY)
+            with self._no_file(name):
+                fd = os.open(self.root / name, os.O_RDONLY | _CAREFUL)
         except FileNotFoundError:
             return
         try:
@@ -82,11 +100,12 @@ class Files:
 
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place, at once."""
-        os.replace(self.root / old, self.root / new)
+        with self._no_file(new):
+            os.replace(self.root / old, self.root / new)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), self._no_file(name):
             os.unlink(self.root / name)
 
     def replace_contents(self, name: str, data: bytes, *, sync: bool = True) -> None:
@@ -116,7 +135,7 @@ class Files:
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that must have `size` bytes (-1: as many as it has)."""
         try:
-            fd = os.open(self.root / name, os.O_RDWR if writable else os.O_RDONLY)
+            fd = self._open(name, os.O_RDWR if writable else os.O_RDONLY)
         except FileNotFoundError:
             raise CorruptionError(f"{self.root / name} is missing; was it removed?") from None
         try:
@@ -128,6 +147,27 @@ class Files:
             return self.map_open(fd, found, writable=writable, random=random)
         finally:
             os.close(fd)
+
+    def _open(self, name: str, flags: int) -> int:
+        """Open a file that is nothing else: no link out of the store, no pipe that would be waited for."""
+        with self._no_file(name):
+            fd = os.open(self.root / name, flags | _CAREFUL)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise CorruptionError(f"{self.root / name} is no file; a store has files and directories, and nothing else")
+        return fd
+
+    @contextlib.contextmanager
+    def _no_file(self, name: str) -> Iterator[None]:
+        """Raise a CorruptionError where there is something else in place of a file or a directory."""
+        try:
+            yield
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise CorruptionError(f"{self.root / name} is a directory, or is in a file; was it replaced?") from error
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise CorruptionError(f"{self.root / name} is a link; a store is read from its own files only") from error
+            raise
 
     def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that is open; the descriptor is not needed any longer."""

@@ -112,7 +112,7 @@ class Inspected:
         for at in range(begin, self.length, _AT_ONCE):
             n = min(_AT_ONCE, self.length - at)
             rows = {path: self.rows(path, at, n) for path in paths}
-            found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, rows, word)
+            found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, n, rows, word)
             good[at : at + n] = found == self._words[at : at + n, word]
         return good
 

@@ -24,6 +24,7 @@ from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, Sche
 from diskbuffer.schema import Column, Schema
 
 FORMAT = 1
+MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 AUTORESETS = ("next_step", "same_step", "disabled")
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
@@ -226,6 +227,8 @@ class Layout:
             sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
             sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema.recorded for p, n in layout.chunks_of.items())
             sane = sane and layout.tail_rows % 8 == 0 and 8 <= layout.tail_rows <= 2**20
+            sane = sane and layout.streams <= MOST_STREAMS and layout.frame_stack <= MOST_FRAMES
+            sane = sane and len(layout.tags) < 2**16 and max(map(len, layout.tags), default=0) <= 200
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
             sane = sane and (layout.capacity is None or layout.capacity > 0)
             sane = sane and isinstance(slots, int) and 0 <= slots < 2**31 and 0 <= layout.salt < 2**63

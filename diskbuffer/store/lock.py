@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 import filelock
 
 from diskbuffer.errors import LockedError
+from diskbuffer.store.files import Files
 from diskbuffer.store.layout import SEGMENTS
 
 if sys.platform != "win32":
@@ -29,6 +31,10 @@ class WriterLock:
 
     def __init__(self, root: Path) -> None:
         self._lock = filelock.FileLock(root / _LOCK, thread_local=False)
+        files = Files(root)
+        for name in (_LOCK, _HOLDER):
+            with contextlib.suppress(FileNotFoundError):
+                files.close(files.open(name))  # a CorruptionError where it is a link to somewhere else
         try:
             self._lock.acquire(timeout=_PATIENCE)
         except filelock.Timeout:

@@ -209,7 +209,7 @@ def _settle(store: Store, slot: int, length: int) -> None:
             store.tail(path)[rows[0], (rows[1] + length - 1) % layout.tail_rows] = 0
         else:
             _writable(store, path, slot)[length - 1] = 0
-    word = row_checksums(layout.schema, layout.salt, rows[0], rows[1] + length - 1, nothing, STEP)
+    word = row_checksums(layout.schema, layout.salt, rows[0], rows[1] + length - 1, 1, nothing, STEP)
     _writable(store, CHECKSUM, slot).view(np.uint32)[length - 1, STEP] = word[0]
 
 

@@ -38,7 +38,7 @@ def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False) 
     words = np.zeros((length, 2), np.uint32)
     for word in (OBS, STEP):
         some = {path: rows[path] for path in covered(layout.schema, word)}
-        words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, some, word)
+        words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, length, some, word)
     rows[CHECKSUM] = words.view(np.uint8)
     for path, values in rows.items():
         if path in layout.chunks_of:

@@ -198,7 +198,11 @@ class SegmentTable:
         again = self.column("length")  # a slot that was emptied, or emptied and filled, while we read it, does not count
         length = np.where(again >= length, length, 0)
         rows, where = self._layout.segment_rows, f"{self._files.root}/{SEGMENTS}"
-        impossible = (length > rows) | ((length > 0) & ((stream < 0) | (stream >= self._layout.streams) | (first % rows != 0)))
+        impossible = (
+            (length > rows)
+            | (first > 2**56)
+            | ((length > 0) & ((stream < 0) | (stream >= self._layout.streams) | (first % rows != 0)))
+        )
         for slot in np.flatnonzero(damaged | impossible)[:1]:
             raise CorruptionError(
                 f"{where}: the entry of slot {slot} is damaged: {self.length(int(slot))} rows from {first[slot]} of stream "

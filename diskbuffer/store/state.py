@@ -48,7 +48,7 @@ class State:
     def read(cls, files: Files) -> State | None:
         """Read it; None where it is missing or damaged."""
         try:
-            found = json.loads((files.root / _NAME).read_bytes())
+            found = json.loads(files.read(_NAME))
             state = cls(str(found["boot"]), bool(found["clean"]), tuple(int(n) for n in found["synced"]))
             return state if found["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -43,6 +43,7 @@ class Store:
         self.root = root
         self.layout, slots = directory.read_metadata(root)
         self.files = Files(root)
+        directory.refuse_links(root, self.layout, slots)
         self.writable = writable
         self.lock = threading.RLock()
         self._writer_lock = WriterLock(root) if writable else None
@@ -316,7 +317,7 @@ class Store:
         total = 0
         for entry in self.root.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
-                stat = entry.stat()
+                stat = entry.lstat()
                 total += stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
         return total
 

@@ -243,7 +243,7 @@ class Writer:
                     rows[path] = self._store.tail(path)[stream, head % layout.tail_rows][None]
                 else:
                     rows[path] = self._flat(path, stream, head)[head % layout.segment_rows][None]
-            word = row_checksums(layout.schema, layout.salt, stream, head, rows, STEP)
+            word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
             self.vouch_last(stream, head, int(word[0]))
 
     def commit(self, stream: int, head: int) -> None:
