@@ -190,6 +190,8 @@ class ReplayBuffer:
     ) -> int:
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
+        A power loss may, until the next `flush`, or until its segment is sealed in the background.
+
         The episode goes on if `obs` is the ``next_obs`` of the step before. If it is another, it starts an episode, and one
         that had not ended is cut off. With several environments everything has a leading axis of `n_envs`; with one, that
         axis may be left out.
@@ -304,7 +306,16 @@ class ReplayBuffer:
             recorder.cut_off(which.tolist())
 
     def flush(self) -> None:
-        """Bring every step to the disk, so that it survives a power loss, too. Blocks for as long as that takes."""
+        """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
+
+        Blocks for as long as that takes: some tens of files are synced, so a few milliseconds on an SSD, and more after much was
+        added. Not needed against a kill of the process.
+
+        Raises
+        ------
+        OSError
+            The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
+        """
         with self._store.lock:
             self._writing().log.sync()
 
@@ -671,8 +682,8 @@ class ReplayBuffer:
     def check(self, progress: bool = True) -> Report:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
 
-        Of a store that is being written to, here or elsewhere, it is what is sealed (`seal` first, to have nearly all of it). To
-        repair, close the buffer and call ``diskbuffer.check(path, repair=True)``.
+        Reads all of it: some 15 s for a million 84x84 frames. Of a store that is being written to, here or elsewhere, it is
+        what is sealed (`seal` first, to have nearly all of it). To repair, close the buffer and call ``diskbuffer.check(path, repair=True)``.
         """
         self._check_open()
         return check(self.path, progress=progress)
@@ -717,6 +728,8 @@ class ReplayBuffer:
 
     def close(self) -> None:
         """Write the newest rows to their columns, sync everything, and let another writer in. Twice is fine.
+
+        A buffer that is never closed, as its process dies, loses nothing, but opening it takes a little longer.
 
         In a fork of the process that opened the buffer, this only lets go of it.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import filelock
 
-from diskbuffer.errors import LockedError
+from diskbuffer.errors import LockedError, ReadOnlyError
 from diskbuffer.store.files import Files
 from diskbuffer.store.layout import SEGMENTS
 
@@ -42,12 +43,27 @@ class WriterLock:
                 f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r', to read "
                 "beside it"
             ) from None
+        except (OSError, NotImplementedError) as error:
+            raise _refusal(root, error) from error
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         (root / _HOLDER).write_text(json.dumps(holder))
 
     def release(self) -> None:
         """Let others write; twice is fine."""
         self._lock.release()
+
+
+def _refusal(root: Path, error: Exception) -> Exception:
+    """Say why a lock could not be taken, where it is not that somebody else has it."""
+    number = getattr(error, "errno", None)
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ReadOnlyError(f"{root} cannot be written to ({os.strerror(number)}); open it with mode='r' to read it")
+    if isinstance(error, NotImplementedError) or number in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+        return LockedError(
+            f"{root} is on a file system without locks ({error}), where two writers could not be told apart; keep it on a local "
+            "disk, or open it with mode='r' to read it"
+        )
+    return error
 
 
 def is_held(root: Path) -> bool:
