@@ -683,7 +683,8 @@ class ReplayBuffer:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
 
         Reads all of it: some 15 s for a million 84x84 frames. Of a store that is being written to, here or elsewhere, it is
-        what is sealed (`seal` first, to have nearly all of it). To repair, close the buffer and call ``diskbuffer.check(path, repair=True)``.
+        what is sealed (`seal` first, to have nearly all of it). To repair, close the buffer and call
+        ``diskbuffer.check(path, repair=True)``.
         """
         self._check_open()
         return check(self.path, progress=progress)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import filelock
 
-from diskbuffer.errors import LockedError, ReadOnlyError
+from diskbuffer.errors import CorruptionError, LockedError, ReadOnlyError
 from diskbuffer.store.files import Files
 from diskbuffer.store.layout import SEGMENTS
 
@@ -33,16 +33,18 @@ class WriterLock:
     def __init__(self, root: Path) -> None:
         self._lock = filelock.FileLock(root / _LOCK, thread_local=False)
         files = Files(root)
-        for name in (_LOCK, _HOLDER):
-            with contextlib.suppress(FileNotFoundError):
-                files.close(files.open(name))  # a CorruptionError where it is a link to somewhere else
         try:
+            for name in (_LOCK, _HOLDER):
+                with contextlib.suppress(FileNotFoundError):
+                    files.close(files.open(name))  # a CorruptionError where it is a link to somewhere else
             self._lock.acquire(timeout=_PATIENCE)
         except filelock.Timeout:
             raise LockedError(
                 f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r', to read "
                 "beside it"
             ) from None
+        except CorruptionError:
+            raise
         except (OSError, NotImplementedError) as error:
             raise _refusal(root, error) from error
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
