@@ -1,0 +1,267 @@
+"""What vouches for what: rows, entries of the table, files, attributes; and what opening makes of how a store was left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from diskbuffer.native import address_of, crc32c_slowly
+from diskbuffer.store import checksums
+from diskbuffer.store.files import Files
+from diskbuffer.store.state import Fate, State
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder, Writers
+
+WORDS = st.integers(-(2**63), 2**63 - 1)
+
+
+# Checksums
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.binary(max_size=50))
+def test_the_slow_checksum_is_that_of_the_library(data: bytes, before: bytes) -> None:
+    import google_crc32c
+
+    array = np.frombuffer(data + b"\0", np.uint8).copy()
+    crc = google_crc32c.value(before)
+    assert crc32c_slowly(crc, address_of(array), len(data)) & 0xFFFFFFFF == google_crc32c.extend(crc, data)
+
+
+@settings(deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 4), WORDS)
+def test_another_number_makes_another_hash(fields: list[int], which: int, other: int) -> None:
+    changed = [*fields]
+    changed[which % len(fields)] = other
+    same = checksums.fold(*(np.int64(f) for f in fields)) == checksums.fold(*(np.int64(f) for f in changed))
+    assert bool(same[0]) == (changed == fields)
+
+
+@settings(deadline=None)
+@given(WORDS, st.integers(0, 2**31 - 1))
+def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, rows: int) -> None:
+    one = np.array([checksums.length_word(seed, rows)], np.int64).view(np.uint64)
+    many = checksums.length_words(np.array([seed]).view(np.uint64), np.array([rows]))
+    assert one[0] == many[0]
+    assert int(one[0]) & 0xFFFFFFFF == rows
+    assert rows == 0 or int(one[0]) >> 32 != 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    n = data.draw(st.integers(1, 60))
+    lasts = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    obs = {"image": rng.integers(0, 256, (n, 2, 40, 40), np.uint8), "place": rng.normal(size=(n, 2, 3))}
+    columns = {
+        "obs/image": db.Column((40, 40), "uint8"),
+        "obs/place": db.Column((3,)),
+        "action": db.Column((300,)),
+        "reward": db.Column(),
+    }
+    action, reward = rng.normal(size=(n, 300)).astype("f4"), rng.normal(size=n).astype("f4")
+    found = []
+    for how in ("add", "extend"):
+        path = tmp_path_factory.mktemp("stores") / "store"
+        with db.ReplayBuffer(path, columns=columns, segment_rows=8) as buffer:
+            object.__setattr__(buffer._store.layout, "salt", 1)
+            buffer._store.table._layout = buffer._recorder._layout = buffer._store.layout  # type: ignore[union-attr]
+            before, after = ({p: a[:, i].astype("f4" if p == "place" else "u1") for p, a in obs.items()} for i in (0, 1))
+            if how == "extend":
+                buffer.extend(before, action, reward, after, np.array(lasts), np.zeros(n, bool))
+            else:
+                for t in range(n):
+                    one, next_one = ({p: a[t] for p, a in d.items()} for d in (before, after))
+                    buffer.add(one, action[t], reward[t], next_one, lasts[t], False)
+            index = buffer._reader.index
+            rows = index.rows_of(np.zeros(index.heads[0] + 1, np.int64), np.arange(index.heads[0] + 1))
+            words = np.concatenate([buffer._store.values("row_checksum", int(s)) for s in range(rows.max() // 8 + 1)])
+            found.append(words[rows])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+# Opening
+
+
+@pytest.fixture
+def killed(tmp_path: Path, experience: type[Experience], writers: Writers) -> tuple[Experience, Path, Any]:
+    """Make a store that a killed process left; return its world, its path, and the heads that were acknowledged."""
+    world = experience(2)
+    writers.start(tmp_path / "store", world, "add", segment_rows=32, steps=70)
+    writers.wait_for(70)
+    return world, tmp_path / "store", writers.kill()
+
+
+def of_another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Files, "boot_id", lambda self: "another")
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path, _ = killed
+    files = Files(path)
+
+    def fate() -> Fate:
+        state = State.read(files)
+        assert state is not None
+        return state.fate(files, 2)
+
+    assert fate() is Fate.KILLED
+    with monkeypatch.context() as elsewhere:
+        of_another_boot(elsewhere)
+        assert fate() is Fate.LOST_POWER
+    db.ReplayBuffer(path).close()
+    assert fate() is Fate.CLOSED
+    of_another_boot(monkeypatch)
+    assert fate() is Fate.CLOSED
+
+
+@pytest.mark.parametrize("column", ["action", "reward", "terminated", "is_last", "row_checksum"])
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_damaged_row_that_is_not_sealed_is_named(
+    column: str, mode: Any, killed: tuple[Experience, Path, Any], tmp_path: Path
+) -> None:
+    _, path, _ = killed
+    file = max((path / column).glob("c.*"))
+    flip(file, 3 * (file.stat().st_size // 32))
+    with pytest.raises(db.CorruptionError, match=r"row \d+ of stream \d.*" + column):
+        db.ReplayBuffer(path, mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_damaged_tail_is_named(mode: Any, killed: tuple[Experience, Path, Any]) -> None:
+    world, path, heads = killed
+    tail = path / "_tail" / "obs" / "c.0.0.0.0"
+    rows = tail.stat().st_size // 2 // world.frames(0, np.array([0])).nbytes
+    flip(tail, int(heads[0]) % rows * world.frames(0, np.array([0])).nbytes + 7)
+    with pytest.raises(db.CorruptionError, match=rf"row {heads[0]} of stream 0.*obs"):
+        db.ReplayBuffer(path, mode=mode)
+
+
+def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
+    killed: tuple[Experience, Path, Any], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, path, heads = killed
+    of_another_boot(monkeypatch)
+    newest = max((path / "action").glob("c.*"), key=lambda file: int(file.name.split(".")[1]))
+    flip(newest, 8 * 3)  # an action that the power loss kept from the disk
+    counts = []
+    for mode in ("r", "r", "a"):
+        with db.ReplayBuffer(path, mode=mode) as buffer:
+            world.check(buffer)
+            counts.append(len(buffer))
+            if mode == "a":
+                found = buffer._reader.index.heads
+                assert (found <= heads).all()
+                assert (found < heads).sum() == 1
+                feeder(world, buffer).add(90)
+                world.check(buffer)
+    assert counts[0] == counts[1] == counts[2] > 60
+    assert db.check(path, progress=False).ok
+    with db.ReplayBuffer(path) as buffer:
+        world.check(buffer)
+
+
+def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = experience(2, 20, (40, 40))
+    with world.open(tmp_path / "store", segment_rows=32) as buffer:
+        feeder(world, buffer).add(100)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        of_another_boot(monkeypatch)  # on another machine
+        with db.ReplayBuffer(tmp_path / "copy") as copy:
+            assert world.check(copy) == len(buffer)
+        with db.ReplayBuffer(tmp_path / "copy", mode="r") as copy:
+            assert world.check(copy) == len(buffer)
+
+
+def test_flushed_rows_keep_their_place_in_the_tail_until_their_shard_is_synced(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, synced = experience(1, 500, (40, 40)), list[str]()
+    sync = Files.sync
+
+    def noted(self: Files, name: str) -> None:
+        synced.append(name)
+        sync(self, name)
+
+    monkeypatch.setattr(Files, "sync", noted)
+    with world.open(tmp_path / "store", segment_rows=1024) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(50)
+        buffer.flush()
+        shard = next(name for name in synced if name.startswith("obs/c."))
+        synced.clear()
+        feed.add(600)  # more than the tail holds
+        assert synced.count(shard) == 1
+
+
+# The group's attributes, and files
+
+
+def test_damaged_attributes_are_restored_from_their_copy(
+    killed: tuple[Experience, Path, Any],
+) -> None:
+    world, path, _ = killed
+    db.ReplayBuffer(path).close()
+    text = (path / "zarr.json").read_text()
+    (path / "zarr.json").write_text(text.replace('"frame_stack": 1', '"frame_stack": 3'))
+    for mode in ("r", "a"):
+        with pytest.raises(db.CorruptionError, match="checksum"):
+            db.ReplayBuffer(path, mode=mode)
+    assert not db.check(path, progress=False).ok
+    assert db.check(path, repair=True, progress=False).repaired
+    assert db.check(path, progress=False).ok
+    with db.ReplayBuffer(path) as buffer:
+        world.check(buffer)
+        assert buffer.frame_stack == 1
+
+
+def test_a_sealed_file_that_was_swapped_is_found_when_it_is_mapped(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1, 20, (40, 40))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(100)
+        buffer.seal()
+    for column in ("obs", "action"):
+        first, second = sorted((tmp_path / "store" / column).glob("c.*"))[1:3]
+        one, two = first.read_bytes(), second.read_bytes()
+        first.write_bytes(two)
+        second.write_bytes(one)
+        found = pytest.raises(db.CorruptionError, match=rf"{column}.*rows \d+ to \d+ of stream 0.*checksum")
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, found:
+            world.check(reader)
+        first.write_bytes(one)
+        second.write_bytes(two)
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+        world.check(reader)
+
+
+def test_a_file_of_a_written_column_that_is_gone_is_no_column_of_zeros(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1, 20, (40, 40))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(60)
+        buffer.write("value", np.arange(5), np.ones(5, np.float32))
+    next((tmp_path / "store" / "value").glob("c.*")).unlink()
+    with db.ReplayBuffer(tmp_path / "store") as buffer, pytest.raises(db.CorruptionError, match=r"value.*missing"):
+        buffer.at(np.arange(5))
