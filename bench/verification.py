@@ -27,8 +27,8 @@ PACKAGE = Path(db.__file__).parent
 VERIFYING = ("codec.py", "if crc32c_extend(0, chunk, body) != load_u32(chunk + body):", "if False:")
 VOUCHING = (
     "recording/steps.py",
-    "    crc, place = row_seed(salt, s, position, word), 0\n",
-    "    return\n    crc, place = 0, 0\n",
+    "    crc, size, place = row_seed(salt, s, position, word), 0, 0\n",
+    "    return\n    crc, size, place = 0, 0, 0\n",
 )
 
 SAMPLING = """

@@ -11,7 +11,7 @@ from typing import Any
 from diskbuffer.index import ENDED, HEAD
 from diskbuffer.native import compiled, crc32c_extend, load_u8, memcmp, memcpy, memset, store_i64, store_u8, store_u32
 from diskbuffer.store import checksums
-from diskbuffer.store.checksums import length_word, row_seed
+from diskbuffer.store.checksums import length_word, pad, row_seed
 
 # Fields of a source: what one column is written from.
 VALUE, STRIDE = 0, 1  # address of the value of stream 0, and bytes to that of the next
@@ -104,14 +104,15 @@ def record(
 @compiled
 def _vouch(sources: Any, bases: Any, s: int, position: int, word: int, segment_rows: int, tail_rows: int, salt: int) -> None:
     """Write a word of a row's checksum, as `checksums.row_checksums` does for many."""
-    crc, place = row_seed(salt, s, position, word), 0
+    crc, size, place = row_seed(salt, s, position, word), 0, 0
     for c in range(sources.shape[0]):
         row = _row(sources, bases, c, s, position, segment_rows, tail_rows)
         if sources[c, ROLE] == CHECK:
             place = row
         elif (sources[c, ROLE] == OBS) == (word == checksums.OBS):
             crc = crc32c_extend(crc, row, sources[c, ROW_BYTES])
-    store_u32(place + 4 * word, crc)
+            size += sources[c, ROW_BYTES]
+    store_u32(place + 4 * word, pad(crc, size))
 
 
 @compiled

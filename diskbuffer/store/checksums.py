@@ -7,6 +7,7 @@ has, so that neither a row from elsewhere nor one that was here before passes fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
+_NARROW = 256  # bytes of a row that are put together first
+_ZEROS = np.zeros(8, np.uint8)
 OBS, STEP = 0, 1  # words of a row's checksum
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -70,15 +73,22 @@ def row_seed(salt: int, stream: int, position: int, word: int) -> int:
 
 
 @compiled
-def _seed_rows(salt: int, stream: int, first: int, word: int, out: Any) -> None:
-    for i in range(out.shape[0]):
-        out[i] = row_seed(salt, stream, first + i, word)
+def pad(crc: int, size: int) -> int:
+    """Go on with zeros, up to the next multiple of 8 of the `size` bytes before: the library is thrice as fast on whole words."""
+    return int(crc32c_extend(crc, _ZEROS.ctypes.data, -size % 8))
 
 
 @compiled
-def _extend_rows(crcs: Any, address: int, row_bytes: int) -> None:
-    for i in range(crcs.shape[0]):
-        crcs[i] = crc32c_extend(crcs[i], address + i * row_bytes, row_bytes)
+def _checksum_rows(salt: int, stream: int, first: int, word: int, places: Any, out: Any) -> None:
+    """Go row by row over columns that begin at ``places[:, 0]`` and have ``places[:, 1]`` bytes a row."""
+    total = places[:, 1].sum()
+    for i in range(out.shape[0]):
+        crc = row_seed(salt, stream, first + i, word)
+        for c in range(places.shape[0]):
+            crc = crc32c_extend(crc, places[c, 0] + i * places[c, 1], places[c, 1])
+        if total % 8:
+            crc = pad(crc, total)
+        out[i] = crc
 
 
 def row_checksums(
@@ -86,14 +96,27 @@ def row_checksums(
 ) -> UInt32:
     """Return a word of the checksums of `n` consecutive rows, (n,), from position `first` of a stream on.
 
-    `rows` has the values, (n, ...), of each column that belongs to the word.
+    `rows` has the values, (n, ...), of each column that belongs to the word. About 20 ns a row of narrow columns.
     """
-    found = np.empty(n, np.uint32)
-    _seed_rows(salt, stream, first, word, found)
-    for path in covered(schema, word):
-        array = np.ascontiguousarray(rows[path])
-        _extend_rows(found, address_of(array.reshape(-1).view(np.uint8)), schema[path].row_bytes)
+    paths = covered(schema, word)
+    arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in paths]
+    if sum(schema[path].row_bytes for path in paths) <= _NARROW:
+        arrays = [_side_by_side(n, arrays)]
+    found, places = np.empty(n, np.uint32), np.array([(address_of(array), array.shape[1]) for array in arrays], np.int64)
+    _checksum_rows(salt, stream, first, word, places.reshape(-1, 2), found)
     return found
+
+
+def _side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """Put rows of bytes together, with zeros behind, up to a multiple of 8: one call of the library for each row."""
+    total, at = sum(array.shape[1] for array in arrays), 0
+    together = np.zeros((n, -(-total // 8) * 8), np.uint8)
+    for array in arrays:
+        size = array.shape[1]
+        unit = f"u{math.gcd(size, 8)}"  # copied so many bytes at a time
+        together[:, at : at + size].view(unit)[...] = array.view(unit)
+        at += size
+    return together
 
 
 def covered(schema: Schema, word: int) -> tuple[str, ...]:
