@@ -46,6 +46,12 @@ def test_another_number_makes_another_hash(fields: list[int], which: int, other:
 
 
 @settings(deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=5))
+def test_numbers_are_folded_one_by_one_as_all_at_once(fields: list[int]) -> None:
+    assert checksums.fold(*fields)[0] == checksums.fold(*([field] for field in fields))[0]
+
+
+@settings(deadline=None)
 @given(WORDS, st.integers(0, 2**31 - 1))
 def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, rows: int) -> None:
     one = np.array([checksums.length_word(seed, rows)], np.int64).view(np.uint64)

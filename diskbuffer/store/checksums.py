@@ -38,11 +38,21 @@ def mix(number: int) -> int:
 
 def fold(*fields: Any) -> UInt64:
     """Fold numbers, or arrays of one length, into words of 64 bits, (n,)."""
+    if all(isinstance(field, int) for field in fields):
+        return np.array([_fold_numbers(np.array(fields, np.int64))], np.int64).view(np.uint64)
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(field)) for field in fields))
     found = np.zeros(arrays[0].shape, np.uint64)
     for array in arrays:
         found = _mix_all(found + array.astype(np.uint64) + np.uint64(_GOLDEN))
     return found
+
+
+@compiled
+def _fold_numbers(fields: Int64) -> int:
+    found = np.uint64(0)
+    for field in fields:
+        found = np.uint64(mix(found + np.uint64(field) + np.uint64(_GOLDEN)))  # type: ignore[arg-type]
+    return np.int64(found)  # type: ignore[return-value]
 
 
 def _mix_all(x: UInt64) -> UInt64:
