@@ -20,7 +20,7 @@ from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import Layout
 from diskbuffer.store.maps import InMemory
 from diskbuffer.store.segments import NEVER, UNCHECKED
-from diskbuffer.store.shard import EMPTY, LiveShard, index_of
+from diskbuffer.store.shard import EMPTY, LiveShard, index_of, write_live
 
 if TYPE_CHECKING:
     from diskbuffer.store.store import Store
@@ -107,6 +107,7 @@ def _rows_that_count(store: Store, slot: int, length: int) -> tuple[int, bool]:
             for path in store.layout.schema.recorded:
                 store.verify_file(path, slot)
             return rows, True
+        store.disbelieve(slot)
     found = Inspected(store, slot, length, decode=True)
     if found.damage:
         return 0, False
@@ -174,6 +175,7 @@ def keep(store: Store, kept: Kept) -> None:
         for slots, lengths in kept:  # of steps that are lost: those that come in their place have none yet
             if len(slots) and _size(store, path, int(slots[-1])) > 0:
                 _writable(store, path, int(slots[-1]))[lengths[-1] - 1 :] = 0
+                store.files.sync(layout.data_file(path, int(slots[-1])))
 
 
 def _take_up_again(store: Store, slot: int, length: int) -> None:
@@ -229,10 +231,7 @@ def _make_live(store: Store, path: str, slot: int, rows: tuple[int, int]) -> Non
     sealed = store.files.map(layout.data_file(path, slot), -1, writable=False)
     entries = index_of(sealed, layout.chunks(path)).copy()
     data = sealed.array(np.uint8, (sealed.size,))
-    shard = LiveShard(store.files, layout, path, slot, rows, create=True)
-    for chunk, (at, size) in enumerate(entries.tolist()):
-        shard.append(chunk, data[at : at + size], np.array([[0, size]], np.int64))
-    shard.close()
+    write_live(store.files, layout, path, slot, rows, [data[at : at + size] for at, size in entries.tolist()])
 
 
 def _copy(store: Store, path: str, slot: int) -> None:
@@ -243,7 +242,9 @@ def _copy(store: Store, path: str, slot: int) -> None:
         store.files.pwrite(fd, old.array(np.uint8, (size,)), 0)
     finally:
         store.files.close(fd)
+    store.files.sync(f"{name}.new.tmp")
     store.files.rename(f"{name}.new.tmp", name)
+    store.files.sync(path)
 
 
 def _writable(store: Store, path: str, slot: int) -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import Layout
-from diskbuffer.store.shard import LiveShard
+from diskbuffer.store.shard import write_live
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
@@ -72,6 +72,7 @@ def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
         store.files.pwrite(fd, np.ascontiguousarray(rows), 0)
     finally:
         store.files.close(fd)
+    store.files.sync(f"{name}.new.tmp")
     store.files.rename(f"{name}.new.tmp", name)
 
 
@@ -80,13 +81,12 @@ def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes) -> None
     layout = store.layout
     chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
     full = _packed_chunks(layout, found, path)
-    shard = LiveShard(store.files, layout, path, found.slot, (found.stream, found.first), create=True)
-    out, entry = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
+    chunks, entry = [], np.zeros((1, 2), np.int64)
     for chunk in range(full):
         raw = np.ascontiguousarray(rows[chunk * chunk_rows : (chunk + 1) * chunk_rows])
-        size = codec.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)
-        shard.append(chunk, out[:size], entry)
-    shard.close()
+        out = np.empty(codec.bound(chunk_bytes), np.uint8)
+        chunks.append(out[: codec.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)])
+    write_live(store.files, layout, path, found.slot, (found.stream, found.first), chunks)
     tail, newest = store.tail(path)[found.stream], found.first + found.length - 1
     for row in range(full * chunk_rows, found.length):
         if found.first + row > newest - layout.tail_rows:

@@ -66,9 +66,9 @@ class SegmentTable:
             mapped = self._files.map(file, size, writable=self._writable)
             parts.append((mapped, mapped.array(dtype, whole)))
 
-    def names(self) -> Iterator[str]:
-        """Yield the files' names, for syncing."""
-        for name, parts in self._parts.items():
+    def names(self, only: str | None = None) -> Iterator[str]:
+        """Yield the names of all files, or of one column's, for syncing."""
+        for name, parts in self._parts.items() if only is None else [(only, self._parts[only])]:
             yield from (_file(name, i, self._entries[name][1]) for i in range(len(parts)))
 
     # Entries

@@ -7,7 +7,7 @@ and after, the file is a valid shard. Sealing writes the same chunks, recompress
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,27 @@ def index_of(shard: Map, chunks: int) -> Int64:
     if shard.size < size:
         raise CorruptionError(f"a shard of {shard.size} bytes is too short for its index of {size}")
     return shard.array(np.uint8, (shard.size,))[shard.size - size :].view(np.int64).reshape(chunks, 2)
+
+
+def write_live(
+    files: Files, layout: Layout, path: str, slot: int, rows: tuple[int, int], chunks: Sequence[npt.NDArray[np.uint8]]
+) -> None:
+    """Put a live shard that has some chunks, as they are encoded, in the place of a slot's file; a crash leaves one of them."""
+    name, temporary = layout.data_file(path, slot), f"{layout.data_file(path, slot)}.new.tmp"
+    index_at, end = layout.live_bytes(path) - layout.index_bytes(path), 0
+    entries = np.full((layout.chunks(path), 2), EMPTY, np.int64)
+    fd = files.create(temporary, layout.live_bytes(path), reserve=False)
+    try:
+        for n, chunk in enumerate(chunks):
+            files.pwrite(fd, chunk, end)
+            entries[n], end = (end, len(chunk)), end + len(chunk)
+        files.pwrite(fd, identity(layout, path, rows), index_at - IDENTITY_BYTES)
+        files.pwrite(fd, entries, index_at)
+    finally:
+        files.close(fd)
+    files.sync(temporary)
+    files.rename(temporary, name)
+    files.sync(path)
 
 
 def identity(layout: Layout, path: str, rows: tuple[int, int], content: int = 0) -> Int64:

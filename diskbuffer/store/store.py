@@ -17,6 +17,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, recovery
 from diskbuffer.store.files import Files, Map
+from diskbuffer.store.layout import SEGMENTS
 from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.maps import Maps, Zeros
 from diskbuffer.store.recovery import Kept
@@ -61,6 +62,7 @@ class Store:
             # Slots that were seen to be sealed, and what vouched for it.
             sealed = np.flatnonzero(self.table.sealed())  # all at once, which takes a hundredth of the time
             self._sealed = dict(zip(sealed.tolist(), self.table.column("sealed")[sealed].tolist(), strict=True))
+            self._disbelieved: set[int] = set()
             self._state: State | None = None
             self._heads_synced = np.full(self.layout.streams, -1, np.int64)
             self.distrusted: Kept | None = None  # for a reader of what a power loss left: what counts of it
@@ -135,6 +137,7 @@ class Store:
             self.maps.take_columns(layout)
         if self.distrusted is not None and State.read(self.files) != self._state:
             self.distrusted, self.maps.lenient = None, False  # a writer has opened it since, and decided
+            self._disbelieved.clear()
             for n in range(self.table.slots):
                 self.maps.retire(n)
         self.maps.forget_zeros()
@@ -171,10 +174,17 @@ class Store:
 
     def is_sealed(self, slot: int) -> bool:
         """Tell whether a slot is sealed, so that its files have checksums."""
-        word = self.table.get("sealed", slot)
+        word = 0 if slot in self._disbelieved else self.table.get("sealed", slot)
         if word and self._sealed.get(slot) != word and self.table.is_sealed(slot):
             self._sealed[slot] = word
         return bool(word) and self._sealed.get(slot) == word
+
+    def disbelieve(self, slot: int) -> None:
+        """Have a slot count as not sealed, as its files are not those that were."""
+        if self.writable:
+            self.table.unseal(slot)
+        else:
+            self._disbelieved.add(slot)
 
     def _check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Refuse a file that is not what the table vouches for. Done when it is mapped; chunks are checked when decoded."""
@@ -226,6 +236,7 @@ class Store:
         slot = self.free[0]  # the one evicted longest ago, which readers elsewhere have forgotten most likely
         for path in self.layout.derived:  # what an eviction could not remove
             self.files.remove(self.layout.data_file(path, slot))
+        self._sync_names_of_derived()  # or a power loss could bring back what is not about these rows
         self.table.allot(slot, stream, first_row)
         return self.free.pop(0)
 
@@ -295,9 +306,18 @@ class Store:
             self.files.sync(self.layout.data_file(path, slot))
         for path in self.layout.packed:
             self.files.sync(directory.tail_file(self.layout, path))
-        for path in self.layout.schema:
+        for path in self.layout.schema.recorded:
             self.files.sync(path)
+        self._sync_names_of_derived()
         self.sync_table(heads)
+
+    def _sync_names_of_derived(self) -> None:
+        """Bring to the disk which files of derived columns there are: of no segment fewer than it has, if it is there itself."""
+        if self.layout.derived:
+            for name in self.table.names(f"{SEGMENTS}/length"):
+                self.files.sync(name)
+        for path in self.layout.derived:
+            self.files.sync(path)
 
     def sync_table(self, heads: Int64) -> None:
         """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
