@@ -94,7 +94,7 @@ class Experience:
         """Return how many rows of a batch have other values than their steps."""
         bad = [np.zeros(0, np.int64)]
         for _, stream, found, expected in self._pairs(batch, stack):
-            differ = (found != expected).reshape(len(found), -1).any(axis=1)
+            differ = (found != expected).any(axis=tuple(range(1, found.ndim)))
             bad.append(np.flatnonzero(batch["steps"].numpy() % self.n_envs == stream)[differ])
         return len(np.unique(np.concatenate(bad)))
 

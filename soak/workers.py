@@ -179,7 +179,7 @@ class Pool:
             worker.close()
 
 
-def scratch_directory() -> tempfile.TemporaryDirectory[str]:
-    """Return a directory in memory, where there is one: thousands of stores are written and thrown away."""
+def scratch_directory(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """Return a directory below `parent`, or in memory, where there is some: thousands of stores are written and thrown away."""
     memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="soak-", dir=memory if memory.is_dir() else None)
+    return tempfile.TemporaryDirectory(prefix="soak-", dir=parent or (memory if memory.is_dir() else None))

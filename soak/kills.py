@@ -1,0 +1,337 @@
+"""Real kills: a writer process gets SIGKILL at random instants, over and over, and nothing that it knew of may be lost.
+
+    python -m soak.kills --count 1000 --seed 0 [--minutes 10] [--workers 2] [--keep DIR] [--directory DIR]
+
+The writer adds, extends, seals, flushes, writes columns, maps, tags, closes and opens again, by turns, in stores whose segments
+are tiny, so that one is sealed or evicted at every moment. Half of the kills come in a call that was drawn before. After each,
+zarr-python and tensorstore read the store as it was left; then it is opened, by us, and compared with what the writer knew of.
+A kill's instant cannot be drawn from a seed: with ``--keep`` a store that is not as it should be is kept as the kill left it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorstore
+import zarr
+
+import diskbuffer as db
+from soak.experience import Array, Experience, heads_of, steps_of
+from soak.table import Row
+from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, written
+
+MODULE = "soak.kills"
+KILLS = 10  # of one store
+NOTES = 12  # broken cases that are told in full
+CHECKED_EVERY = 3  # kills, after which diskbuffer.check looks, too
+KINDS: dict[str, dict[str, Any]] = {
+    "one environment": {"n_envs": 1, "capacity": None, "segment_rows": 64},
+    "four environments": {"n_envs": 4, "capacity": None, "segment_rows": 32},
+    "tiny segments, evicted": {"n_envs": 3, "capacity": 60, "segment_rows": 8},
+    "sealed all the time": {"n_envs": 1, "capacity": 3000, "segment_rows": 16},
+    "larger segments, evicted": {"n_envs": 2, "capacity": 1000, "segment_rows": 64},
+}
+
+
+class WrongError(Exception):
+    """What a kill left is not what was promised."""
+
+    def __init__(self, what: str, lost: int = 0, unopened: bool = False) -> None:
+        super().__init__(what)
+        self.lost, self.unopened = lost, unopened
+
+
+# What was acknowledged
+
+
+class Known:
+    """What writers of one store knew to be on record, the newest of each."""
+
+    def __init__(self, world: Experience) -> None:
+        self._world = world
+        self.heads, self.written, self.mapped, self.tagged = (np.full(world.n_envs, -1, np.int64) for _ in range(4))
+
+    def take(self, account: Account) -> None:
+        """Take what a writer knew when it was killed."""
+        for name in ("heads", "written", "mapped", "tagged"):
+            setattr(self, name, np.maximum(getattr(self, name), getattr(account, name)))
+
+    @property
+    def steps(self) -> int:
+        """How many steps were acknowledged, ever."""
+        return sum(_steps_before(self._world, stream, int(head)) for stream, head in enumerate(self.heads))
+
+
+def _steps_before(world: Experience, stream: int, head: int) -> int:
+    return max(0, head) - max(0, head) // world.rows(stream)
+
+
+# After a kill
+
+
+def judge(path: Path, world: Experience, known: Known, rng: np.random.Generator, full: bool) -> None:
+    """Raise a WrongError where a store is not as promised; it is opened for writing, and closed."""
+    if not (path / "zarr.json").is_file():
+        if known.steps:
+            raise WrongError("there is no store", known.steps, True)
+        return
+    read_with_others(path, rng)
+    if full:
+        _must_be_fine(path, "as the kill left it")
+    with _opened(path, mode="r") as reader:
+        compare(reader, world, known)
+    with _opened(path, mode="a") as buffer:
+        compare(buffer, world, known)
+    if full:
+        _must_be_fine(path, "closed after the kill")
+
+
+def _opened(path: Path, **options: Any) -> db.ReplayBuffer:
+    try:
+        return db.ReplayBuffer(path, threads=1, **options)
+    except Exception as error:
+        raise WrongError(f"cannot be opened with {options}: {error!r}", unopened=True) from error
+
+
+def _must_be_fine(path: Path, when: str) -> None:
+    report = db.check(path, progress=False)
+    if not report.ok:
+        raise WrongError(f"check finds, {when}: {'; '.join(str(problem) for problem in report.problems[:5])}")
+
+
+def read_with_others(path: Path, rng: np.random.Generator) -> None:
+    """Read every array with zarr-python, and three with tensorstore, too."""
+    try:
+        group = zarr.open_group(str(path), mode="r")
+        arrays = {name: node for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)}
+        values = {name: np.asarray(array[...]) for name, array in arrays.items()}
+    except Exception as error:
+        raise WrongError(f"zarr-python cannot read it: {error!r}", unopened=True) from error
+    for name in rng.permutation(sorted(arrays))[:3].tolist():
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path / name)}}
+        try:
+            found = np.asarray(tensorstore.open(spec, read=True).result().read().result())
+        except Exception as error:
+            raise WrongError(f"tensorstore cannot read {name}: {error!r}", unopened=True) from error
+        common = min(len(found), len(values[name]))  # a kill may come between an array's growth and the group's
+        if not np.array_equal(found[:common], values[name][:common]):
+            raise WrongError(f"tensorstore and zarr-python disagree on {name}")
+
+
+def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
+    """Compare what a buffer holds with what was acknowledged."""
+    heads, steps = heads_of(buffer), steps_of(buffer)
+    lost = sum(
+        max(0, _steps_before(world, s, int(a)) - _steps_before(world, s, int(b)))
+        for s, (a, b) in enumerate(zip(known.heads, heads, strict=True))
+    )
+    if lost:
+        raise WrongError(f"acknowledged up to {known.heads.tolist()}, found up to {heads.tolist()}", lost)
+    added = sum(_steps_before(world, stream, int(head)) for stream, head in enumerate(heads))
+    least = added if buffer.capacity is None else min(added, buffer.capacity)
+    if len(steps) < least or len(steps) != len(buffer):
+        raise WrongError(f"{len(steps)} steps of {least} that must be kept", max(0, least - len(steps)))
+    if len(steps) == 0:
+        return
+    batch = buffer.at(steps)
+    for stream in range(world.n_envs):
+        at = steps[steps % world.n_envs == stream] // world.n_envs
+        there = np.arange(at.min(initial=int(heads[stream])), heads[stream])
+        missing = np.setdiff1d(there[~world.is_last(stream, there)], at)
+        if len(missing):
+            raise WrongError(f"stream {stream} has holes, from {missing[0]} on", len(missing))
+    if wrong := world.wrong(batch):
+        raise WrongError(f"{wrong} steps have other contents than they were given", wrong)
+    for name, until in ((WRITTEN, known.written), (MAPPED, known.mapped)):
+        _compare_column(batch, name, until, world)
+    _compare_tags(buffer, batch, known.tagged, world)
+
+
+def _compare_column(batch: dict[str, Any], name: str, until: Array, world: Experience) -> None:
+    steps = batch["steps"].numpy()
+    if name not in batch:
+        if (until > 0).any():
+            raise WrongError(f"column {name!r} is gone")
+        return
+    found, expected = batch[name].numpy(), written(name, steps)
+    due = steps // world.n_envs < until[steps % world.n_envs]
+    bad = (found != expected) & (due | (found != 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise WrongError(f"column {name!r}: step {steps[at]} has {found[at]} for {expected[at]}, and {bad.sum() - 1} more")
+
+
+def _compare_tags(buffer: db.ReplayBuffer, batch: dict[str, Any], tagged: Array, world: Experience) -> None:
+    steps = batch["steps"].numpy()
+    if "tag" not in batch:
+        if (tagged > 0).any():
+            raise WrongError("the tags are gone")
+        return
+    names = np.array(["", *buffer.tags])[batch["tag"].numpy()]
+    for stream in range(world.n_envs):
+        mine = steps % world.n_envs == stream
+        at = steps[mine] // world.n_envs
+        bad = (names[mine] != np.array(tags_of(world, stream, at))) & ((at < tagged[stream]) | (names[mine] != ""))
+        if bad.any():
+            raise WrongError(f"step {at[bad][0]} of stream {stream} has the tag {names[mine][bad][0]!r}")
+
+
+# In a worker
+
+
+class Killer:
+    """Kill writers of one store after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._writers = directory, Writers()
+        shutil.rmtree(directory / "stores", ignore_errors=True)
+        (directory / "stores").mkdir(parents=True)
+
+    def do(self, job: Job) -> Answer:
+        """Make a store, and kill its writers `kills` times; return what came of it."""
+        rng, options = np.random.default_rng([job["seed"], job["store"]]), dict(KINDS[job["kind"]])
+        world, path = Experience(options.pop("n_envs")), self._directory / "stores" / f"store{job['store']}"
+        known, calls, broken = Known(world), collections.Counter[str](), list[str]()
+        left, killed, lost, unopened = path.with_name(f"{path.name}.left"), 0, 0, 0
+        while killed < job["kills"] and not broken:
+            killed += 1
+            try:
+                self._kill(path, world, known, rng, options, calls)
+                shutil.rmtree(left, ignore_errors=True)
+                if path.exists():
+                    shutil.copytree(path, left)
+                judge(path, world, known, rng, killed % CHECKED_EVERY == 0)
+            except Exception as error:  # noqa: BLE001  whatever it is, the promise is broken
+                lost += getattr(error, "lost", 0)
+                unopened += getattr(error, "unopened", False)
+                broken.append(self._tell(job, killed, left, error))
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(left, ignore_errors=True)
+        counts = {"kills": killed, "lost": lost, "unopened": unopened, "acknowledged": known.steps}
+        return {**counts, "in": calls, "broken": broken}
+
+    def _kill(
+        self,
+        path: Path,
+        world: Experience,
+        known: Known,
+        rng: np.random.Generator,
+        options: dict[str, Any],
+        calls: collections.Counter[str],
+    ) -> None:
+        writers = self._writers
+        writers.start(path, world, "everything", seed=int(rng.integers(2**31)), threads=1, **options)
+        what = str(rng.choice(DOING))
+        if what == "opening":
+            time.sleep(rng.uniform(0, 0.03))
+        elif rng.random() < 0.6:
+            writers.wait_for(0)
+            writers.wait_until_doing(what, 0.4)
+            time.sleep(rng.choice([0.0005, 0.003, 0.02]) * rng.random())
+        else:
+            writers.wait_for(0)
+            time.sleep(rng.uniform(0, 0.15))
+        try:
+            writers.kill()
+        finally:
+            assert writers.account is not None
+            known.take(writers.account)
+        calls[DOING[max(0, int(writers.account.last[0]))]] += 1
+
+    def _tell(self, job: Job, number: int, left: Path, error: Exception) -> str:
+        kept = ""
+        if job["keep"] and left.exists():
+            kept = str(Path(job["keep"]) / f"kills-{job['seed']}-{job['store']}-{number}")
+            shutil.copytree(left, kept, dirs_exist_ok=True)
+            (Path(kept) / "_why.txt").write_text("".join(traceback.format_exception(error)))
+        what = str(error) if isinstance(error, WrongError) else "".join(traceback.format_exception(error)[-3:])
+        return f"seed {job['seed']}, store {job['store']} ({job['kind']}), kill {number}: {what} {kept}"
+
+
+# The campaign
+
+
+def jobs(count: int, seed: int, kills: int, keep: str) -> Iterator[Job]:
+    """Yield a job for each store."""
+    kinds = list(KINDS)
+    for store, first in enumerate(range(0, count, kills)):
+        yield {
+            "store": store,
+            "seed": seed,
+            "kind": kinds[store % len(kinds)],
+            "kills": min(kills, count - first),
+            "keep": keep,
+        }
+
+
+def main(
+    scale: float = 1.0,
+    *,
+    seed: int = 0,
+    minutes: float | None = None,
+    workers: int = 2,
+    kills: int = KILLS,
+    keep: str = "",
+    directory: str | None = None,
+) -> Row:
+    """Kill 1,000 writers, times `scale`."""
+    total: collections.Counter[str] = collections.Counter()
+    calls: collections.Counter[str] = collections.Counter()
+    broken: list[str] = []
+    seconds = None if minutes is None else minutes * 60
+    with scratch_directory(directory) as name, Pool(MODULE, Path(name), workers, timeout=300) as pool:
+        for job, answer in pool.do_all(jobs(max(1, round(1000 * scale)), seed, kills, keep), seconds):
+            if "broken" not in answer:
+                broken.append(f"{json.dumps(job)}: {answer}")
+                continue
+            total.update({what: answer[what] for what in ("kills", "lost", "unopened", "acknowledged")})
+            calls.update(answer["in"])
+            broken += answer["broken"]
+    notes = [
+        f"{total['acknowledged']:,} steps acknowledged, {total['lost']:,} lost; {total['unopened']:,} stores not to be opened",
+        "killed in " + ", ".join(f"{what} {n}" for what, n in calls.most_common()),
+    ]
+    return Row("real kills (SIGKILL)", total["kills"], len(broken), [*notes, *broken[:NOTES]])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1000, help="kills")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", default="", help="directory for stores that are broken, as the kill left them")
+    parser.add_argument("--directory", help="where the stores are; in memory, if there is such a place")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        place: Path = given.serve
+
+        def warm() -> None:
+            """Compile what reads."""
+            with scratch_directory() as name:
+                Experience().open(Path(name) / "store", threads=1).close()
+
+        serve(warm, lambda: Killer(place).do)
+    else:
+        print(
+            main(
+                given.count / 1000,
+                seed=given.seed,
+                minutes=given.minutes,
+                workers=given.workers,
+                keep=given.keep,
+                directory=given.directory,
+            )
+        )

@@ -1,0 +1,54 @@
+"""A short run of the campaign of real kills, and that it would see a store that is not as it should be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soak import kills
+from soak.experience import Experience, Feeder
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, and killed with SIGKILL")
+
+
+def test_twenty_kills_lose_nothing() -> None:
+    row = kills.main(0.02, seed=int.from_bytes(os.urandom(3), "little"), kills=4)
+    assert (row.done, row.broken) == (20, 0), str(row)
+
+
+def test_what_is_not_as_acknowledged_is_seen(tmp_path: Path) -> None:
+    world, rng = Experience(2), np.random.default_rng(0)
+    with world.open(tmp_path / "store", threads=1) as buffer:
+        feeder = Feeder(world, buffer)
+        feeder.add(50)
+        known = kills.Known(world)
+        known.heads = feeder.heads.copy()
+        assert known.steps == 100
+    kills.judge(tmp_path / "store", world, known, rng, full=True)
+    known.written[:] = 10
+    with pytest.raises(kills.WrongError, match="'written' is gone"):
+        kills.judge(tmp_path / "store", world, known, rng, full=False)
+    known.written[:] = -1
+    with pytest.raises(kills.WrongError, match="other contents") as caught:
+        kills.judge(tmp_path / "store", _Other(), known, rng, full=False)
+    assert caught.value.lost == 100
+    known.heads += 1
+    with pytest.raises(kills.WrongError, match="acknowledged up to") as caught:
+        kills.judge(tmp_path / "store", world, known, rng, full=False)
+    assert caught.value.lost >= 1
+    shutil.rmtree(tmp_path / "store" / "action")
+    with pytest.raises(kills.WrongError) as caught:
+        kills.judge(tmp_path / "store", world, known, rng, full=False)
+    assert caught.value.unopened
+
+
+class _Other(Experience):
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def actions(self, stream: int, positions: np.ndarray) -> np.ndarray:
+        return super().actions(stream, positions) + 1
