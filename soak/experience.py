@@ -173,8 +173,5 @@ def steps_of(buffer: db.ReplayBuffer) -> Array:
 
 
 def heads_of(buffer: db.ReplayBuffer) -> Array:
-    """Return the position of the newest row of each stream, as its episodes tell; -1 where it is empty."""
-    heads = np.full(buffer.n_envs, -1, np.int64)
-    episodes = buffer.episodes
-    heads[episodes.stream] = episodes.start // buffer.n_envs + episodes.length  # of each stream, its last episode counts
-    return heads
+    """Return the position of the newest row of each environment's stream; -1 where it is empty."""
+    return np.array(buffer._reader.index.heads[: buffer.n_envs])

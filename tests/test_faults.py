@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,33 @@ def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
     for t, (obs, next_obs) in enumerate(pairs):
         assert (batch["obs"][t].numpy() == obs).all(), t
         assert (batch["next_obs"][t].numpy() == next_obs).all(), t
+
+
+def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Files.pwrite
+    for after in range(12):
+        buffer, given = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), frames(0, 80)
+        buffer.extend(obs=given[:16], action=np.zeros(15), reward=np.zeros(15))
+        calls = itertools.count()
+
+        def pwrite(self: Files, fd: int, data: Any, offset: int, after: int = after, calls: Iterator[int] = calls) -> None:
+            if next(calls) >= after:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(self, fd, data, offset)
+
+        monkeypatch.setattr(Files, "pwrite", pwrite)
+        with pytest.raises(OSError, match="No space left"):
+            buffer.extend(obs=given[15:], action=np.zeros(64), reward=np.zeros(64))
+        monkeypatch.undo()
+        done = len(buffer)
+        check(buffer, [given[: done + 1]])
+        buffer.extend(obs=given[done:], action=np.zeros(79 - done), reward=np.zeros(79 - done))
+        check(buffer, [given])
+        buffer.close()
+        with db.ReplayBuffer(tmp_path / f"{after}") as again:
+            check(again, [given])
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])

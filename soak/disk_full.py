@@ -1,0 +1,547 @@
+"""A disk that is full or fails: an error is raised, what was acknowledged stays and is read, writing goes on once there is room.
+
+    python -m soak.disk_full --count 3000 --rooms 600 --seed 0 [--minutes 10] [--workers 2]
+
+Two campaigns. In the first, one operation of `Files` after the other fails in a run that makes every call that writes: once, or
+until "there is room again", with ENOSPC, EIO or EDQUOT; of a write that fails, half may have been done. In the second, a real
+file system of 16 MB (ext4 on a loop device, else tmpfs) is filled up by a ballast file, which leaves some blocks more each time,
+so that it becomes full at each of the writes of a run. Both in processes that may crash: SIGBUS would be counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+from soak.experience import Array, Experience, Feeder, heads_of, steps_of
+from soak.table import Row
+from soak.workers import Answer, Job, Pool, scratch_directory, serve
+from soak.writers import MAPPED, WRITTEN, written
+
+MODULE = "soak.disk_full"
+METHODS = ("create", "pwrite", "sync", "rename", "make_directory")
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "one environment": {"n_envs": 1, "capacity": None, "segment_rows": 16},
+    "two environments, evicted": {"n_envs": 2, "capacity": 60, "segment_rows": 8},
+}
+WAYS = tuple((code, until) for until in ("once", "room") for code in ("ENOSPC", "EIO", "EDQUOT"))
+IMAGE_BYTES = 16 * 1024**2
+BLOCK = 4096
+LEAST_ROOM = 150  # blocks: less than what an empty store takes
+NOTES = 12
+RIGHT = (OSError, db.DiskBufferError)
+
+
+class WrongError(Exception):
+    """The promise is broken."""
+
+
+class Noise(Experience):
+    """Experience whose frames cannot be compressed."""
+
+    _noise = np.random.default_rng(7).integers(1, 256, 2**20, dtype=np.uint8)
+
+    def frames(self, stream: int, positions: Array) -> Array:
+        """Frames of noise behind their first eight bytes, which hold the position."""
+        places, size = np.asarray(positions, np.int64), int(np.prod(self.shape))
+        starts = (places * 7919 + stream * 104729) % (len(self._noise) - size)
+        flat = self._noise[starts[:, None] + np.arange(size)]
+        flat[:, :8] = (places + 1).astype("<i8").view(np.uint8).reshape(-1, 8)
+        return np.asarray(flat.reshape(len(places), *self.shape))
+
+
+# A run that makes every call, and makes it again where it failed
+
+
+class Run:
+    """Make calls that write; where one fails, see that everything is there, make room, and make the call again."""
+
+    def __init__(
+        self, path: Path, world: Experience, capacity: int | None, make_room: Callable[[], None], **options: Any
+    ) -> None:
+        self._path, self._world, self._capacity, self._make_room, self._options = path, world, capacity, make_room, options
+        self.failed: list[str] = []  # calls that raised, as they should
+        self.acknowledged: Array = np.full(world.n_envs, -1, np.int64)
+        self.written_until: Array = np.zeros(world.n_envs, np.int64)
+        self.buffer: db.ReplayBuffer
+        self.feeder: Feeder
+
+    def try_(self, name: str, call: Callable[[], None], before_room: Callable[[], None] | None = None) -> None:
+        """Make a call; if it raises, look, make the call again while it is as it is, look, make room, and make it again."""
+        for attempt in ("first", "second", "with room"):
+            if attempt == "with room":
+                self._make_room()
+            try:
+                call()
+            except RIGHT as error:
+                if attempt == "with room":
+                    raise WrongError(f"{name}: fails though there is room: {error!r}") from error
+                if isinstance(error, db.InputError | db.CorruptionError | db.ClosedError | db.LockedError):
+                    raise WrongError(f"{name}: {error!r}") from error
+                self.failed.append(f"{name}: {error!r}")
+                if before_room is not None:
+                    before_room()
+                continue
+            self.acknowledge()
+            return
+
+    def acknowledge(self) -> None:
+        """Take for granted from now on what the buffer holds."""
+        if hasattr(self, "feeder"):
+            self.acknowledged = np.maximum(self.acknowledged, self.feeder.heads)
+
+    def open(self) -> None:
+        """Open the store, or create it."""
+
+        def call() -> None:
+            self.buffer = self._world.open(self._path, self._capacity, threads=1, **self._options)
+
+        self.try_("open", call)
+        self.feeder = Feeder(self._world, self.buffer)
+        self.look()
+
+    def add(self, times: int) -> None:
+        """Add steps, one call each."""
+        for _ in range(times):
+            self.try_("add", self.feeder.add, self._nothing_was_added)
+
+    def _nothing_was_added(self) -> None:
+        heads = heads_of(self.buffer)
+        if (heads != self.feeder.heads).any():
+            raise WrongError(f"add failed, and the heads went from {self.feeder.heads.tolist()} to {heads.tolist()}")
+        self.look()
+
+    def extend(self, stream: int, steps: int) -> None:
+        """Extend a stream; what a call that fails leaves to do is done by the next."""
+        target = len(self._steps_until(stream, int(self.feeder.heads[stream]))) + steps
+
+        def call() -> None:
+            left = target - len(self._steps_until(stream, int(self.feeder.heads[stream])))
+            if left:
+                self.feeder.extend(stream, left)
+
+        def resume() -> None:
+            heads = heads_of(self.buffer)
+            if (heads < self.feeder.heads).any():
+                raise WrongError(f"extend failed, and the heads went from {self.feeder.heads.tolist()} to {heads.tolist()}")
+            self.feeder.heads = heads
+            self.look()
+
+        self.try_("extend", call, resume)
+
+    def _steps_until(self, stream: int, head: int) -> Array:
+        at = np.arange(max(0, head))
+        return at[~self._world.is_last(stream, at)]
+
+    def write(self) -> None:
+        """Write a column's values of all steps."""
+        steps = steps_of(self.buffer)
+        self.try_("write", lambda: self._wrote(self.buffer.write(WRITTEN, steps, written(WRITTEN, steps))), self.look)
+        self.written_until = self.feeder.heads.copy()
+
+    def _wrote(self, steps: int) -> None:
+        if steps != len(self.buffer):
+            raise WrongError(f"write told of {steps} steps of {len(self.buffer)}")
+
+    def map(self) -> None:
+        """Have a function of every step be a column."""
+
+        def call() -> None:
+            self.buffer.map(lambda b: written(MAPPED, b["steps"].numpy()), 32, MAPPED, resume=True, progress=False, threads=1)
+
+        self.try_("map", call, self.look)
+        batch = self.buffer.at(steps_of(self.buffer))
+        if (batch[MAPPED].numpy() != written(MAPPED, batch["steps"].numpy())).any():
+            raise WrongError("map returned, and its column has other values")
+
+    def tag(self, tag: str) -> None:
+        """Tag all episodes that are over."""
+        episodes = self.buffer.episodes
+        over = episodes[episodes.ending != "running"]
+        if len(over):
+            self.try_("tag", lambda: self._tagged(self.buffer.tag(tag, over.start), len(over)), self.look)
+            tags = self.buffer.episodes[episodes.ending != "running"].tag
+            if (np.asarray(tags) != tag).any():
+                raise WrongError(f"tagged {tag!r}, found {set(np.asarray(tags).tolist())}")
+
+    def _tagged(self, found: int, expected: int) -> None:
+        if found != expected:
+            raise WrongError(f"tag told of {found} episodes of {expected}")
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        self.try_("flush", lambda: self.buffer.flush(), self.look)
+
+    def seal(self) -> None:
+        """Wait until all is sealed, or was tried to be."""
+        self.try_("seal", lambda: self.buffer.seal(), self.look)
+
+    def close(self) -> None:
+        """Close it; one that fails has let go of the store all the same."""
+        self.try_("close", lambda: self.buffer.close())
+
+    def look(self) -> None:
+        """Compare everything that can be read, and see that what was acknowledged is there."""
+        heads = heads_of(self.buffer)
+        if (heads < self.acknowledged).any():
+            raise WrongError(f"acknowledged up to {self.acknowledged.tolist()}, found up to {heads.tolist()}")
+        steps = steps_of(self.buffer)
+        added = sum(len(self._steps_until(s, int(head))) for s, head in enumerate(heads))
+        least = added if self._capacity is None else min(added, self._capacity)
+        if len(steps) < least:
+            raise WrongError(f"{len(steps)} steps of {least} that must be kept")
+        if not len(steps):
+            return
+        batch = self.buffer.at(steps)
+        if wrong := self._world.wrong(batch) + self._world.wrong(self.buffer.sample(32)):
+            raise WrongError(f"{wrong} steps have other contents than they were given")
+        for name in (WRITTEN, MAPPED):
+            if name in batch:
+                found, expected = batch[name].numpy(), written(name, steps)
+                due = steps // self._world.n_envs < self.written_until[steps % self._world.n_envs]
+                bad = (found != expected) & ((due & (name == WRITTEN)) | (found != 0))
+                if bad.any():
+                    raise WrongError(f"column {name!r}: {bad.sum()} wrong values")
+
+    def finish(self) -> None:
+        """Close the store, open it again, and find everything right and sealed."""
+        self.close()
+        self._make_room()
+        self.open()
+        self.add(5)
+        self.buffer.seal()
+        stats = self.buffer.stats()
+        if stats["seal_error"] or stats["unsealed"]:
+            raise WrongError(f"opened again, {stats['unsealed']} segments cannot be sealed: {stats['seal_error']}")
+        self.look()
+        self.close()
+        if strays := [p.name for p in self._path.parent.iterdir() if p.name.startswith(f".{self._path.name}.")]:
+            raise WrongError(f"left behind: {strays}")
+        if strays := [p.name for p in self._path.rglob("*.tmp")]:
+            raise WrongError(f"left behind in the store: {strays}")
+        report = db.check(self._path, progress=False)
+        if not report.ok:
+            raise WrongError(f"check finds: {'; '.join(str(problem) for problem in report.problems[:5])}")
+
+
+def script(run: Run) -> None:
+    """Make every call, some of them twice."""
+    last = run._world.n_envs - 1
+    run.open()
+    run.add(21)
+    run.extend(last, 45)
+    run.write()
+    run.tag("first")
+    run.flush()
+    run.add(30)
+    run.map()
+    run.seal()
+    run.extend(0, 20)
+    run.close()
+    run.open()
+    run.add(25)
+    run.tag("second")
+    run.write()
+    run.extend(last, 30)
+    run.flush()
+    run.finish()
+
+
+# Errors through the seam
+
+
+class Faults:
+    """Have one operation of `Files` fail, the `nth` of all, or that one and all that follow, until there is room."""
+
+    def __init__(self, nth: int, code: str, until: str) -> None:
+        self._nth, self._error, self._until, self._lock = nth, getattr(errno, code), until, threading.Lock()
+        self.operations, self.failed = 0, list[str]()
+        self.room = False
+        self._real = {name: getattr(Files, name) for name in METHODS}
+
+    def make_room(self) -> None:
+        """Let everything succeed from now on."""
+        self.room = True
+
+    def _fails(self, name: str, args: tuple[Any, ...]) -> bool:
+        with self._lock:
+            self.operations += 1
+            fails = not self.room and (self.operations == self._nth or (self._until == "room" and self.operations > self._nth))
+            if fails:
+                self.failed.append(f"{name} {args[0] if isinstance(args[0], str) else ''}".strip())
+            return fails
+
+    def _wrap(self, name: str) -> Callable[..., Any]:
+        real = self._real[name]
+
+        def operation(files: Files, *args: Any, **kwargs: Any) -> Any:
+            if self._fails(name, args):
+                if name == "pwrite" and self._until == "room":  # half of it was done
+                    data = memoryview(args[1]).cast("B")
+                    real(files, args[0], data[: len(data) // 2], args[2])
+                raise OSError(self._error, os.strerror(self._error))
+            return real(files, *args, **kwargs)
+
+        return operation
+
+    def __enter__(self) -> Faults:
+        for name in METHODS:
+            setattr(Files, name, self._wrap(name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, real in self._real.items():
+            setattr(Files, name, real)
+
+
+def inject(directory: Path, job: Job) -> Answer:
+    """Make a run in which an operation fails."""
+    options = dict(SCENARIOS[job["scenario"]])
+    with Faults(job["nth"], job["code"], job["until"]) as faults:
+        run = Run(
+            directory / "store", Experience(options.pop("n_envs"), 12), options.pop("capacity"), faults.make_room, **options
+        )
+        answer = _told(run, lambda: script(run))
+    return {**answer, "operations": faults.operations, "operation": (faults.failed or [""])[0]}
+
+
+def _told(run: Run, call: Callable[[], None]) -> Answer:
+    try:
+        call()
+        return {"wrong": "", "failed": run.failed}
+    except WrongError as error:
+        cause = "".join(traceback.format_exception(error.__cause__)[-4:]) if error.__cause__ else ""
+        return {"wrong": f"{error} {cause}", "failed": run.failed}
+    except BaseException as error:  # noqa: BLE001  whatever it is, the promise is broken
+        return {"wrong": "".join(traceback.format_exception(error)[-6:]), "failed": run.failed}
+    finally:
+        if hasattr(run, "buffer"):
+            with contextlib.suppress(*RIGHT):
+                run.buffer.close()
+
+
+# A real file system
+
+
+class SmallDisk:
+    """A file system of 16 MB, mounted for this process and its children alone, and gone with them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.root = directory / "disk"
+        self.kind, self.why = "", ""
+
+    def mount(self) -> str:
+        """Mount it; return why that cannot be, or nothing."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        clone_newns = 0x20000
+        if not hasattr(os, "geteuid") or os.geteuid() != 0:
+            return "mounting needs root"
+        if ctypes.CDLL(None, use_errno=True).unshare(clone_newns) != 0:
+            return f"no mount namespace: {os.strerror(ctypes.get_errno())}"
+        image = self._directory / "image"
+        with image.open("wb") as file:
+            file.truncate(IMAGE_BYTES)
+        root, small = str(self.root), str(image)
+        commands = {
+            "ext4": (["mkfs.ext4", "-q", "-m", "0", "-b", str(BLOCK), small], ["mount", "-o", "loop", small, root]),
+            "tmpfs": (["mount", "-t", "tmpfs", "-o", f"size={IMAGE_BYTES}", "tmpfs", root],),
+        }
+        why = _sh(["mount", "--make-rprivate", "/"])
+        for kind, steps in commands.items():
+            if not why:
+                errors = [error for command in steps if (error := _sh(command))]
+                if not errors:
+                    self.kind = kind
+                    return ""
+                told = errors[0]
+        return why or told
+
+    @property
+    def ballast(self) -> Path:
+        """A file that takes up room."""
+        return self.root / "ballast"
+
+    def empty(self) -> None:
+        """Remove everything."""
+        for entry in self.root.iterdir():
+            if entry.is_dir() and entry.name != "lost+found":
+                shutil.rmtree(entry)
+            elif entry.is_file():
+                entry.unlink()
+        self._sync()
+
+    def leave(self, blocks: int) -> None:
+        """Fill it up, but for so many blocks."""
+        found = os.statvfs(self.root)
+        size = (found.f_bavail - blocks) * found.f_frsize
+        with self.ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+        self._sync()
+
+    def make_room(self) -> None:
+        """Take the ballast away."""
+        self.ballast.unlink(missing_ok=True)
+        self._sync()
+
+    def _sync(self) -> None:
+        fd = os.open(self.root, os.O_RDONLY)
+        ctypes.CDLL(None).syncfs(fd)
+        os.close(fd)
+
+
+def _sh(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except OSError as error:
+        return f"{command[0]}: {error}"
+    return "" if done.returncode == 0 else f"{' '.join(command)}: {done.stderr.strip()}"
+
+
+def fill(disk: SmallDisk, job: Job) -> Answer:
+    """Write to a disk that has `blocks` blocks left until it is full and a call has raised; go on when there is room."""
+    disk.empty()
+    disk.leave(job["blocks"])
+    options = dict(SCENARIOS[job["scenario"]])
+    options.pop("capacity")  # or it would never be full
+    run = Run(disk.root / "store", Noise(options.pop("n_envs"), 12), None, disk.make_room, **options)
+    rng = np.random.default_rng([job["seed"], job["blocks"]])
+
+    def calls() -> None:
+        run.open()
+        for _ in range(10_000):
+            if run.failed:
+                break
+            what = rng.random()
+            if what < 0.75 or not len(run.buffer):
+                run.add(5)
+            elif what < 0.9:
+                run.extend(0, int(rng.integers(1, 40)))
+            elif what < 0.95:
+                run.write()
+            else:
+                run.tag("tag")
+                run.map()
+                run.flush()
+        run.look()
+        run.add(20)
+        run.write()
+        run.seal()
+        run.extend(0, 60)
+        run.flush()
+        run.finish()
+
+    return _told(run, calls)
+
+
+# The campaigns
+
+
+def operations(pool: Pool, scenario: str) -> int:
+    """Count the operations of a run in which none fails."""
+    answer = pool.do({"what": "inject", "scenario": scenario, "nth": 0, "code": "EIO", "until": "once"})
+    if answer.get("wrong", "died"):
+        raise RuntimeError(f"a run without errors fails: {answer}")
+    return int(answer["operations"])
+
+
+def injections(pool: Pool, count: int, seed: int) -> Iterator[Job]:
+    """Yield `count` of all errors that can be injected, or all of them."""
+    every = [
+        {"what": "inject", "scenario": scenario, "nth": nth, "code": code, "until": until}
+        for scenario in SCENARIOS
+        for nth in range(1, operations(pool, scenario) + 1)
+        for code, until in WAYS
+    ]
+    order = np.random.default_rng(seed).permutation(len(every))[:count]
+    yield from (every[n] for n in sorted(order.tolist()))
+
+
+def rooms(count: int, seed: int) -> Iterator[Job]:
+    """Yield runs on a disk that is full after some blocks more each time."""
+    scenarios = list(SCENARIOS)
+    for n in range(count):
+        yield {"what": "fill", "scenario": scenarios[n % 2], "blocks": LEAST_ROOM + n, "seed": seed}
+
+
+def campaign(what: str, pool: Pool, cases: Iterator[Job], seconds: float | None) -> Row:
+    """Do jobs, and count what went wrong."""
+    done, raised, broken = 0, collections.Counter[str](), list[str]()
+    for job, answer in pool.do_all(cases, seconds):
+        done += 1
+        raised.update({call.split(":")[0] for call in answer.get("failed", [])} or {"no call"})
+        if answer.get("wrong", "died"):
+            broken.append(f"{job}: {answer.get('operation', '')} {answer.get('wrong', answer)} after {answer.get('failed')}")
+    notes = ["raised by " + ", ".join(f"{name} {n}" for name, n in raised.most_common())]
+    return Row(what, done, len(broken), [*notes, *broken[:NOTES]])
+
+
+def main(
+    scale: float = 1.0,
+    *,
+    seed: int = 0,
+    count: int = 3000,
+    room: int = 600,
+    minutes: float | None = None,
+    workers: int = 2,
+) -> Iterator[Row]:
+    """Run both campaigns, their counts times `scale`."""
+    seconds = None if minutes is None else minutes * 30
+    with scratch_directory() as name, Pool(MODULE, Path(name), workers, timeout=60) as pool:
+        cases = injections(pool, round(count * scale), seed)
+        yield campaign("operations that fail", pool, cases, seconds)
+        kind = pool.do({"what": "mount"})
+        if kind.get("why", kind):
+            yield Row(f"a small disk: skipped, {kind}", 0, 0)
+        else:
+            yield campaign(f"a small disk that is full ({kind['kind']})", pool, rooms(round(room * scale), seed), seconds)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=3000, help="operations that fail")
+    parser.add_argument("--rooms", type=int, default=600, help="how many sizes of a small disk")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        place: Path = given.serve
+        small = SmallDisk(place)
+
+        def warm() -> None:
+            """Compile everything, and mount the disk."""
+            small.why = small.mount()
+            with scratch_directory() as name:
+                inject(Path(name), {"scenario": "two environments, evicted", "nth": 0, "code": "EIO", "until": "once"})
+
+        def do(job: Job) -> Answer:
+            """Do a job."""
+            if job["what"] == "mount":
+                return {"why": small.why, "kind": small.kind}
+            if job["what"] == "fill":
+                return fill(small, job)
+            shutil.rmtree(place / "run", ignore_errors=True)
+            (place / "run").mkdir()
+            return inject(place / "run", job)
+
+        serve(warm, lambda: do)
+    else:
+        for row in main(seed=given.seed, count=given.count, room=given.rooms, minutes=given.minutes, workers=given.workers):
+            print(row, flush=True)
