@@ -15,6 +15,7 @@ import collections
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import shutil
 import subprocess
@@ -378,7 +379,8 @@ class SmallDisk:
         return self.root / "ballast"
 
     def empty(self) -> None:
-        """Remove everything."""
+        """Remove everything, also what is still mapped by a buffer that nobody has any longer."""
+        gc.collect()
         for entry in self.root.iterdir():
             if entry.is_dir() and entry.name != "lost+found":
                 shutil.rmtree(entry)
