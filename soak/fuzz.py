@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from soak import decoder
+from soak import decoder, vouching
 from soak.damage import check
 from soak.specimens import KINDS, make
 from soak.table import Row
@@ -110,12 +110,10 @@ def mutate(root: Path, rng: random.Random) -> list[str]:
         change = rng.choice(_CHANGES)
         with contextlib.suppress(Exception):  # an earlier one may have left nothing to change
             done.append(f"{change.__name__.strip('_')}: {change(root, rng)}")
-    vouch(root)
+    if rng.random() < 0.85:
+        vouching.vouch(root)
+        done.append("vouched for")
     return done
-
-
-def vouch(root: Path) -> None:
-    """Make checksums right that tell of damage, as a stranger would: today the chunks' only, which `_chunk` does itself."""
 
 
 def _described(root: Path) -> dict[str, Any]:
@@ -275,6 +273,20 @@ def _first_rows(root: Path, rng: random.Random) -> str:
         numbers[_slots(root)] = np.minimum(numbers[_slots(root)], 2**20) + shift
         _replace(file, numbers.tobytes())
     return f"moved by {shift}"
+
+
+def _state(root: Path, rng: random.Random) -> str:
+    """Tell of another end of the last writer: of a kill, a power loss, a close; and of other rows that were synced."""
+    name = root / "_segments/length/state.json"
+    found = json.loads(name.read_bytes())
+    found["boot"] = rng.choice((found["boot"], "another", "", "x" * 10_000))
+    found["clean"] = rng.choice((found["clean"], True, False))
+    if rng.random() < 0.5:
+        found["synced"] = rng.choice(([n * 2 for n in found["synced"]], [rng.choice(NUMBERS) for _ in found["synced"]]))
+    if rng.random() < 0.2:
+        mutate_json(found, rng)
+    _write_json(name, found)
+    return reprlib.repr(found)
 
 
 def _shards(root: Path) -> list[Path]:
@@ -456,7 +468,7 @@ _CHANGES: tuple[Callable[[Path, random.Random], str], ...] = (
     _index,
     _index,
 )
-_CHANGES += (_chunk, _chunk, _data, _data, _file, _stray, _tags)
+_CHANGES += (_chunk, _chunk, _data, _data, _file, _state, _state, _stray, _tags)
 
 
 def _replace(path: Path, data: bytes) -> None:
