@@ -4,7 +4,7 @@
 
 Single bits are flipped one at a time in copies of small stores of every kind (`soak.specimens`): a file is drawn first, then a
 byte of it, by turns among all and among those near others that are not zero, as most of the segment table is unused. After
-each, the store is opened and read whole, in a process that may crash.
+each, the store is checked, opened and read whole, in a process that may crash; a part of them is repaired, too, and read again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
+from soak.repairs import Expected, repair
 from soak.specimens import KINDS, Seen, expected, make, observe
 from soak.table import Row
+from soak.usage import Bools, used_bytes
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
 
 MODULE = "soak.damage"
@@ -34,12 +36,16 @@ BROKEN = {
     "crash": "the process crashed",
     "hang": "the process hung",
     "untyped": "an error that is no DiskBufferError",
+    "changed": "changed by a check that was not to repair",
+    "repair": "not repaired as it should be",
+    "unnoticed": "harmless so far, but not noticed",
 }
 FINE = {
     "detected": "detected at opening or reading",
     "checked": "harmless so far, found by check",
-    "unnoticed": "harmless, not noticed",
+    "unused": "of bytes that are not in use, not noticed",
 }
+_REPAIRED = 0.3  # of all cases
 _MODES_OF_OPENING = ("r", "r", "r", "a")
 NOTES = 12  # broken cases that are told in full
 
@@ -54,6 +60,8 @@ class Bench:
         self._pristine, self._copies = directory.parent / "pristine", directory / "copies"
         shutil.rmtree(self._copies, ignore_errors=True)  # the one before may have died
         self._expected: dict[str, tuple[Seen, Any]] = {}
+        self._used: dict[str, dict[str, Bools]] = {}
+        self._whole: dict[str, Expected] = {}
 
     def do(self, job: Job) -> Answer:
         """Do one job: make a specimen, or damage one, read it, and mend it again."""
@@ -62,12 +70,12 @@ class Bench:
             make(self._pristine / "twins" / job["kind"], job["kind"], job["seed"] + 1)
             return {"made": True}
         root, mode = self._copies / job["kind"], job["mode"]
-        told, steps = self._what_is_expected(job["kind"])
+        self._what_is_expected(job["kind"])
         if not root.exists():
             self._copy(job["kind"])
         damage(job, root, self._pristine)
         try:
-            answer = read(root, mode, KINDS[job["kind"]].streams, told, steps)
+            answer = self._judged(job, root)
         finally:
             if mode == "a":
                 self._copy(job["kind"])
@@ -76,16 +84,46 @@ class Bench:
                     shutil.copy(self._pristine / job["kind"] / name, root / name)
         return answer
 
+    def _judged(self, job: Job, root: Path) -> Answer:
+        kind = job["kind"]
+        before, problems = contents(root), check(root)
+        if contents(root) != before:
+            return {"class": "changed", "error": "files are not as they were before"}
+        wrong = None
+        if job["repair"]:
+            copied = root.with_name("repaired")
+            shutil.rmtree(copied, ignore_errors=True)
+            shutil.copytree(root, copied)
+            wrong = repair(copied, KINDS[kind], self._whole[kind], job)
+        answer = read(root, job["mode"], KINDS[kind].streams, *self._expected[kind], problems)
+        if answer["class"] == "unnoticed" and not self._is_used(job, before):
+            answer["class"] = "unused"
+        if wrong is not None and answer["class"] not in BROKEN:
+            answer["class"], answer["error"] = "repair", wrong
+        return answer
+
+    def _is_used(self, job: Job, found: dict[str, bytes]) -> bool:
+        """Tell whether bytes that are in use are other ones now."""
+        for name in filter(None, (job["file"], job.get("other"))):
+            was, used = (self._pristine / job["kind"] / name).read_bytes(), self._used[job["kind"]][name]
+            now = found.get(name, b"")
+            if len(was) != len(now):
+                return bool(used.any())
+            if used[np.frombuffer(was, np.uint8) != np.frombuffer(now, np.uint8)].any():
+                return True
+        return False
+
     def _copy(self, kind: str) -> None:
         shutil.rmtree(self._copies / kind, ignore_errors=True)
         shutil.copytree(self._pristine / kind, self._copies / kind)
 
-    def _what_is_expected(self, kind: str) -> tuple[Seen, Any]:
+    def _what_is_expected(self, kind: str) -> None:
         if kind not in self._expected:
             self._copy(kind)
+            self._used[kind] = used_bytes(self._copies / kind, closed=not KINDS[kind].killed)
             self._expected[kind] = expected(self._copies / kind, KINDS[kind].streams)
+            self._whole[kind] = Expected.of(self._copies / kind, self._expected[kind][1])
             self._copy(kind)  # which was opened for writing
-        return self._expected[kind]
 
 
 def damage(job: Job, root: Path, pristine: Path) -> None:
@@ -115,15 +153,20 @@ def _replace(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def read(root: Path, mode: str, streams: int, told: Seen, steps: Any) -> Answer:
-    """Read a damaged store whole, and judge what it tells."""
+def contents(root: Path) -> dict[str, bytes]:
+    """Return what is in all files; what belongs to the lock is left out."""
+    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {name: data for name, data in found.items() if "writer." not in name}
+
+
+def read(root: Path, mode: str, streams: int, told: Seen, steps: Any, problems: list[str] | None) -> Answer:
+    """Read a damaged store whole, and judge what it tells; `problems` are those that a check found."""
     try:
         seen = observe(root, mode, streams, steps)
         found = judge(seen, told)
         if mode == "a" and found["class"] not in BROKEN:  # what was closed may not look undamaged now
             again = judge(observe(root, "r", streams, steps), told)
             found = again if again["class"] in BROKEN or found["class"] == "unnoticed" else found
-        problems = check(root)
     except Exception as error:  # noqa: BLE001  which is what is looked for
         where = traceback.extract_tb(error.__traceback__)[-1]
         return {"class": "untyped", "error": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"}
@@ -172,7 +215,10 @@ def flips(count: int, rng: np.random.Generator, files: dict[str, dict[str, bytes
         name = str(rng.choice(list(files[kind])))
         at = _place(rng, files[kind][name], likely=bool(rng.integers(2)))
         mode = _MODES_OF_OPENING[rng.integers(len(_MODES_OF_OPENING))]
-        yield {"what": "flip", "kind": kind, "file": name, "at": at, "bit": int(rng.integers(8)), "mode": mode}
+        yield {
+            **{"what": "flip", "kind": kind, "file": name, "at": at, "bit": int(rng.integers(8))},
+            **{"mode": mode, "repair": bool(rng.random() < _REPAIRED)},
+        }
 
 
 def _place(rng: np.random.Generator, data: bytes, likely: bool) -> int:
@@ -197,8 +243,8 @@ def whole_files(rng: np.random.Generator, files: dict[str, dict[str, bytes]]) ->
             others = [other for other in found if other > name and len(found[other]) == len(data) and found[other] != data]
             others += [str(other) for other in rng.choice(list(found), 2) if len(found[str(other)]) != len(data)]
             ways += [{"what": "swap", "other": other} for other in others]
-            jobs += [{"kind": kind, "file": name, "mode": "r", **way} for way in ways]
-            jobs += [{"kind": kind, "file": name, "mode": "a", **ways[rng.integers(len(ways))]}]
+            jobs += [{"kind": kind, "file": name, "mode": "r", "repair": bool(rng.random() < _REPAIRED), **way} for way in ways]
+            jobs += [{"kind": kind, "file": name, "mode": "a", "repair": False, **ways[rng.integers(len(ways))]}]
     return [jobs[n] for n in rng.permutation(len(jobs))]
 
 
@@ -244,7 +290,7 @@ def _row(what: str, seed: int, cases: list[tuple[Job, Answer]]) -> Row:
     row.notes.append(f"{missed:,} were detected, but not by check")
     row.notes += _by_file(cases)
     for job, answer in broken[:NOTES]:
-        row.notes.append(f"seed {seed}: {answer['class']}: {job} -> {answer['error'][:300]}")
+        row.notes.append(f"seed {seed}: {answer['class']}: {job} -> {answer.get('error', '')[:300]}")
     return row
 
 
@@ -253,7 +299,7 @@ def _by_file(cases: list[tuple[Job, Answer]]) -> list[str]:
     found = collections.Counter(
         (answer["class"], job["what"], "*/zarr.json" if "/zarr" in job["file"] else family(job["file"]))
         for job, answer in cases
-        if answer["class"] in BROKEN or answer["class"] == "unnoticed"
+        if answer["class"] in BROKEN
     )
     return [f"{n:,} times {what} of {name}: {came}" for (came, what, name), n in sorted(found.items())]
 

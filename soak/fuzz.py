@@ -298,7 +298,7 @@ def _index(root: Path, rng: random.Random) -> str:
     shard, chunks = _a_shard(root, rng)
     data = bytearray(shard.read_bytes())
     for _ in range(rng.choice((1, 2, 8))):
-        at = len(data) - 16 * chunks + 8 * rng.randrange(2 * chunks)
+        at = len(data) - 16 * chunks + 8 * rng.randrange(int(2 * chunks))
         near = (len(data), len(data) - 16 * chunks, len(data) - 16 * chunks - 1, 2**64 - len(data), 2**63 - len(data))
         value = rng.choice((*NUMBERS, *near, rng.randrange(len(data)), int.from_bytes(data[at : at + 8], "little") + 1))
         data[at : at + 8] = (value % 2**64).to_bytes(8, "little")
@@ -319,7 +319,7 @@ def _chunk(root: Path, rng: random.Random) -> str:
     """Put a hostile chunk where one is, its checksum right; the index is told of its size."""
     shard, chunks = _a_shard(root, rng)
     data = bytearray(shard.read_bytes())
-    entry = len(data) - 16 * chunks + 16 * rng.randrange(chunks)
+    entry = len(data) - 16 * chunks + 16 * rng.randrange(int(chunks))
     at, size = (int.from_bytes(data[entry + n : entry + n + 8], "little") for n in (0, 8))
     if at + size > len(data):
         return "nothing"
@@ -505,7 +505,9 @@ class Watch:
         self.root = None  # what is done here is not watched
         try:
             if event == "open" and not isinstance(args[0], int):
-                path = os.path.realpath(os.fsdecode(args[0]))
+                path = os.fsdecode(args[0])
+                followed = not args[2] & os.O_NOFOLLOW  # or a link at its end is refused
+                path = os.path.realpath(path) if followed else os.path.join(os.path.realpath(os.path.dirname(path)), "*")
                 if not (path + os.sep).startswith((root, *self._own)):
                     self.seen.append(("outside", path))
             elif event in ("pickle.find_class", "marshal.loads", "os.system", "os.exec", "subprocess.Popen", "code.__new__"):

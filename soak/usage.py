@@ -1,0 +1,84 @@
+"""Which bytes of a store mean anything: a check must notice when one of these changes, and of others it cannot.
+
+Unused are entries of the segment table for slots that are free, rows behind a segment's last, holes of live shards, and rows of
+the tail that are packed already.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store import directory
+from diskbuffer.store.checksums import STEP, covered
+from diskbuffer.store.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
+from diskbuffer.store.segments import NEVER
+from diskbuffer.store.shard import EMPTY, index_of
+from diskbuffer.store.store import Store
+
+Bools = npt.NDArray[np.bool_]
+
+
+def used_bytes(root: Path, *, closed: bool) -> dict[str, Bools]:
+    """Return, of each file of an undamaged store, which of its bytes are in use; `closed` tells that it was not killed."""
+    store = Store(root, writable=False, recover=False)
+    files = [path for path in root.rglob("*") if path.is_file()]
+    used = {str(path.relative_to(root)): np.full(path.stat().st_size, path.suffix == ".json") for path in files}
+    slots = [slots.tolist() for slots in store.table.by_stream()]
+    for slot in range(store.table.slots):
+        _mark_entry(store, used, slot)
+    for stream in slots:
+        for slot in stream:
+            _mark_flat(store, used, slot, settled=closed or slot != stream[-1])
+            for path in store.layout.packed:
+                _mark_shard(store, used, path, slot)
+    return used
+
+
+def _mark_entry(store: Store, used: dict[str, Bools], slot: int) -> None:
+    table, there = store.table, store.table.length(slot) > 0
+    words = {"length": True, "stream": there, "first_row": there}
+    words |= dict.fromkeys(("before", "left", "sealed"), there)
+    words |= dict.fromkeys(("first_step", "episode_start"), there and table.get("before", slot) != 0)
+    words["completed"] = there and table.get("left", slot) != 0
+    for name, marked in words.items():
+        file = f"{SEGMENTS}/{name}/c.0" + (".0" if name == "length" else "")
+        used[file][slot * 8 : slot * 8 + 8] = marked
+    for path in store.layout.schema:
+        marked = there and (path in store.layout.derived or table.is_sealed(slot))
+        used[f"{CHECKSUMS}/{path}/c.0"][slot * 4 : slot * 4 + 4] = marked
+
+
+def _mark_flat(store: Store, used: dict[str, Bools], slot: int, *, settled: bool) -> None:
+    """Mark rows below the segment's length, all where a checksum is over the file; what was done last counts if settled."""
+    layout, length, sealed = store.layout, store.table.length(slot), store.table.is_sealed(slot)
+    for path in (*layout.flat, *layout.derived):
+        marks = used.get(layout.data_file(path, slot))
+        if marks is None:
+            continue
+        rows = marks.reshape(layout.segment_rows, -1)
+        rows[: layout.segment_rows if sealed else length] = True
+        if path in layout.derived:
+            rows[:] = store.table.checksum(path, slot) != NEVER
+        elif not settled and not sealed and path in covered(layout.schema, STEP):
+            rows[length - 1] = False
+        elif not settled and not sealed and path == CHECKSUM:
+            rows[length - 1, 4:] = False
+
+
+def _mark_shard(store: Store, used: dict[str, Bools], path: str, slot: int) -> None:
+    """Mark chunks, identity and index of a shard, and in the tail what is in no chunk yet."""
+    layout, (stream, first) = store.layout, store.table.identity(slot)
+    chunks, marks = layout.chunks(path), used[layout.data_file(path, slot)]
+    entries = index_of(store.files.map(layout.data_file(path, slot), -1, writable=False), chunks)
+    marks[len(marks) - layout.index_bytes(path) - IDENTITY_BYTES :] = True
+    packed = 0
+    for at, size in entries.tolist():
+        if at != EMPTY:
+            marks[at : at + size] = True
+            packed += layout.chunk_rows(path)
+    tail = used[directory.tail_file(layout, path)].reshape(layout.streams, layout.tail_rows, -1)
+    tail[stream, (first + np.arange(packed, store.table.length(slot))) % layout.tail_rows] = True
