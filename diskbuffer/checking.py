@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +13,21 @@ import numpy.typing as npt
 
 from diskbuffer.bars import bar
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store import directory, recovery
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store import directory, recovery, salvage
 from diskbuffer.store import repair as repairing
 from diskbuffer.store.checksums import OBS, STEP, covered
+from diskbuffer.store.files import Files
 from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.lock import is_held
+from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.segments import NEVER
 from diskbuffer.store.state import Fate, State
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
+
+_PATIENCE = 0.2  # seconds, in which a writer has written the metadata of all nodes
 
 
 @dataclass(frozen=True)
@@ -119,17 +125,65 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
     """
     root = Path(path).absolute()
     report = Report(root, repaired=repair)
-    if damage := directory.damaged_group(root):
-        report.problems.append(Problem(root / "zarr.json", damage))
-        if not repair:
-            return report
-        directory.restore_group(root)
-    store = Store(root, writable=repair, recover=False)
-    try:
-        _Check(store, report).run(progress)
-    finally:
-        store.unlock()
+    if _Framework(root, report).check():
+        store = Store(root, writable=repair, recover=False)
+        try:
+            _Check(store, report).run(progress)
+        finally:
+            store.unlock()
     return report
+
+
+class _Framework:
+    """The files without which a store cannot be opened, and those that only other tools read."""
+
+    def __init__(self, root: Path, report: Report) -> None:
+        self._root, self._files, self._report = root, Files(root), report
+
+    def check(self) -> bool:
+        """Note what is wrong, and mend it if that is asked for; return whether the store can be opened."""
+        damage = directory.damaged_group(self._root)
+        if not self._report.repaired:
+            return self._check(damage)
+        self._files.make_directory(f"{SEGMENTS}/length")
+        lock = WriterLock(self._root)
+        try:
+            return self._check(damage)
+        finally:
+            lock.release()
+
+    def _check(self, damage: str | None) -> bool:
+        repair = self._report.repaired
+        if damage is not None:
+            self._note("zarr.json", damage)
+            if not repair:
+                return False
+            directory.restore_group(self._root)
+        layout, slots = directory.read_metadata(self._root)
+        for path in self._strange_metadata():
+            self._note(f"{path}/zarr.json", "is not what it should be; only other Zarr tools read it, and opening mends it")
+        if not directory.is_copied(self._root):
+            self._note("zarr.json", "the copy from which it could be restored is damaged; repair makes another")
+        if repair:
+            directory.grow(self._files, layout, slots)
+        damaged = salvage.damaged_files(self._root, layout, slots)
+        for name, (size, what) in damaged.items():
+            self._note(name, f"{what}; repair makes it anew, and the rest cannot be looked at before")
+            if repair:
+                salvage.restore_file(self._root, name, size)
+        return repair or not damaged
+
+    def _strange_metadata(self) -> list[str]:
+        """Return the nodes whose metadata is not what it should be; twice, as a writer may be changing them all."""
+        strange = directory.strange_metadata(self._root, *directory.read_metadata(self._root))
+        if strange and is_held(self._root):
+            time.sleep(_PATIENCE)
+            again = directory.strange_metadata(self._root, *directory.read_metadata(self._root))
+            strange = [path for path in strange if path in again]
+        return strange
+
+    def _note(self, name: str, what: str) -> None:
+        self._report.problems.append(Problem(self._root / name, what))
 
 
 class _Check:
@@ -138,63 +192,75 @@ class _Check:
         self._repair = store.writable
         self._live = not store.writable and is_held(store.root)
         self._made: set[int] = set()  # slots of segments that were missing
+        state = State.read(store.files)
+        if state is not None and len(state.synced) != store.layout.streams:
+            state = None
+        self._synced = (-1,) * store.layout.streams if state is None else state.synced
+        # That note is never missing after a power loss: where it is, something else came over the store.
+        self._fate = Fate.KILLED if state is None else state.fate(store.files, store.layout.streams)
+        if state is None:
+            self._note(
+                store.root / f"{SEGMENTS}/length/state.json", "is missing or damaged, so how the store was left is not known"
+            )
 
     def run(self, progress: bool) -> None:
-        store, table = self._store, self._table
-        state = State.read(store.files)
-        fate = Fate.LOST_POWER if state is None else state.fate(store.files, self._layout.streams)
-        if state is None:
-            self._note(store.root, "how it was left is not known; what checksums vouch for is kept")
-        for path in [] if self._repair else directory.strange_metadata(store.root, self._layout, table.slots):
-            self._note(
-                store.root / path / "zarr.json", "is not what it should be; only other Zarr tools read it. Opening mends it"
-            )
-        if fate is Fate.LOST_POWER and not self._live:
-            kept = recovery.find_what_counts(store, (-1,) * self._layout.streams if state is None else state.synced)
-            if self._repair:
-                recovery.keep(store, kept)
-            else:
+        if self._fate is Fate.LOST_POWER and not self._live:
+            kept = recovery.find_what_counts(self._store, self._synced)
+            if not self._repair:
                 self._check_segments(list(kept), progress, settled=False)
                 return
-        self._find_lost_entries()
-        self._check_segments(self._by_stream(), progress, settled=fate is Fate.CLOSED)
+            recovery.keep(self._store, kept)
+        elif not self._live:
+            self._find_lost_entries()
+        self._check_segments(self._by_stream(), progress, settled=self._fate is Fate.CLOSED)
         if self._repair:
             self._finish()
 
     # The segment table
 
     def _find_lost_entries(self) -> None:
-        """Look at slots whose entry is damaged: their rows tell which they are, and how many."""
-        store, table = self._store, self._table
-        for slot in np.flatnonzero(table.used()[1]).tolist():
-            candidates = dict.fromkeys([table.identity(slot), *self._missing()])
-            found = ((who, self._rows_there(slot, who)) for who in candidates)
-            who, there = next((pair for pair in found if pair[1]), ((0, 0), 0))
-            what = f"its {there} rows are there, and repair finds them" if there else "nothing of its rows can be found"
-            self._note(store.root / "_segments", f"the entry of slot {slot} is damaged; {what}")
-            if self._repair:
-                if there and who != table.identity(slot):
-                    table.allot(slot, *who)
-                table.set_length(slot, there)
+        """Look at slots whose entry is damaged, or gone: their rows tell which they are, and how many."""
+        reach, lost = self._reach(), self._rows_missing()
+        for slot in np.flatnonzero(self._table.used()[1]).tolist():
+            self._find_lost_entry(slot, reach, damaged=True)
+        free = np.flatnonzero(self._table.column("length") == 0).tolist() if lost else []
+        for slot in free:
+            if (self._store.root / self._layout.data_file(CHECKSUM, slot)).exists():
+                self._find_lost_entry(slot, reach, damaged=False)
+        for stream, first, last in self._rows_missing() if self._repair else lost:
+            what = "rows that were on the disk are not in the segment table" + ("" if free else ", nor anywhere else")
+            self._note_rows(self._store.root / SEGMENTS, stream, first, last, what)
 
-    def _missing(self) -> list[tuple[int, int]]:
-        """Return (stream, first row) of segments that are missing between others, before the first and behind the last."""
-        rows, found = self._layout.segment_rows, []
+    def _find_lost_entry(self, slot: int, reach: npt.NDArray[np.int64], *, damaged: bool) -> None:
+        table = self._table
+        (stream, first), rows = salvage.find_rows(self._store, slot, reach)
+        if not damaged and not rows:
+            return  # files of a segment that no row came into yet
+        what = f"its {rows} rows are there, and repair finds them" if rows else "nothing of its rows can be found"
+        self._note(self._store.root / SEGMENTS, f"the entry of slot {slot} is damaged; {what}")
+        if self._repair:
+            if rows:
+                table.identify(slot, stream, first)
+            table.set_length(slot, rows)
+
+    def _rows_missing(self) -> list[tuple[int, int, int]]:
+        """Return rows that are not there, and were on the disk: (stream, first, last)."""
+        found = []
         for stream, slots in enumerate(self._used_slots()):
-            there = {self._table.get("first_row", slot) for slot in slots}
-            begin, end = (min(there) - rows, max(there) + rows) if there else (0, 0)
-            found += [(stream, first) for first in range(max(0, begin), end + 1, rows) if first not in there]
+            head = self._table.get("first_row", slots[-1]) + self._table.length(slots[-1]) - 1 if slots else -1
+            if head < self._synced[stream]:
+                found.append((stream, head + 1, self._synced[stream]))
         return found
 
-    def _rows_there(self, slot: int, who: tuple[int, int]) -> int:
-        """Return how many rows a slot has, from the first on, if they are those."""
-        stream, first = who
-        if not (0 <= stream < self._layout.streams and first >= 0 and first % self._layout.segment_rows == 0):
-            return 0
-        found = Inspected(self._store, slot, self._layout.segment_rows, decode=True, identity=who)
-        obs = found.vouched(OBS)
-        n = int(np.append(obs & found.vouched(STEP), False).argmin())
-        return n + 1 if n < len(obs) and obs[n] else n
+    def _reach(self) -> npt.NDArray[np.int64]:
+        """Return the positions of the first and the last segment of each stream that a slot can have, (streams, 2)."""
+        rows, found = self._layout.segment_rows, []
+        for stream, slots in enumerate(self._used_slots()):
+            there = [self._table.get("first_row", slot) for slot in slots]
+            newest = max([0, self._synced[stream] // rows * rows, *there])
+            around = rows * self._table.slots
+            found.append((max(0, newest - around), newest + around))
+        return np.array(found, np.int64).reshape(-1, 2)
 
     def _used_slots(self) -> list[list[int]]:
         length, _ = self._table.used()
@@ -215,14 +281,14 @@ class _Check:
                 expected = self._table.get("first_row", whole[-1]) + rows if whole else first
                 if first < expected:
                     self._note(
-                        self._store.root / "_segments",
+                        self._store.root / SEGMENTS,
                         f"slot {slot} has rows {first} and following of stream {stream}, as another",
                     )
                     if self._repair:
                         self._table.set_length(slot, 0)
                     continue
                 for missing in range(expected, first, rows):
-                    self._note_rows(self._store.root / "_segments", stream, missing, missing + rows - 1, "the segment is missing")
+                    self._note_rows(self._store.root / SEGMENTS, stream, missing, missing + rows - 1, "the segment is missing")
                     self._report.dropped += rows
                     if self._repair:
                         whole.append(repairing.make_blank(self._store, stream, missing))
@@ -246,11 +312,11 @@ class _Check:
                 bad_first = False  # whether the segment behind this one begins with a row that is bad
                 for n in reversed(range(len(slots))):
                     slot, length, newest = int(slots[n]), int(lengths[n]), n == len(slots) - 1
+                    self._check_notes(slot, oldest=n == 0)
                     bad_first = self._check_segment(slot, length, newest and not settled, bad_first)
                     self._report.rows += length
                     shown.update(length)
-                if len(slots):
-                    self._check_before(int(slots[0]))
+                self._check_before(slots[:2].tolist())
 
     def _check_segment(self, slot: int, length: int, unsettled: bool, bad_behind: bool) -> bool:
         """Check a segment; return whether its first row is bad."""
@@ -262,9 +328,9 @@ class _Check:
         identity = self._table.identity(slot)
         found = Inspected(store, slot, length, decode=True)
         problems = list(self._problems_of_files(found, sealed))
-        bad = ~found.vouched(OBS) | ~found.vouched(STEP)
-        if unsettled:
-            bad[-1] = not found.vouched(OBS)[-1]
+        bad = self._bad_rows(found, unsettled)
+        if sealed and {problem.column for problem in problems} == {CHECKSUM}:
+            bad[:] = False  # for each other file has a checksum of its own
         if self._live and self._table.identity(slot) != identity:
             return False  # it was evicted meanwhile
         self._report.problems += problems
@@ -277,6 +343,13 @@ class _Check:
             repairing.blank(store, found, bad, bad_behind)
         return bool(bad[0])
 
+    def _bad_rows(self, found: Inspected, unsettled: bool) -> Bools:
+        """Return which rows are not vouched for; of one that is `unsettled`, what was done there need not be."""
+        obs, step = found.vouched(OBS), found.vouched(STEP)
+        if unsettled:
+            step[-1] = True
+        return ~(obs & step)
+
     def _problems_of_files(self, found: Inspected, sealed: bool) -> Iterator[Problem]:
         store, layout = self._store, self._layout
         for path in layout.schema.recorded:
@@ -286,8 +359,8 @@ class _Check:
                 continue
             rows = layout.chunks_of.get(path, 0)
             for chunk, what in found.bad_chunks.get(path, {}).items():
-                first = found.first + chunk * rows
-                yield self._problem(file, found.stream, first, first + rows - 1, f"chunk {chunk}: {what}", path)
+                first, last = chunk * rows, min((chunk + 1) * rows, max(found.length, chunk * rows + 1)) - 1
+                yield self._problem(file, found.stream, found.first + first, found.first + last, f"chunk {chunk}: {what}", path)
             if sealed and not found.bad_chunks.get(path):
                 try:
                     store.verify_file(path, found.slot)
@@ -310,25 +383,60 @@ class _Check:
     def _check_derived(self, slot: int, length: int) -> None:
         store, (stream, first) = self._store, self._table.identity(slot)
         for path in self._layout.derived:
-            file = store.root / self._layout.data_file(path, slot)
-            if self._table.checksum(path, slot) == NEVER and not file.exists():
+            if self._holds_what_was_written(path, slot):
                 continue
-            try:
-                store.verify_file(path, slot)
-            except CorruptionError:
-                what = "the checksum does not match, or the file is missing; repair drops the values, not the steps"
-                self._report.problems.append(self._problem(file, stream, first, first + length - 1, what, path))
-                if self._repair:
-                    store.maps.retire(slot, (path,))
-                    store.files.remove(self._layout.data_file(path, slot))
-                    self._table.set_checksum(path, slot, NEVER)
-
-    def _check_before(self, oldest: int) -> None:
-        first = self._table.get("first_row", oldest)
-        if first > 0 and self._table.before(oldest) is None:
-            self._note(self._store.root / "_segments", f"how many steps came before slot {oldest} is not known; repair guesses")
+            file, last = store.root / self._layout.data_file(path, slot), first + length - 1
+            what = "the checksum does not match, or the file is missing; repair drops the values, not the steps"
+            self._report.problems.append(self._problem(file, stream, first, last, what, path))
             if self._repair:
-                self._table.note_before(oldest, first, first)
+                store.maps.retire(slot, (path,))
+                store.files.remove(self._layout.data_file(path, slot))
+                self._table.set_checksum(path, slot, NEVER)
+
+    def _holds_what_was_written(self, path: str, slot: int) -> bool:
+        """Tell whether a segment of a column that was written later is as it should be: not there, where nothing was written."""
+        store, layout = self._store, self._layout
+        expected = self._table.checksum(path, slot)
+        if expected == NEVER and not (store.root / layout.data_file(path, slot)).exists():
+            return True
+        try:
+            store.verify_file(path, slot)
+            if expected != NEVER:
+                return True
+            mapped = store.files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
+        except CorruptionError:
+            return False
+        return not mapped.array(np.uint8, (mapped.size,)).any() or self._table.checksum(path, slot) != NEVER
+
+    def _check_notes(self, slot: int, *, oldest: bool) -> None:
+        """Look at what the segment table notes of a slot, and whether it is vouched for."""
+        strange = self._table.strange_notes(slot)
+        if self._live and self._table.length(slot) == 0:
+            return  # it was evicted meanwhile
+        for name, what in strange.items():
+            if name != "before" or not oldest:
+                self._note(
+                    self._store.root / SEGMENTS / name, f"{what} are not as they were noted for slot {slot}; repair forgets it"
+                )
+            if self._repair:
+                self._table.forget_note(name, slot)
+
+    def _check_before(self, slots: list[int]) -> None:
+        """Look at what the oldest of a stream's slots tells of those that were evicted before; the next one may tell, too."""
+        first = self._table.get("first_row", slots[0]) if slots else 0
+        if first == 0 or self._table.before(slots[0]) is not None:
+            return
+        self._note(self._store.root / SEGMENTS, f"how many steps came before slot {slots[0]} is not known; repair works it out")
+        if self._repair:
+            following = self._table.before(slots[1]) if len(slots) > 1 else None
+            steps, start = (first, first) if following is None else self._before(slots[0], following)
+            self._table.note_before(slots[0], steps, min(start, first))
+
+    def _before(self, slot: int, following: tuple[int, int]) -> tuple[int, int]:
+        """Return what came before a slot, by what came before the one that follows it."""
+        rows = self._layout.segment_rows
+        ended = int(self._store.flags("is_last", slot, rows).sum())
+        return max(0, following[0] - rows + ended), following[1]
 
     # Repair and report
 

@@ -20,6 +20,7 @@ from diskbuffer.store.shard import EMPTY, index_of
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
+NOTES_OF_SLOTS = tuple(f"{SEGMENTS}/{name}/c.0" for name in ("before", "left", "sealed"))
 
 
 def used_bytes(root: Path, *, closed: bool) -> dict[str, Bools]:

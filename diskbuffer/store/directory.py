@@ -129,6 +129,14 @@ def damaged_group(root: Path) -> str | None:
     return None
 
 
+def is_copied(root: Path) -> bool:
+    """Tell whether the copy is one."""
+    try:
+        return _holds(root / _COPY, Files(root).read("zarr.json"))
+    except OSError:
+        return False
+
+
 def restore_group(root: Path) -> None:
     """Put the copy of the group's own file in its place."""
     files = Files(root)

@@ -42,7 +42,8 @@ class Inspected:
     Attributes
     ----------
     damage : dict of str to str
-        Columns whose file is missing, of the wrong size, or not this segment's, and what is wrong with it.
+        Columns whose file is missing, of the wrong size, or not this segment's as it says itself, and what is wrong with it. Rows
+        of the latter can be read, and may be vouched for.
     chunks : dict of str to int
         Of packed columns, how many chunks are there, from the first on, one after the other.
     bad_chunks : dict of str to dict of int to str
@@ -62,25 +63,30 @@ class Inspected:
                 self._open(path)
             except CorruptionError as error:
                 self.damage[path] = str(error)
-        self._words = None if CHECKSUM in self.damage else self._flat(CHECKSUM).view(np.uint32)
+        self._words = self._flat(CHECKSUM).view(np.uint32) if CHECKSUM in self._maps else None
 
     def _open(self, path: str) -> None:
         layout = self._layout
         name, packed = layout.data_file(path, self.slot), path in layout.chunks_of
         mapped = self._store.files.map(name, -1 if packed else layout.flat_bytes(path), writable=False)
         if packed:
-            found = identity_of(mapped, layout.chunks(path))
-            if (found[:3] != shard.identity(layout, path, (self.stream, self.first))[:3]).any():
-                raise CorruptionError(f"{self._store.describe(path, self.slot)}: the file holds other rows; was it replaced?")
             self._look_at_chunks(path, mapped)
         self._maps[path] = mapped
+        if packed and not self._is_of_this_segment(path, mapped):
+            raise CorruptionError(f"{self._store.describe(path, self.slot)}: the file holds other rows; was it replaced?")
+
+    def _is_of_this_segment(self, path: str, mapped: Map) -> bool:
+        expected = shard.identity(self._layout, path, (self.stream, self.first))
+        fields = 4 if mapped.size == self._layout.live_bytes(path) else 3  # the last has the checksum of what is sealed
+        return bool((identity_of(mapped, self._layout.chunks(path)) == expected)[:fields].all())
 
     def _look_at_chunks(self, path: str, mapped: Map) -> None:
         entries = index_of(mapped, self._layout.chunks(path))
-        there = (entries != EMPTY).all(axis=1)
+        set_, there = (entries != EMPTY).any(axis=1), (entries != EMPTY).all(axis=1)
         self.chunks[path] = int(np.append(there, False).argmin())
         self.bad_chunks[path] = {}
         if self._decode:
+            self.bad_chunks[path] |= dict.fromkeys(np.flatnonzero(set_ & ~there).tolist(), codec.REASONS[codec.BAD_ENTRY])
             raw, scratch = (np.empty(self._layout.chunk_bytes(path), np.uint8) for _ in range(2))
             for chunk in np.flatnonzero(there).tolist():
                 if wrong := codec.decode_entry(mapped, entries, chunk, raw, scratch):
@@ -95,6 +101,14 @@ class Inspected:
         """Return the bytes of a row in a column."""
         return self._layout.schema[path].row_bytes
 
+    def is_readable(self, path: str) -> bool:
+        """Tell whether a column's file is there, whatever it says."""
+        return path in self._maps
+
+    def word(self, row: int, word: int) -> int | None:
+        """Return what should vouch for a row, if the file is there."""
+        return None if self._words is None else int(self._words[row, word])
+
     def good_chunks(self, path: str) -> int:
         """Return how many chunks are there and good, from the first on."""
         return min([self.chunks.get(path, 0), *self.bad_chunks.get(path, {})])
@@ -102,7 +116,7 @@ class Inspected:
     def vouched(self, word: int) -> Bools:
         """Return which rows a word of their checksum vouches for, (length,)."""
         paths, good = covered(self._layout.schema, word), np.zeros(self.length, np.bool_)
-        if self._words is None or any(path in self.damage for path in paths):
+        if self._words is None or not all(path in self._maps for path in paths):
             return good
         packed = [path for path in paths if path in self._layout.chunks_of]
         begin = 0

@@ -26,7 +26,8 @@ Bytes = npt.NDArray[np.uint8]
 def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False) -> None:
     """Write a segment anew, without the rows that are `bad`, (length,); it counts as not sealed then.
 
-    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment.
+    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment. Nothing was done
+    yet at a newest row where no checksum vouches for it.
     """
     layout, length = store.layout, found.length
     no_steps = bad | np.append(bad[1:], bad_behind)
@@ -35,6 +36,8 @@ def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False) 
         rows[path][bad] = 0
     for path in covered(layout.schema, STEP):
         rows[path][no_steps] = path == "is_last"
+        if not no_steps[-1] and not found.vouched(STEP)[-1]:
+            rows[path][-1] = 0
     words = np.zeros((length, 2), np.uint32)
     for word in (OBS, STEP):
         some = {path: rows[path] for path in covered(layout.schema, word)}
@@ -60,7 +63,7 @@ def make_blank(store: Store, stream: int, first_row: int) -> int:
 
 def _rows(found: Inspected, path: str) -> Bytes:
     """Return all rows of a column as bytes, zeros where they cannot be read."""
-    if path in found.damage:
+    if not found.is_readable(path):
         return np.zeros((found.length, found.row_bytes(path)), np.uint8)
     return found.rows(path, 0, found.length).copy()
 

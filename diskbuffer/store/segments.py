@@ -42,7 +42,9 @@ class SegmentTable:
         """Have room for `slots` slots. Chunk files of the table that are not there are made only with `create`."""
         for name, entry in self._entries.items():
             self._grow(self._parts[name], name, entry, slots, create)
-        self.slots = slots
+        before, self.slots = self.slots, slots
+        for slot in range(before, slots) if create else ():
+            self.set_length(slot, 0)  # whatever was there
 
     def take_column(self, layout: Layout, path: str, *, create: bool = False) -> None:
         """Have a place for the checksums of one more column."""
@@ -95,10 +97,14 @@ class SegmentTable:
         mapped, _ = self._parts[f"{SEGMENTS}/length"][slot // TABLE_SLOTS]
         return mapped.address + slot % TABLE_SLOTS * 8, int(self._fold(_LENGTH, slot, *self.identity(slot)).view(np.int64)[0])
 
-    def allot(self, slot: int, stream: int, first_row: int) -> None:
-        """Give a free slot to rows of a stream."""
+    def identify(self, slot: int, stream: int, first_row: int) -> None:
+        """Set whose rows a slot holds, and leave all else as it is."""
         self._set("stream", slot, stream)
         self._set("first_row", slot, first_row)
+
+    def allot(self, slot: int, stream: int, first_row: int) -> None:
+        """Give a free slot to rows of a stream."""
+        self.identify(slot, stream, first_row)
         for name in ("first_step", "episode_start", "before", "completed", "left", "sealed"):
             self._set(name, slot, 0)
         for path in self._layout.schema:
@@ -123,8 +129,11 @@ class SegmentTable:
 
     def completed(self, slot: int) -> int:
         """Return what `note_completed` noted, 0 if nothing vouches for it."""
+        return self.get("completed", slot) if self._is_left(slot) else 0
+
+    def _is_left(self, slot: int) -> bool:
         steps = self.get("completed", slot)
-        return steps if self._fold(_LEFT, slot, *self.identity(slot), steps)[0] == self.get("left", slot) else 0
+        return bool(self._fold(_LEFT, slot, *self.identity(slot), steps)[0] == self.get("left", slot))
 
     def checksum(self, path: str, slot: int) -> int:
         """Return the checksum of a slot's file in a column."""
@@ -170,6 +179,22 @@ class SegmentTable:
 
     def _at(self, name: str, slot: int) -> Any_:
         return self._parts[name][slot // TABLE_SLOTS][1]
+
+    def strange_notes(self, slot: int) -> dict[str, str]:
+        """Return which words vouch for something else than what is there, and for what they should.
+
+        A word of 0 vouches for nothing, as what it is about was not noted yet.
+        """
+        words = {
+            "before": ("the steps that came before", self.before(slot) is None),
+            "left": ("the steps until it was left behind", not self._is_left(slot)),
+            "sealed": ("the checksums of its files", not self.is_sealed(slot)),
+        }
+        return {name: what for name, (what, strange) in words.items() if strange and self.get(name, slot) != 0}
+
+    def forget_note(self, name: str, slot: int) -> None:
+        """Have a word vouch for nothing."""
+        self._set(name, slot, 0)
 
     # All slots
 
@@ -223,6 +248,15 @@ class SegmentTable:
                 )
             found.append(mine.astype(np.int64))
         return found
+
+
+def table_files(layout: Layout, slots: int) -> dict[str, int]:
+    """Return the names of all files of the table, and their sizes."""
+    found: dict[str, int] = {}
+    for name, (dtype, shape) in layout.table().items():
+        size = TABLE_SLOTS * int(np.prod(shape)) * np.dtype(dtype).itemsize
+        found |= {_file(name, part, shape): size for part in range(-(-slots // TABLE_SLOTS))}
+    return found
 
 
 def _file(name: str, part: int, shape: tuple[int, ...]) -> str:

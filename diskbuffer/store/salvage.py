@@ -1,0 +1,116 @@
+"""Finding again what a damaged segment table does not tell: files that are missing, and whose rows a slot has.
+
+Rows tell that themselves. A shard says whose it is, and where there is none, the checksum of a row starts from its stream and
+its position: those that come into question are tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.native import address_of, compiled, crc32c_extend
+from diskbuffer.store import directory, shard
+from diskbuffer.store.checksums import OBS, STEP, covered, row_seed
+from diskbuffer.store.files import Files
+from diskbuffer.store.inspection import Inspected
+from diskbuffer.store.layout import Layout
+from diskbuffer.store.segments import table_files
+from diskbuffer.store.store import Store
+
+Identity = tuple[int, int]  # the stream, and the position of the first row
+_AT_ONCE = 4096  # candidates
+
+
+def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
+    """Return the files without which no store can be opened, and are missing or of the wrong size: their size, what is wrong."""
+    files, sizes, found = Files(root), table_files(layout, slots), {}
+    for path in layout.packed:
+        sizes[directory.tail_file(layout, path)] = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
+    for name, size in sizes.items():
+        try:
+            files.map(name, size, writable=False)
+        except CorruptionError as error:
+            found[name] = size, str(error)
+    return found
+
+
+def restore_file(root: Path, name: str, size: int) -> None:
+    """Make a file anew: of what is still there of it, and zeros."""
+    files, kept = Files(root), b""
+    with contextlib.suppress(OSError):
+        kept = files.read(name)[:size]
+    files.make_directory(str(Path(name).parent))
+    fd = files.create(f"{name}.new.tmp", size, reserve=True)
+    try:
+        files.pwrite(fd, kept, 0)
+    finally:
+        files.close(fd)
+    files.sync(f"{name}.new.tmp")
+    files.rename(f"{name}.new.tmp", name)
+
+
+def find_rows(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> tuple[Identity, int]:
+    """Return whose rows a slot holds, and how many, from the first on; none if that cannot be found out.
+
+    `reach` has the first and the last position of each stream that come into question, (streams, 2).
+    """
+    for who in dict.fromkeys([store.table.identity(slot), *_candidates(store, slot, reach)]):
+        if rows := _rows_there(store, slot, who):
+            return who, rows
+    return (0, 0), 0
+
+
+def _candidates(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> Iterable[Identity]:
+    if store.layout.packed:
+        return _as_shards_say(store, slot)
+    return _as_checksums_say(store, slot, reach)
+
+
+def _as_shards_say(store: Store, slot: int) -> Iterator[Identity]:
+    for path in store.layout.packed:
+        with contextlib.suppress(CorruptionError):
+            mapped = store.files.map(store.layout.data_file(path, slot), -1, writable=False)
+            found = shard.identity_of(mapped, store.layout.chunks(path)).tolist()
+            yield found[1], found[2]
+
+
+def _as_checksums_say(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> Iterator[Identity]:
+    """Yield the streams and positions with which the checksum of a slot's first row is right."""
+    layout = store.layout
+    found = Inspected(store, slot, 1, decode=False, identity=(0, 0))
+    word, paths = found.word(0, OBS), covered(layout.schema, OBS)
+    if word is None or not all(found.is_readable(path) for path in paths):
+        return
+    row = np.concatenate([found.rows(path, 0, 1)[0] for path in paths] or [np.empty(0, np.uint8)])
+    for stream, (first, last) in enumerate(reach.tolist()):
+        positions = np.arange(first, last + 1, layout.segment_rows)
+        for at in range(0, len(positions), _AT_ONCE):
+            some = positions[at : at + _AT_ONCE]
+            same = _checksums_at(layout.salt, stream, some, address_of(row), row.nbytes) == word
+            yield from ((stream, position) for position in some[same].tolist())
+
+
+@compiled
+def _checksums_at(salt: int, stream: int, positions: Any, address: int, size: int) -> Any:
+    found = np.empty(positions.shape[0], np.uint32)
+    for i in range(positions.shape[0]):
+        found[i] = crc32c_extend(row_seed(salt, stream, positions[i], OBS), address, size)
+    return found
+
+
+def _rows_there(store: Store, slot: int, who: Identity) -> int:
+    """Return how many rows a slot has, from the first on, if they are those."""
+    stream, first = who
+    if not (0 <= stream < store.layout.streams and 0 <= first < 2**56 and first % store.layout.segment_rows == 0):
+        return 0
+    found = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=who)
+    obs = found.vouched(OBS)
+    n = int(np.append(obs & found.vouched(STEP), False).argmin())
+    return n + 1 if n < len(obs) and obs[n] else n
