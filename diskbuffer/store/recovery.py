@@ -168,7 +168,7 @@ def keep(store: Store, kept: Kept) -> None:
             if not store.is_sealed(slot):
                 _forget_bad_chunks(store, slot)
         table.set_length(newest, int(lengths[-1]))
-        _take_up_again(store, newest, int(lengths[-1]))
+        _take_up_again(store, slots, int(lengths[-1]))
     for path in layout.derived:
         for slot in keeping:
             _take_up_derived(store, path, slot)
@@ -178,9 +178,10 @@ def keep(store: Store, kept: Kept) -> None:
                 store.files.sync(layout.data_file(path, int(slots[-1])))
 
 
-def _take_up_again(store: Store, slot: int, length: int) -> None:
+def _take_up_again(store: Store, slots: Int64, length: int) -> None:
     """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet."""
-    layout, rows = store.layout, store.table.identity(slot)
+    slot, layout = int(slots[-1]), store.layout
+    rows = store.table.identity(slot)
     settled = bool(Inspected(store, slot, length, decode=True).vouched(STEP)[-1])
     for path in layout.packed:
         if _size(store, path, slot) != layout.live_bytes(path):
@@ -190,7 +191,7 @@ def _take_up_again(store: Store, slot: int, length: int) -> None:
             _copy(store, path, slot)
         store.table.unseal(slot)
     if not settled:
-        _settle(store, slot, length)
+        _settle(store, slots, length)
 
 
 def settle_newest(store: Store) -> None:
@@ -199,20 +200,30 @@ def settle_newest(store: Store) -> None:
         if len(slots) and not store.is_sealed(int(slots[-1])):
             found = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=_is_mixed(store.layout))
             if not found.vouched(STEP)[-1]:
-                _settle(store, found.slot, found.length)
+                _settle(store, slots, found.length)
 
 
-def _settle(store: Store, slot: int, length: int) -> None:
-    layout, rows, nothing = store.layout, store.table.identity(slot), {}
+def _settle(store: Store, slots: Int64, length: int) -> None:
+    slot, layout = int(slots[-1]), store.layout
+    rows, nothing = store.table.identity(slot), {}
     for path in covered(layout.schema, STEP):
         column = layout.schema[path]
         nothing[path] = np.zeros((1, *column.shape), column.np_dtype)
         if path in layout.chunks_of:
             store.tail(path)[rows[0], (rows[1] + length - 1) % layout.tail_rows] = 0
         else:
-            _writable(store, path, slot)[length - 1] = 0
+            nothing[path][...] = path == "is_last" and _is_over(store, slots, length)
+            _writable(store, path, slot)[length - 1] = nothing[path].reshape(-1).view(np.uint8)
     word = row_checksums(layout.schema, layout.salt, rows[0], rows[1] + length - 1, 1, nothing, STEP)
     _writable(store, CHECKSUM, slot).view(np.uint32)[length - 1, STEP] = word[0]
+
+
+def _is_over(store: Store, slots: Int64, length: int) -> bool:
+    """Tell whether an episode ends with a stream's newest row, by what was done at the row before."""
+    slot, row = (slots[-1], length - 2) if length > 1 else (slots[-2:][0], store.layout.segment_rows - 1)
+    if length == 1 and len(slots) == 1:
+        return False
+    return any(store.flags(path, int(slot), row + 1)[row] for path in ("terminated", "truncated"))
 
 
 def _forget_bad_chunks(store: Store, slot: int) -> None:

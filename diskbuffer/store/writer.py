@@ -21,6 +21,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.native import address_of
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import STEP, covered, row_checksums
+from diskbuffer.store.directory import tail_file
 from diskbuffer.store.files import Map
 from diskbuffer.store.packer import Packer, Run
 from diskbuffer.store.shard import LiveShard, decode_chunk
@@ -113,6 +114,7 @@ class Writer:
             there = shard.packed_chunks()
             if there > full:
                 self._unpack(path, stream, segment, full)
+                self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
             shard.forget(min(full, there))
             if there < full:
                 self._packed[path][stream] = segment.first_row + there * chunk_rows
