@@ -22,7 +22,7 @@ from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import SEGMENTS
 from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.segments import NEVER
-from diskbuffer.store.state import Fate, State
+from diskbuffer.store.state import Fate, State, how_it_was_left
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
@@ -125,10 +125,11 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
     """
     root = Path(path).absolute()
     report = Report(root, repaired=repair)
-    if _Framework(root, report).check():
+    framework = _Framework(root, report)
+    if framework.check():
         store = Store(root, writable=repair, recover=False)
         try:
-            _Check(store, report).run(progress)
+            _Check(store, report, search=framework.made_anew).run(progress)
         finally:
             store.unlock()
     return report
@@ -139,6 +140,7 @@ class _Framework:
 
     def __init__(self, root: Path, report: Report) -> None:
         self._root, self._files, self._report = root, Files(root), report
+        self.made_anew = False  # whether a file was, so that rows may have been forgotten
 
     def check(self) -> bool:
         """Note what is wrong, and mend it if that is asked for; return whether the store can be opened."""
@@ -171,6 +173,7 @@ class _Framework:
             self._note(name, f"{what}; repair makes it anew, and the rest cannot be looked at before")
             if repair:
                 salvage.restore_file(self._root, name, size)
+                self.made_anew = True
         return repair or not damaged
 
     def _strange_metadata(self) -> list[str]:
@@ -187,18 +190,15 @@ class _Framework:
 
 
 class _Check:
-    def __init__(self, store: Store, report: Report) -> None:
+    def __init__(self, store: Store, report: Report, *, search: bool) -> None:
+        self._search = search  # for rows that the segment table does not know
         self._store, self._report, self._layout, self._table = store, report, store.layout, store.table
         self._repair = store.writable
         self._live = not store.writable and is_held(store.root)
         self._made: set[int] = set()  # slots of segments that were missing
         state = State.read(store.files)
-        if state is not None and len(state.synced) != store.layout.streams:
-            state = None
-        self._synced = (-1,) * store.layout.streams if state is None else state.synced
-        # That note is never missing after a power loss: where it is, something else came over the store.
-        self._fate = Fate.KILLED if state is None else state.fate(store.files, store.layout.streams)
-        if state is None:
+        self._fate, self._synced = how_it_was_left(state, store.files, store.layout.streams)
+        if state is None or state.synced != self._synced:
             self._note(
                 store.root / f"{SEGMENTS}/length/state.json", "is missing or damaged, so how the store was left is not known"
             )
@@ -223,7 +223,7 @@ class _Check:
         reach, lost = self._reach(), self._rows_missing()
         for slot in np.flatnonzero(self._table.used()[1]).tolist():
             self._find_lost_entry(slot, reach, damaged=True)
-        free = np.flatnonzero(self._table.column("length") == 0).tolist() if lost else []
+        free = np.flatnonzero(self._table.column("length") == 0).tolist() if lost or self._search else []
         for slot in free:
             if (self._store.root / self._layout.data_file(CHECKSUM, slot)).exists():
                 self._find_lost_entry(slot, reach, damaged=False)
@@ -340,7 +340,8 @@ class _Check:
         self._check_derived(slot, length)
         self._report.dropped += int(bad.sum())
         if self._repair and (bad.any() or problems or bad_behind):
-            repairing.blank(store, found, bad, bad_behind)
+            nothing_done = unsettled and not found.vouched(STEP)[-1]
+            repairing.blank(store, found, bad, bad_behind, nothing_done=nothing_done)
         return bool(bad[0])
 
     def _bad_rows(self, found: Inspected, unsettled: bool) -> Bools:

@@ -86,7 +86,11 @@ class Bench:
 
     def _judged(self, job: Job, root: Path) -> Answer:
         kind = job["kind"]
-        before, problems = contents(root), check(root)
+        before = contents(root)
+        try:
+            problems = check(root)
+        except Exception as error:  # noqa: BLE001  which is what is looked for
+            return untyped(error)
         if contents(root) != before:
             return {"class": "changed", "error": "files are not as they were before"}
         wrong = None
@@ -171,12 +175,17 @@ def read(root: Path, mode: str, streams: int, told: Seen, steps: Any, problems: 
             again = judge(observe(root, "r", streams, steps), told)
             found = again if again["class"] in BROKEN or found["class"] == "unnoticed" else found
     except Exception as error:  # noqa: BLE001  which is what is looked for
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return {"class": "untyped", "error": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"}
+        return untyped(error)
     found["problems"] = problems
     if found["class"] == "unnoticed" and problems:
         found["class"], found["named"] = "checked", str(root) in problems[0]
     return found
+
+
+def untyped(error: Exception) -> Answer:
+    """Tell of an error that is none of ours."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return {"class": "untyped", "error": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"}
 
 
 def judge(seen: Seen, told: Seen) -> Answer:

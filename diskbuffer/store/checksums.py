@@ -89,11 +89,11 @@ def pad(crc: int, size: int) -> int:
 
 
 @compiled
-def _checksum_rows(salt: int, stream: int, first: int, word: int, places: Any, out: Any) -> None:
+def _checksum_rows(salt: int, stream: int, first: int, apart: int, word: int, places: Any, out: Any) -> None:
     """Go row by row over columns that begin at ``places[:, 0]`` and have ``places[:, 1]`` bytes a row."""
     total = places[:, 1].sum()
     for i in range(out.shape[0]):
-        crc = row_seed(salt, stream, first + i, word)
+        crc = row_seed(salt, stream, first + i * apart, word)
         for c in range(places.shape[0]):
             crc = crc32c_extend(crc, places[c, 0] + i * places[c, 1], places[c, 1])
         if total % 8:
@@ -102,9 +102,16 @@ def _checksum_rows(salt: int, stream: int, first: int, word: int, places: Any, o
 
 
 def row_checksums(
-    schema: Schema, salt: int, stream: int, first: int, n: int, rows: Mapping[str, npt.NDArray[Any]], word: int
+    schema: Schema,
+    salt: int,
+    stream: int,
+    first: int,
+    n: int,
+    rows: Mapping[str, npt.NDArray[Any]],
+    word: int,
+    apart: int = 1,
 ) -> UInt32:
-    """Return a word of the checksums of `n` consecutive rows, (n,), from position `first` of a stream on.
+    """Return a word of the checksums of `n` rows, (n,), at positions `first`, ``first + apart`` and so on of a stream.
 
     `rows` has the values, (n, ...), of each column that belongs to the word. About 20 ns a row of narrow columns.
     """
@@ -113,7 +120,7 @@ def row_checksums(
     if sum(schema[path].row_bytes for path in paths) <= _NARROW:
         arrays = [_side_by_side(n, arrays)]
     found, places = np.empty(n, np.uint32), np.array([(address_of(array), array.shape[1]) for array in arrays], np.int64)
-    _checksum_rows(salt, stream, first, word, places.reshape(-1, 2), found)
+    _checksum_rows(salt, stream, first, apart, word, places.reshape(-1, 2), found)
     return found
 
 

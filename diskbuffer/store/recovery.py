@@ -17,7 +17,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
 from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import Layout
+from diskbuffer.store.layout import SEGMENTS, Layout
 from diskbuffer.store.maps import InMemory
 from diskbuffer.store.segments import NEVER, UNCHECKED
 from diskbuffer.store.shard import EMPTY, LiveShard, index_of, write_live
@@ -41,11 +41,18 @@ def heads(store: Store) -> Int64:
 # After a close or a kill
 
 
-def make_sure(store: Store, *, settled: bool) -> None:
+def make_sure(store: Store, synced: tuple[int, ...], *, settled: bool) -> None:
     """Raise a CorruptionError where rows that are not sealed yet, which have no other checksums, are damaged.
 
-    `settled` tells that the store was closed: only then is it settled what was done at a stream's newest row.
+    `synced` are the positions up to which rows must be there. `settled` tells that the store was closed: only then is it settled
+    what was done at a stream's newest row.
     """
+    for stream, (head, expected) in enumerate(zip(heads(store).tolist(), synced, strict=True)):
+        if head < expected:
+            raise CorruptionError(
+                f"{store.root}/{SEGMENTS}: rows {head + 1} to {expected} of stream {stream} were on the disk, and the segment "
+                "table does not have them; it is damaged. `diskbuffer check --repair` saves what can be saved"
+            )
     decode = _is_mixed(store.layout)
     for slots in store.table.by_stream():
         for slot in slots.tolist():

@@ -23,11 +23,11 @@ Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 
-def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False) -> None:
+def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False, *, nothing_done: bool = False) -> None:
     """Write a segment anew, without the rows that are `bad`, (length,); it counts as not sealed then.
 
-    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment. Nothing was done
-    yet at a newest row where no checksum vouches for it.
+    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment, `nothing_done`
+    that what is there of the newest row's step does not count.
     """
     layout, length = store.layout, found.length
     no_steps = bad | np.append(bad[1:], bad_behind)
@@ -36,7 +36,7 @@ def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False) 
         rows[path][bad] = 0
     for path in covered(layout.schema, STEP):
         rows[path][no_steps] = path == "is_last"
-        if not no_steps[-1] and not found.vouched(STEP)[-1]:
+        if nothing_done and not no_steps[-1]:
             rows[path][-1] = 0
     words = np.zeros((length, 2), np.uint32)
     for word in (OBS, STEP):

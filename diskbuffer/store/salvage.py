@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.native import address_of, compiled, crc32c_extend
 from diskbuffer.store import directory, shard
-from diskbuffer.store.checksums import OBS, STEP, covered, row_seed
+from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
 from diskbuffer.store.files import Files
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import Layout
@@ -88,21 +86,13 @@ def _as_checksums_say(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> 
     word, paths = found.word(0, OBS), covered(layout.schema, OBS)
     if word is None or not all(found.is_readable(path) for path in paths):
         return
-    row = np.concatenate([found.rows(path, 0, 1)[0] for path in paths] or [np.empty(0, np.uint8)])
+    rows = {path: found.rows(path, 0, 1) for path in paths}
     for stream, (first, last) in enumerate(reach.tolist()):
-        positions = np.arange(first, last + 1, layout.segment_rows)
-        for at in range(0, len(positions), _AT_ONCE):
-            some = positions[at : at + _AT_ONCE]
-            same = _checksums_at(layout.salt, stream, some, address_of(row), row.nbytes) == word
-            yield from ((stream, position) for position in some[same].tolist())
-
-
-@compiled
-def _checksums_at(salt: int, stream: int, positions: Any, address: int, size: int) -> Any:
-    found = np.empty(positions.shape[0], np.uint32)
-    for i in range(positions.shape[0]):
-        found[i] = crc32c_extend(row_seed(salt, stream, positions[i], OBS), address, size)
-    return found
+        for begin in range(first, last + 1, _AT_ONCE * layout.segment_rows):
+            n = min(_AT_ONCE, (last - begin) // layout.segment_rows + 1)
+            same = {path: np.broadcast_to(row, (n, row.shape[1])) for path, row in rows.items()}
+            words = row_checksums(layout.schema, layout.salt, stream, begin, n, same, OBS, apart=layout.segment_rows)
+            yield from ((stream, begin + at * layout.segment_rows) for at in np.flatnonzero(words == word).tolist())
 
 
 def _rows_there(store: Store, slot: int, who: Identity) -> int:

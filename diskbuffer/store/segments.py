@@ -43,8 +43,12 @@ class SegmentTable:
         for name, entry in self._entries.items():
             self._grow(self._parts[name], name, entry, slots, create)
         before, self.slots = self.slots, slots
-        for slot in range(before, slots) if create else ():
-            self.set_length(slot, 0)  # whatever was there
+        if create:
+            self._free(before, slots)  # whatever was there
+
+    def _free(self, first: int, until: int) -> None:
+        for part, (_, lengths) in enumerate(self._parts[f"{SEGMENTS}/length"]):
+            lengths[max(0, first - part * TABLE_SLOTS) : max(0, until - part * TABLE_SLOTS)] = 0
 
     def take_column(self, layout: Layout, path: str, *, create: bool = False) -> None:
         """Have a place for the checksums of one more column."""
@@ -223,11 +227,8 @@ class SegmentTable:
         again = self.column("length")  # a slot that was emptied, or emptied and filled, while we read it, does not count
         length = np.where(again >= length, length, 0)
         rows, where = self._layout.segment_rows, f"{self._files.root}/{SEGMENTS}"
-        impossible = (
-            (length > rows)
-            | (first > 2**56)
-            | ((length > 0) & ((stream < 0) | (stream >= self._layout.streams) | (first % rows != 0)))
-        )
+        strange = (stream < 0) | (stream >= self._layout.streams) | (first < 0) | (first > 2**56) | (first % rows != 0)
+        impossible = (length > rows) | ((length > 0) & strange)
         for slot in np.flatnonzero(damaged | impossible)[:1]:
             raise CorruptionError(
                 f"{where}: the entry of slot {slot} is damaged: {self.length(int(slot))} rows from {first[slot]} of stream "

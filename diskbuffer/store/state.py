@@ -69,3 +69,13 @@ class State:
 
     def _checksum(self) -> int:
         return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced}".encode()))
+
+
+def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[Fate, tuple[int, ...]]:
+    """Return what became of the last writer, and up to which position rows of each stream were on the disk then.
+
+    Where the note is missing or damaged, that is no power loss's doing, as it is replaced at once: nothing else is excused then.
+    """
+    if state is None or len(state.synced) != streams:
+        return Fate.KILLED, (-1,) * streams
+    return state.fate(files, streams), state.synced

@@ -23,7 +23,7 @@ from diskbuffer.store.maps import Maps, Zeros
 from diskbuffer.store.recovery import Kept
 from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.shard import shard_checksum
-from diskbuffer.store.state import Fate, State
+from diskbuffer.store.state import Fate, State, how_it_was_left
 
 Int64 = npt.NDArray[np.int64]
 
@@ -80,11 +80,10 @@ class Store:
         state = self._state = State.read(self.files)
         if not self.writable and is_held(self.root):
             return  # a living writer knows what he writes
-        fate = Fate.LOST_POWER if state is None else state.fate(self.files, self.layout.streams)
+        fate, synced = how_it_was_left(state, self.files, self.layout.streams)
         if fate is not Fate.LOST_POWER:
-            recovery.make_sure(self, settled=fate is Fate.CLOSED)
+            recovery.make_sure(self, synced, settled=fate is Fate.CLOSED)
         else:
-            synced = (-1,) * self.layout.streams if state is None else state.synced
             kept = recovery.find_what_counts(self, synced)
             if self.writable:
                 recovery.keep(self, kept)
