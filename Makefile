@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STEPS ?= 20000
 STORE ?= runs/pong
 GAME ?= pong
+SCALE ?= 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench soak clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -27,6 +28,11 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.prioritized --json bench/prioritized.json
 	$(BIN)/python -m bench.sequences --json bench/sequences.json
 	$(BIN)/python -m bench.passes --json bench/passes.json
+	$(BIN)/python -m bench.verification --json bench/verification.json
+
+# Every promise put to the test, for an hour and a half; the tests run a short version.
+soak: $(VENV)/test
+	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
 clean:
 	rm -rf $(VENV)
