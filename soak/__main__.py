@@ -55,9 +55,8 @@ def main() -> int:
         print(f"           {name} took {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
     print()
     for found in rows:
-        print(
-            f"{'BROKEN' if found['broken'] else 'ok':<7} {found['what']:<64} {found['done']:>10,} done, {found['broken']:,} broken"
-        )
+        verdict = "BROKEN" if found["broken"] else "ok"
+        print(f"{verdict:<7} {found['what']:<64} {found['done']:>10,} done, {found['broken']:,} broken")
     if options.json:
         options.json.write_text(json.dumps({"seed": options.seed, "scale": options.scale, "rows": rows}, indent=2) + "\n")
     return int(any(found["broken"] for found in rows))
