@@ -110,7 +110,7 @@ class Writer:
         self._packed[path][stream] = done
         for ordinal in sorted(self._open[stream]):
             segment = self._open[stream][ordinal]
-            shard, full = segment.shards[path], (min(done, segment.first_row + rows) - segment.first_row) // chunk_rows
+            shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
             there = shard.packed_chunks()
             if there > full:
                 self._unpack(path, stream, segment, full)
