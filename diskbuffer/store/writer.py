@@ -90,20 +90,23 @@ class Writer:
             if ordinal < first + len(slots) - 1 and (self._store.is_sealed(slot) or self._is_compact(slot)):
                 continue
             self._attach(stream, make_segment(self._store, slot, ordinal * rows, create=False))
-        self.take_back(stream, head)
+        self.take_back(stream, head, durable=True)
 
     def _is_compact(self, slot: int) -> bool:
         """Tell whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
         files, layout = self._store.files, self._layout
         return any((files.root / layout.data_file(p, slot)).stat().st_size != layout.live_bytes(p) for p in layout.packed)
 
-    def take_back(self, stream: int, head: int) -> None:
-        """Forget what was packed of rows behind the newest, `head`: they were not committed, as something failed."""
+    def take_back(self, stream: int, head: int, *, durable: bool = False) -> None:
+        """Forget what was packed of rows behind the newest, `head`: they were not committed, as something failed.
+
+        With `durable`, rows that go back into the tail are synced before their shard forgets them.
+        """
         for path in self._layout.packed:
-            self._recover_chunks(path, stream, head)
+            self._recover_chunks(path, stream, head, durable)
         self._set_limit(stream)
 
-    def _recover_chunks(self, path: str, stream: int, head: int) -> None:
+    def _recover_chunks(self, path: str, stream: int, head: int, durable: bool) -> None:
         """Find how far a column is packed. A chunk that is not full is taken back into the tail."""
         chunk_rows, rows = self._layout.chunk_rows(path), self._layout.segment_rows
         done = max(head, 0) // chunk_rows * chunk_rows
@@ -112,9 +115,10 @@ class Writer:
             segment = self._open[stream][ordinal]
             shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
             there = shard.packed_chunks()
-            if there > full:
+            if there > full and segment.first_row + full * chunk_rows <= head:
                 self._unpack(path, stream, segment, full)
-                self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
+                if durable:
+                    self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
             shard.forget(min(full, there))
             if there < full:
                 self._packed[path][stream] = segment.first_row + there * chunk_rows
