@@ -221,27 +221,32 @@ class _Check:
     def _find_lost_entries(self) -> None:
         """Look at slots whose entry is damaged, or gone: their rows tell which they are, and how many."""
         reach, lost = self._reach(), self._rows_missing()
-        for slot in np.flatnonzero(self._table.used()[1]).tolist():
-            self._find_lost_entry(slot, reach, damaged=True)
-        free = np.flatnonzero(self._table.column("length") == 0).tolist() if lost or self._search else []
-        for slot in free:
+        damaged = np.flatnonzero(self._table.used()[1]).tolist()
+        found = [self._find_lost_entry(slot, reach, damaged=True) for slot in damaged]
+        for slot in np.flatnonzero(self._table.column("length") == 0).tolist() if lost or self._search else []:
             if (self._store.root / self._layout.data_file(CHECKSUM, slot)).exists():
-                self._find_lost_entry(slot, reach, damaged=False)
-        for stream, first, last in self._rows_missing() if self._repair else lost:
-            what = "rows that were on the disk are not in the segment table" + ("" if free else ", nor anywhere else")
-            self._note_rows(self._store.root / SEGMENTS, stream, first, last, what)
+                found.append(self._find_lost_entry(slot, reach, damaged=False))
+        if self._repair:
+            lost = self._rows_missing()
+        elif any(found):
+            lost = []  # or a part of them, as a repair will tell
+        for stream, first, last in lost:
+            self._note_rows(self._store.root / SEGMENTS, stream, first, last, "rows that were on the disk are not there")
+            self._report.dropped += last - first + 1
 
-    def _find_lost_entry(self, slot: int, reach: npt.NDArray[np.int64], *, damaged: bool) -> None:
+    def _find_lost_entry(self, slot: int, reach: npt.NDArray[np.int64], *, damaged: bool) -> bool:
+        """Look for the rows of a slot whose entry is `damaged`, or says that it is free; return whether there are some."""
         table = self._table
         (stream, first), rows = salvage.find_rows(self._store, slot, reach)
         if not damaged and not rows:
-            return  # files of a segment that no row came into yet
+            return False  # files of a segment that no row came into yet
         what = f"its {rows} rows are there, and repair finds them" if rows else "nothing of its rows can be found"
         self._note(self._store.root / SEGMENTS, f"the entry of slot {slot} is damaged; {what}")
         if self._repair:
             if rows:
                 table.identify(slot, stream, first)
             table.set_length(slot, rows)
+        return rows > 0
 
     def _rows_missing(self) -> list[tuple[int, int, int]]:
         """Return rows that are not there, and were on the disk: (stream, first, last)."""
