@@ -37,19 +37,7 @@ def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
         assert (batch["next_obs"][t].numpy() == next_obs).all(), t
 
 
-@pytest.mark.parametrize(
-    "lasting",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                raises=db.CorruptionError,
-                reason="Writer.take_back writes too (LiveShard.forget); where that fails it is not made again when there is room",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("lasting", [False, True])
 def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_be_made_again(
     lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

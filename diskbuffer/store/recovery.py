@@ -176,13 +176,21 @@ def keep(store: Store, kept: Kept) -> None:
                 _forget_bad_chunks(store, slot)
         table.set_length(newest, int(lengths[-1]))
         _take_up_again(store, slots, int(lengths[-1]))
-    for path in layout.derived:
-        for slot in keeping:
+    for slot in keeping:
+        for name in table.strange_notes(slot):
+            table.forget_note(name, slot)
+        for path in layout.derived:
             _take_up_derived(store, path, slot)
-        for slots, lengths in kept:  # of steps that are lost: those that come in their place have none yet
-            if len(slots) and _size(store, path, int(slots[-1])) > 0:
-                _writable(store, path, int(slots[-1]))[lengths[-1] - 1 :] = 0
-                store.files.sync(layout.data_file(path, int(slots[-1])))
+    for slots, lengths in kept:
+        for path in layout.derived if len(slots) else ():
+            _forget_derived_behind(store, path, int(slots[-1]), int(lengths[-1]))
+
+
+def _forget_derived_behind(store: Store, path: str, slot: int, length: int) -> None:
+    """Zero what was written later for steps that are lost: those that come in their place have none yet."""
+    if _size(store, path, slot) > 0:
+        _writable(store, path, slot)[length - 1 :] = 0
+        store.files.sync(store.layout.data_file(path, slot))
 
 
 def _take_up_again(store: Store, slots: Int64, length: int) -> None:

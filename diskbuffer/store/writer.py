@@ -72,6 +72,7 @@ class Writer:
         self.lengths = np.zeros((layout.streams, 2, 2), np.int64)
         self.limits = np.zeros(layout.streams, np.int64)
         self._guarded = {path: np.full(layout.streams, -1, np.int64) for path in layout.packed}
+        self._to_take_back: dict[int, int] = {}  # heads of streams in which something failed, to be done again
         self._guarded_in: dict[tuple[str, int], str] = {}  # files that their rows will be packed into
         self.tails = np.array([store.tails[p].address if p in store.tails else 0 for p in self._paths], np.int64)
         for stream in range(layout.streams):
@@ -100,11 +101,21 @@ class Writer:
     def take_back(self, stream: int, head: int, *, durable: bool = False) -> None:
         """Forget what was packed of rows behind the newest, `head`: they were not committed, as something failed.
 
-        With `durable`, rows that go back into the tail are synced before their shard forgets them.
+        With `durable`, rows that go back into the tail are synced before their shard forgets them; otherwise, where the disk
+        fails again, it is done before the next rows are packed.
         """
-        for path in self._layout.packed:
-            self._recover_chunks(path, stream, head, durable)
-        self._set_limit(stream)
+        self._to_take_back[stream] = head
+        with contextlib.ExitStack() as stack:
+            if not durable:
+                stack.enter_context(contextlib.suppress(OSError))
+            self._take_back(durable)
+
+    def _take_back(self, durable: bool = False) -> None:
+        for stream, head in list(self._to_take_back.items()):
+            for path in self._layout.packed:
+                self._recover_chunks(path, stream, head, durable)
+            self._set_limit(stream)
+            del self._to_take_back[stream]
 
     def _recover_chunks(self, path: str, stream: int, head: int, durable: bool) -> None:
         """Find how far a column is packed. A chunk that is not full is taken back into the tail."""
@@ -158,6 +169,7 @@ class Writer:
         error leaves everything as it was, but for what was packed.
         """
         self._packer.finish()
+        self._take_back()
         runs = self._complete_runs(heads)
         half = self._layout.tail_rows // 2
         if not self._packer.worth_a_thread(runs) or self._room(heads) < half // 2:
@@ -306,6 +318,7 @@ class Writer:
     def pack(self, heads: Int64) -> None:
         """Compress every complete chunk that is still in the tail only, and append it to its shard, now."""
         self._packer.finish()
+        self._take_back()
         self._packer.pack(self._complete_runs(heads))
         self._drop_packed(heads)
 
