@@ -109,8 +109,9 @@ class Store:
         """Return the slots of each stream, in the order of its rows, and how many rows of each count."""
         if self.distrusted is not None:
             return self.distrusted
-        length = self.table.column("length")
-        return [(slots, length[slots]) for slots in self.table.by_stream()]
+        streams = self.table.by_stream()
+        length = self.table.column("length")  # now: a writer elsewhere may have added since, and must not have evicted only
+        return [(slots, length[slots]) for slots in streams]
 
     def _have_room(self, slots: int) -> None:
         self.table.grow(slots)
