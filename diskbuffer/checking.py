@@ -419,8 +419,10 @@ class _Check:
         strange = self._table.strange_notes(slot)
         if self._live and self._table.length(slot) == 0:
             return  # it was evicted meanwhile
+        if oldest and self._table.get("first_row", slot) > 0:
+            strange.pop("before", None)  # `_check_before` looks at that
         for name, what in strange.items():
-            if name != "before" or not oldest:
+            if True:
                 self._note(
                     self._store.root / SEGMENTS / name, f"{what} are not as they were noted for slot {slot}; repair forgets it"
                 )

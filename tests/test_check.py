@@ -1,0 +1,302 @@
+"""Checking a store, and repairing it: what is damaged is named, nothing is changed unasked, and what can be saved is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from soak.experience import Experience, Feeder
+
+if TYPE_CHECKING:
+    from soak.writers import Writers
+
+Made = tuple[Experience, Path]
+TABLE = ("stream", "first_row", "first_step", "episode_start", "before", "completed", "left", "sealed", "length")
+
+
+@pytest.fixture(scope="module", params=[(34, 33), (20,)], ids=["packed", "flat"])
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Make a closed store with sealed segments, one that is not, two streams, and a column that was written later."""
+    world, path = Experience(2, shape=request.param), tmp_path_factory.mktemp("original")
+    with world.open(path / "store", segment_rows=16) as buffer:
+        feed = Feeder(world, buffer)
+        feed.add(70)
+        buffer.seal()
+        feed.add(20)
+        buffer.write("value", buffer.episodes.start, np.ones(len(buffer.episodes), np.float32))
+    return world, path / "store"
+
+
+@pytest.fixture
+def made(original: Made, tmp_path: Path) -> Made:
+    """Copy it."""
+    world, path = original
+    return world, Path(shutil.copytree(path, tmp_path / "store"))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith("writer.")]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def assert_whole(world: Experience, path: Path, lost: int) -> None:
+    """Assert that a repaired store is whole, and has lost no more than so many steps."""
+    assert db.check(path, progress=False).ok
+    for mode in ("r", "a", "r"):
+        with db.ReplayBuffer(path, mode=mode) as buffer:
+            assert 180 - len(buffer) <= lost
+            assert world_has(world, buffer)
+            if mode == "a":
+                buffer.seal()
+    assert db.check(path, progress=False).ok
+
+
+def world_has(world: Experience, buffer: db.ReplayBuffer) -> bool:
+    """Tell whether every step of a buffer is one of the world's; episodes that lost steps are several."""
+    for start, length in zip(buffer.episodes.start, buffer.episodes.length, strict=True):
+        steps = start + 2 * np.arange(length)
+        if not length:
+            continue
+        batch = buffer.at(steps)
+        for name, offset in (("obs", 0), ("next_obs", 1)):
+            expected = world.frames(start % 2, steps // 2 + offset)
+            np.testing.assert_array_equal(batch[name].numpy(), expected)
+    return True
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    line = [sys.executable, "-c", "import sys; from diskbuffer.cli import main; sys.exit(main())", *arguments]
+    return subprocess.run(line, env=environment, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+
+
+# Checking
+
+
+def test_an_undamaged_store_is_as_it_was_written(made: Made) -> None:
+    _, path = made
+    before, report = contents(path), db.check(path, progress=False)
+    assert report.ok
+    assert str(report) == f"{path}: {report.rows} rows checked, everything is as it was written"
+    assert report.rows >= 180
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("column", ["action", "is_last", "row_checksum", "obs", "value"])
+def test_what_is_damaged_is_named_and_nothing_is_changed(column: str, made: Made) -> None:
+    _, path = made
+    file = min((path / column).glob("c.1*"))
+    flip(file, 0)
+    before, report = contents(path), db.check(path, progress=False)
+    assert not report.ok
+    problem = next(problem for problem in report.problems if problem.column == column)
+    assert problem.path == file
+    assert problem.steps is not None
+    assert str(problem).startswith(f"{file}, column {column!r}, steps {problem.steps[0]} to {problem.steps[1]}: ")
+    assert contents(path) == before
+    if column != "value":
+        named = rf"column '{column}', rows|{re.escape(str(file))}"
+        with pytest.raises(db.CorruptionError, match=named), db.ReplayBuffer(path, mode="r") as buffer:
+            buffer.at([problem.steps[0]])
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_number_of_the_segment_table_in_use_is_checked(name: str, made: Made) -> None:
+    _, path = made
+    file = min((path / "_segments" / name).glob("c.0*"))
+    words = np.frombuffer(file.read_bytes(), np.uint64)[:10]
+    slot = int(np.flatnonzero(words)[0]) if name not in ("first_row", "stream") else 3
+    if name in ("first_step", "episode_start"):
+        slot = int(np.flatnonzero(np.fromfile(path / "_segments" / "before" / "c.0", np.uint64)[:10])[0])
+    flip(file, 8 * slot)
+    assert not db.check(path, progress=False).ok
+    db.check(path, repair=True, progress=False)
+    assert_whole(made[0], path, 0)
+
+
+def test_metadata_and_their_copy_are_checked(made: Made) -> None:
+    world, path = made
+    for name in ("zarr.json", "action/zarr.json", "_segments/length/group.json", "_segments/length/state.json"):
+        flip(path / name, (path / name).stat().st_size - 5)
+        report = db.check(path, progress=False)
+        assert not report.ok, name
+        assert db.check(path, repair=True, progress=False).problems
+        assert_whole(world, path, 0)
+
+
+def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(tmp_path: Path, writers: Writers) -> None:
+    world = Experience(2)
+    writers.start(tmp_path / "store", world, "seal", capacity=300, segment_rows=16)
+    writers.wait_for(30)
+    for _ in range(8):
+        report = db.check(tmp_path / "store", progress=False)
+        assert report.ok, str(report)
+    with pytest.raises(db.LockedError, match="is being written to"):
+        db.check(tmp_path / "store", repair=True, progress=False)
+    assert writers.account is not None
+    writers.wait_for(int(writers.account.last[1]) + 10)
+    writers.kill()
+    assert db.check(tmp_path / "store", progress=False).ok
+
+
+def test_a_store_that_is_being_written_to_is_not_repaired_however_damaged(made: Made) -> None:
+    _, path = made
+    with db.ReplayBuffer(path) as buffer:
+        buffer.seal()
+        flip(path / "zarr.json", (path / "zarr.json").stat().st_size // 3)
+        before = contents(path)
+        with pytest.raises(db.LockedError):
+            db.check(path, repair=True, progress=False)
+        assert contents(path) == before
+
+
+def test_where_there_is_no_store_there_is_nothing_to_check(tmp_path: Path) -> None:
+    for repair in (False, True):
+        with pytest.raises(db.NotAStoreError):
+            db.check(tmp_path / "nothing", repair=repair, progress=False)
+        with pytest.raises(db.NotAStoreError):
+            db.check(tmp_path, repair=repair, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Repairing
+
+
+def flipped(file: Path) -> None:
+    flip(file, file.stat().st_size // 3)
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def filled(file: Path) -> None:
+    file.write_bytes(np.random.default_rng(0).bytes(file.stat().st_size))
+
+
+DAMAGES: tuple[Callable[[Path], None], ...] = (flipped, cut, emptied, filled, Path.unlink)
+
+
+@pytest.mark.parametrize("harm", DAMAGES, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("slot", [1, -1])
+@pytest.mark.parametrize("column", ["obs", "reward", "is_last"])
+def test_of_a_damaged_file_no_more_than_its_segment_is_lost(
+    column: str, slot: int, harm: Callable[[Path], None], made: Made
+) -> None:
+    world, path = made
+    files = sorted((path / column).glob("c.*"), key=lambda file: int(file.name.split(".")[1]))
+    harm(files[slot])
+    report = db.check(path, repair=True, progress=False)
+    assert report.repaired
+    assert report.dropped <= 16
+    assert_whole(world, path, 17)
+
+
+@pytest.mark.parametrize("harm", DAMAGES[1:], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("name", [*TABLE, "checksum/obs", "checksum/value"])
+def test_of_a_segment_table_that_is_lost_in_part_all_steps_are_found_again(
+    name: str, harm: Callable[[Path], None], made: Made
+) -> None:
+    world, path = made
+    harm(min((path / "_segments" / name).glob("c.0*")))
+    db.check(path, repair=True, progress=False)
+    assert_whole(world, path, 0)
+
+
+def test_a_segment_table_without_rows_that_were_there_is_refused(made: Made) -> None:
+    _, path = made
+    emptied(path / "_segments" / "length" / "c.0.0")
+    for mode in ("r", "a"):
+        with pytest.raises(db.CorruptionError, match=r"rows 0 to .* were on the disk, and the segment table does not have them"):
+            db.ReplayBuffer(path, mode=mode)
+
+
+def test_a_shard_that_says_it_is_another_keeps_its_rows(made: Made) -> None:
+    world, path = made
+    shard = min((path / "obs").glob("c.1*"))
+    if world.shape == (20,):
+        pytest.skip("a flat column has no shards")
+    flip(shard, shard.stat().st_size - 4 * 16 - 20)
+    report = db.check(path, repair=True, progress=False)
+    assert not report.ok
+    assert report.dropped == 0
+    assert_whole(world, path, 0)
+
+
+def test_checksums_of_rows_that_are_lost_are_worked_out_anew_where_files_have_their_own(made: Made) -> None:
+    world, path = made
+    min((path / "row_checksum").glob("c.1*")).unlink()
+    assert db.check(path, repair=True, progress=False).dropped == 0
+    assert_whole(world, path, 0)
+
+
+def test_of_a_column_that_was_written_later_the_values_are_lost_and_no_step(made: Made) -> None:
+    world, path = made
+    flip(path / "value" / "c.0", 3)
+    assert db.check(path, repair=True, progress=False).dropped == 0
+    assert_whole(world, path, 0)
+
+
+def test_after_a_repair_steps_are_added_as_before(made: Made) -> None:
+    world, path = made
+    flip(min((path / "action").glob("c.2*")), 5)
+    db.check(path, repair=True, progress=False)
+    with world.open(path) as buffer:
+        before = len(buffer)
+        Feeder(world, buffer).add(40)
+        assert len(buffer) == before + 80
+        assert world_has(world, buffer)
+    assert db.check(path, progress=False).ok
+
+
+# The command
+
+
+def test_the_command_checks_and_repairs(made: Made) -> None:
+    world, path = made
+    done = command("check", str(path), "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("everything is as it was written\n")
+    file = min((path / "action").glob("c.1*"))
+    flip(file, 9)
+    done = command("check", str(path))
+    assert done.returncode == 1
+    assert re.search(rf"{re.escape(str(file))}, column 'action', steps \d+ to \d+: the checksum does not match", done.stdout)
+    assert "1 problem" in done.stdout
+    done = command("check", str(path), "--repair", "--quiet")
+    assert done.returncode == 0
+    assert re.search(r"1 problem; repaired: \d+ rows were dropped", done.stdout)
+    assert command("check", str(path), "--quiet").returncode == 0
+    assert_whole(world, path, 3)
+
+
+def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) -> None:
+    done = command("check", str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert "there is no store at" in done.stderr
+    with db.ReplayBuffer(made[1]):
+        done = command("check", str(made[1]), "--repair")
+    assert done.returncode == 2
+    assert "is being written to by process" in done.stderr
+    assert command("check").returncode == 2
