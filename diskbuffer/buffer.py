@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
-from diskbuffer.store import directory
+from diskbuffer.store import directory, marks, snapshots
 from diskbuffer.store.store import Store
 
 if TYPE_CHECKING:
@@ -84,11 +85,20 @@ class ReplayBuffer:
     protected : bool, optional
         Whether there is a place for episodes that are never evicted, such as demonstrations: ``extend(..., protect=True)``. They
         come on top of the capacity. False, or as the store has it.
+    mark : str, optional
+        A mark that was made of this store (`mark`). With ``mode="r"`` the mark is what is read. Otherwise the store goes back to
+        it, and **what came later is dropped**; marks stay, those made later, too. A crash on the way is no harm: whoever opens
+        the store for writing next finishes it. Buffers elsewhere that were reading keep what they had mapped, and get a
+        CorruptionError that tells to open it again for anything else.
 
     Raises
     ------
     SchemaError
         The store has other columns, another capacity or number of environments than asked for.
+    InputError
+        An argument does not fit, or the store has no such mark. The store is as it was.
+    ReadOnlyError
+        ``mode="r"``, and a crash left the store on its way back to a mark, which takes writing.
     LockedError
         Another process writes to it.
     NotAStoreError, FormatError, CorruptionError
@@ -126,6 +136,7 @@ class ReplayBuffer:
         threads: int | None = None,
         segment_rows: int | None = None,
         protected: bool | None = None,
+        mark: str | None = None,
     ) -> None:
         self._closed = True  # until it is open
         self._process = os.getpid()
@@ -153,10 +164,20 @@ class ReplayBuffer:
         if there and mode == "w-":
             raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
         if not there:
-            if mode in ("r", "r+"):
-                raise NotAStoreError(f"there is no store at {self.path}; mode 'a' would create one")
+            if mode in ("r", "r+") or mark is not None:
+                raise NotAStoreError(
+                    f"there is no store at {self.path}"
+                    + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
+                )
             directory.create(self.path, wanted.layout())
-        self._store = Store(self.path, writable=mode != "r")
+        if mark is None:
+            self._store = Store(self.path, writable=mode != "r")
+        else:
+            self._store = Store(marks.find(self.path, mark), writable=False)
+            refuse_another(self.path, self._store.layout, wanted)
+            if mode != "r":
+                self._store.verify_files()  # or what came later would be dropped for nothing
+                self._store = Store(self.path, writable=True, back_to=mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             layout = dataclasses.replace(self._store.layout, **wanted.views())
@@ -172,6 +193,9 @@ class ReplayBuffer:
         except BaseException:
             self._store.unlock()
             raise
+        self._marking = threading.Lock()
+        self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
+        self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._closed = False
 
     # Writing
@@ -622,8 +646,7 @@ class ReplayBuffer:
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
         self._check_open()
-        if self._recorder is None:
-            self._reader.refresh()
+        self._reader.refresh()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the buffer's own draws, to be saved with the model: it counts batches that were delivered."""
@@ -638,6 +661,121 @@ class ReplayBuffer:
             sampler.load_state_dict(state[name])
         for name, sampler in self._samplers.items():
             sampler.load_state_dict(loaded[name].state_dict())
+
+    # Copies
+
+    def snapshot(self, path: str | os.PathLike[str]) -> Path:
+        """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on.
+
+        It is as if the buffer had been closed and copied. Files of sealed segments, nearly all of a store that `seal` was called
+        on, are shared where the file system can do so (hard links, on the same device), and take no space until they are evicted
+        here or there; nobody ever writes to them, so what is done to one of the two never changes the other. Everything else is
+        copied. Marks are not.
+
+        Parameters
+        ----------
+        path : path-like
+            Where nothing is yet, or an empty directory; not inside of the store.
+
+        Returns
+        -------
+        Path
+            The same, absolute.
+
+        Raises
+        ------
+        InputError
+            The path is inside of the store.
+        NotAStoreError
+            There is something at the path.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        OSError
+            The disk is full or fails. Nothing is left at the path.
+
+        Notes
+        -----
+        MEASURED
+        """
+        wanted = Path(path).absolute()
+        self._must_write("copied")
+        building = snapshots.place_for(self.path, wanted)
+        self._build(building)
+        snapshots.put(building, wanted)
+        return wanted
+
+    def mark(self, name: str, *, replace: bool = False) -> None:
+        """Keep the buffer as it is now, under a name, inside of the store: a snapshot that moves with it.
+
+        ``ReplayBuffer(path, mark=name)`` goes back to it, ``ReplayBuffer(path, mark=name, mode="r")`` reads it. Make one beside
+        each checkpoint of a model, and save ``buffer.state_dict()``, or the sampler's, with that: gone back to the mark, with the
+        state loaded, sampling gives the batches that it gave then. It takes the space of what was evicted since, of what was not
+        sealed yet, and of columns that were written later.
+
+        Parameters
+        ----------
+        name : str
+            1 to 100 letters, digits, "-", "_" and "."; no "." in the first place.
+        replace : bool
+            Whether it may take the place of a mark of that name, which goes once the new one is whole.
+
+        Raises
+        ------
+        InputError
+            The name is none, or there is such a mark.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        OSError
+            The disk is full or fails. No mark was made, and none replaced.
+
+        Notes
+        -----
+        Costs what `snapshot` does.
+        """
+        marks.check_name(name)
+        self._must_write("marked")
+        with self._marking:
+            if name in self.marks and not replace:
+                raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
+            building = marks.place_for(self.path, name)
+            self._build(building, marks.next_number(self.path))
+            marks.put(self.path, building, name)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The names of the store's marks, the oldest first."""
+        return marks.names(self.path)
+
+    def remove_mark(self, name: str) -> None:
+        """Remove a mark, and give back the space that it alone takes.
+
+        Raises
+        ------
+        InputError
+            There is no mark of that name.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        """
+        self._must_write("changed")
+        with self._marking:
+            marks.remove(self.path, name)
+
+    def _build(self, building: Path, number: int = 0) -> None:
+        snapshots.build(self._store, self._writing().log.writer, lambda: self._writing().log.hold_still(), building, number)
+
+    def _must_write(self, what: str) -> None:
+        self._check_open()
+        if self._recorder is None:
+            raise ReadOnlyError(
+                f"{self.path} was opened with mode='r', and can be {what} by its writer only, who can hold it still; do so "
+                "there, or open it with mode='a'"
+            )
+        self._writing()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to open it again, and the state of its draws; see `reopen`."""
+        self._check_open()
+        return reopen, (type(self), self.path, self._how, self.state_dict())
 
     # Looking
 
@@ -677,7 +815,7 @@ class ReplayBuffer:
         """The store as a read-only zarr group. The newest rows may be in ``_tail`` only, until `close`."""
         import zarr
 
-        return zarr.open_group(str(self.path), mode="r")
+        return zarr.open_group(str(self._store.root), mode="r")
 
     def check(self, progress: bool = True) -> Report:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
@@ -687,19 +825,19 @@ class ReplayBuffer:
         ``diskbuffer.check(path, repair=True)``.
         """
         self._check_open()
-        return check(self.path, progress=progress)
+        return check(self._store.root, progress=progress)
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.
 
         ``steps`` (to sample), ``added`` (ever), ``capacity``, ``episodes``, ``n_envs``, ``segments``, ``unsealed`` (complete
-        segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated), ``raw_bytes`` (of the rows,
-        uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``.
+        segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated, marks included, what they share
+        once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``.
         """
         self._check_open()
         with self._store.lock:
             index, layout = self._reader.index, self._store.layout
-            log = None if self._recorder is None else self._recorder.log
+            log = None if self._recorder is None or self._process != os.getpid() else self._recorder.log
             rows = int((index.heads + 1 - index.table[:, LOW]).sum())
             return {
                 "steps": len(self),
@@ -739,7 +877,8 @@ class ReplayBuffer:
                 return
             self._closed = True
         if self._process != os.getpid():
-            return  # a fork: the store, its lock and the threads are the other's
+            self._reader.close()
+            return  # a fork: the store and its lock are the other's
         try:
             if self._recorder is not None:
                 self._recorder.log.close()
@@ -756,3 +895,16 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def reopen(cls: type[ReplayBuffer], path: Path, how: dict[str, Any], state: dict[str, Any]) -> ReplayBuffer:
+    """Open a buffer again that was pickled or copied, with the state of its draws.
+
+    It is read-only if somebody, this process included, holds the store for writing at this moment.
+    """
+    try:
+        buffer = cls(path, **how)
+    except LockedError:
+        buffer = cls(path, **{**how, "mode": "r"})
+    buffer.load_state_dict(state)
+    return buffer

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diskbuffer.bars import bar
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store import directory, recovery, salvage
+from diskbuffer.store import directory, marks, recovery, salvage
 from diskbuffer.store import repair as repairing
 from diskbuffer.store.checksums import OBS, STEP, covered
 from diskbuffer.store.files import Files
@@ -161,6 +161,11 @@ class _Framework:
             if not repair:
                 return False
             directory.restore_group(self._root)
+        if way_back := marks.unfinished(self._root):
+            self._note(*way_back)
+            if not repair:
+                return False
+            marks.finish_or_forget(self._files)
         layout, slots = directory.read_metadata(self._root)
         for path in self._strange_metadata():
             self._note(f"{path}/zarr.json", "is not what it should be; only other Zarr tools read it, and opening mends it")

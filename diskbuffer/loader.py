@@ -6,6 +6,7 @@ depend on how fast threads are. They fill them, and may finish in any order; the
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -101,7 +102,8 @@ class _Run(Generic[B]):
         self._ready: dict[int, Any] = {}
         self._number = self._taken = 0
         self._ended = self._stopped = False
-        self._threads = [threading.Thread(target=self._work, name="diskbuffer-load", daemon=True) for _ in range(threads)]
+        self._threads = self._make_threads(threads)
+        self._process = os.getpid()
         try:
             for _ in range(ahead):
                 self._begin()
@@ -110,6 +112,19 @@ class _Run(Generic[B]):
         except BaseException:
             self.stop()
             raise
+
+    def _make_threads(self, threads: int) -> list[threading.Thread]:
+        return [threading.Thread(target=self._work, name="diskbuffer-load", daemon=True) for _ in range(threads)]
+
+    def _go_on_in_fork(self) -> None:
+        """In a fork, which has none of the threads: hand new ones what was not ready."""
+        self._process, self._changed = os.getpid(), threading.Condition()
+        unready = [(n, begun) for n, begun in enumerate(self._begun, self._taken) if n not in self._ready]
+        self._waiting = deque((n, begun) for n, begun in unready if begun.request is not None)
+        self._ready |= {n: None for n, begun in unready if begun.request is None}
+        self._threads = self._make_threads(len(self._threads))
+        for thread in self._threads:
+            thread.start()
 
     def _begin(self) -> None:
         if self._ended:
@@ -129,6 +144,8 @@ class _Run(Generic[B]):
 
     def take(self) -> Batch | None:
         """Return the next batch, when it is there, or None behind the last; raise what a thread raised in its place."""
+        if self._process != os.getpid():
+            self._go_on_in_fork()
         self._begin()
         if not self._begun:
             return None
@@ -153,12 +170,13 @@ class _Run(Generic[B]):
 
     def stop(self) -> None:
         """End the threads, and wait for them."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        if self._process == os.getpid():  # in a fork that did not go on with it there are none
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+            for thread in self._threads:
+                if thread.ident is not None:
+                    thread.join()
         while self._begun:
             self._source.leave(self._begun.popleft())
 

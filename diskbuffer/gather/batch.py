@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from diskbuffer import forks
 from diskbuffer import form as forms
 from diskbuffer.form import Draw, Form
 from diskbuffer.gather.arrays import Arrays, Request, Windows
@@ -38,6 +39,11 @@ class ArraysPool:
     def __init__(self) -> None:
         self._arrays: list[Arrays] = []
         self._lock = threading.Lock()
+        forks.renew(self)
+
+    def after_fork(self) -> None:
+        """Do without the lock, which a thread that is not in the child may hold."""
+        self._arrays, self._lock = [], threading.Lock()
 
     def take(self, request: Request) -> Arrays:
         """Return arrays that nobody else uses; give them back with `give`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from diskbuffer import forks
 from diskbuffer.cores import core, step_aside
 
 
@@ -50,6 +51,11 @@ class Helpers:
         self._idle: list[_Helper] = []
         self._closed = False
         self._lock = threading.Lock()
+        forks.renew(self)
+
+    def after_fork(self) -> None:
+        """Do without the threads, none of which are in the child."""
+        self._idle, self._lock = [], threading.Lock()
 
     def lend(self, work: Callable[[], None], helpers: int) -> None:
         """Have `helpers` threads do `work`, which must not raise. Does not wait for them."""

@@ -130,6 +130,15 @@ class Log:
         self._store.sync(self._index.heads)
         self.writer.guard(self._index.heads)
 
+    def hold_still(self) -> Int64:
+        """Have everything as a close has it, but for what is open, so that it can be copied; return the newest rows' positions.
+
+        The store's lock must be held from before this until the copy is made.
+        """
+        self.pack()
+        self.writer.vouch_for_newest(self._index.heads)
+        return self._index.heads.copy()
+
     def close(self) -> None:
         """Leave the store so that its columns hold every row, and everything is on the disk."""
         self.sealer.stop()

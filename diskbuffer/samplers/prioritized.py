@@ -123,6 +123,7 @@ class Prioritized(Sampler):
         if self._segments is not None:
             if self._segments.index is not index:
                 raise InputError("this Prioritized sampler belongs to another buffer; make one for each")
+            self._segments.check()  # a draw writes the priorities of what is new
             return
         self._segments = column(self.column, Column((), "float32"))
         table = index.table

@@ -11,7 +11,7 @@ from typing import Any
 
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS, TAIL, Layout, encode_json
+from diskbuffer.store.layout import SEGMENTS, TABLE, TAIL, Layout, encode_json
 from diskbuffer.store.segments import SegmentTable
 from diskbuffer.store.state import State
 
@@ -143,9 +143,13 @@ def restore_group(root: Path) -> None:
     files.replace_contents("zarr.json", files.read(_COPY))
 
 
-def refuse_links(root: Path, layout: Layout, slots: int) -> None:
-    """Raise a CorruptionError where a directory of the store is something else, such as a link that leads out of it."""
-    for path in layout.arrays(slots):
+def refuse_links(root: Path, layout: Layout, slots: int, below: str = "") -> None:
+    """Raise a CorruptionError where a directory of the store is something else, such as a link that leads out of it.
+
+    With `below`, only that directory and the arrays of the segment table in it, which every store has, are looked at.
+    """
+    some = (below, *(f"{below}/{name}" for name in TABLE)) if below else layout.arrays(slots)
+    for path in some:
         if not stat.S_ISDIR(_mode(root / path)):
             raise CorruptionError(f"{root / path} is no directory of the store: it is missing, or a link")
 

@@ -10,10 +10,12 @@ import ctypes
 import errno
 import mmap
 import os
+import shutil
 import stat
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +26,12 @@ from diskbuffer.errors import CorruptionError
 
 MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
 _CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_FOLLOW: dict[str, bool] = {"follow_symlinks": False} if os.link in os.supports_follow_symlinks else {}
 _SMALL = 256 * 1024**2  # bytes that metadata may have
+_AT_ONCE = 8  # files that are synced at the same time
+_BLOCK = 4 * 1024**2  # bytes that are copied at a time
+# What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class Files:
@@ -98,6 +105,12 @@ class Files:
         finally:
             os.close(fd)
 
+    def sync_all(self, names: Iterable[str]) -> None:
+        """Bring many files to the disk, some at a time: file systems with a journal take little longer than for one."""
+        with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-sync") as pool:
+            for _ in pool.map(self.sync, names):
+                pass
+
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place, at once."""
         with self._no_file(new):
@@ -107,6 +120,40 @@ class Files:
         """Remove a file, if it is there."""
         with contextlib.suppress(FileNotFoundError), self._no_file(name):
             os.unlink(self.root / name)
+
+    def link(self, other: Files, name: str, new: str) -> bool:
+        """Give a file of another directory, `name` there, a name here, too; return False where the file systems cannot."""
+        self.remove(new)
+        try:
+            os.link(other.root / name, self.root / new, **_NO_FOLLOW)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        return True
+
+    def copy(self, other: Files, name: str, new: str, *, reserve: bool) -> None:
+        """Copy a file of another directory, `name` there, in place of an old one.
+
+        Holes are not copied; with `reserve` there are none, as of a file that is written to through maps.
+        """
+        source = other._open(name, os.O_RDONLY)
+        try:
+            size = os.fstat(source).st_size
+            fd = self.create(new, size, reserve=reserve)
+            try:
+                for begin, end in [(0, size)] if reserve else _data_of(source, size):
+                    for at in range(begin, end, _BLOCK):
+                        self.pwrite(fd, os.pread(source, min(_BLOCK, end - at), at), at)
+            finally:
+                self.close(fd)
+        finally:
+            os.close(source)
+
+    def remove_directory(self, name: str) -> None:
+        """Remove a directory with all that is in it, if it is there; links are not followed."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.root / name)
 
     def replace_contents(self, name: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file so that readers see the old contents or the new; with `sync`, a power loss, too, leaves one."""
@@ -172,6 +219,24 @@ class Files:
     def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that is open; the descriptor is not needed any longer."""
         return map_file(fd, size, writable, random)
+
+
+def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where a file has data, and no holes; all of it, where the system does not tell."""
+    end = 0
+    while end < size:
+        begin = end
+        if hasattr(os, "SEEK_DATA"):
+            try:
+                begin = os.lseek(fd, end, os.SEEK_DATA)
+                end = os.lseek(fd, begin, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # holes alone from here on
+                    return
+                end = size
+        else:
+            end = size
+        yield begin, end
 
 
 class Map(Protocol):

@@ -54,6 +54,14 @@ class WriterLock:
         """Let others write; twice is fine."""
         self._lock.release()
 
+    def forget(self) -> None:
+        """In a fork: close the descriptor, so that the lock does not outlive its holder, and do not let go of it for him."""
+        context = self._lock._context
+        fd, context.lock_file_fd = context.lock_file_fd, None
+        if fd is not None:  # newer releases of filelock have done so by now
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
 
 def _refusal(root: Path, error: Exception) -> Exception:
     """Say why a lock could not be taken, where it is not that somebody else has it."""

@@ -77,6 +77,10 @@ class SegmentTable:
         for name, parts in self._parts.items() if only is None else [(only, self._parts[only])]:
             yield from (_file(name, i, self._entries[name][1]) for i in range(len(parts)))
 
+    def contents(self) -> dict[str, Any_]:
+        """Return a copy of every file, by name."""
+        return dict(zip(self.names(), (part.copy() for parts in self._parts.values() for _, part in parts), strict=True))
+
     # Entries
 
     def get(self, name: str, slot: int) -> int:

@@ -89,6 +89,11 @@ class LiveShard:
             self._files.pwrite(self._fd, empty, self._index_at + first * ENTRY_BYTES)
             self._find_end()
 
+    def contents(self) -> list[tuple[int, npt.NDArray[np.uint8]]]:
+        """Return a copy of what is not a hole: (offset, bytes) of the chunks, and of what is behind them."""
+        whole, behind = self.map.array(np.uint8, (self.map.size,)), self._index_at - IDENTITY_BYTES
+        return [(0, whole[: self._end].copy()), (behind, whole[behind:].copy())]
+
     def close(self) -> None:
         """Close the descriptor; the map stays for those who read through it."""
         if self._fd >= 0:

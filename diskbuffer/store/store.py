@@ -12,20 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
-from diskbuffer.errors import CorruptionError
+from diskbuffer import codec, forks
+from diskbuffer.errors import CorruptionError, ReadOnlyError
 from diskbuffer.schema import Column
-from diskbuffer.store import directory, recovery
+from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.layout import SEGMENTS, Layout
 from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.maps import Maps, Zeros
+from diskbuffer.store.marks import Origin
 from diskbuffer.store.recovery import Kept
 from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.shard import shard_checksum
 from diskbuffer.store.state import Fate, State, how_it_was_left
 
 Int64 = npt.NDArray[np.int64]
+
+
+def file_checksum(layout: Layout, path: str, mapped: Map | Zeros) -> int:
+    """Return what the table has as the checksum of a segment's file."""
+    if path in layout.chunks_of:
+        return shard_checksum(mapped, layout.chunks(path))
+    found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
+    return found if path not in layout.derived or found > UNCHECKED else found + 2
 
 
 class SlotMovedError(Exception):
@@ -35,27 +44,42 @@ class SlotMovedError(Exception):
 class Store:
     """The open files of a store, read-only or with the writer's lock.
 
-    Without `recover` it is as its last writer left it, whatever that is: to be checked, and repaired.
+    Without `recover` it is as its last writer left it, whatever that is: to be checked, and repaired. With `back_to` it goes back
+    to a mark first.
 
     `lock` guards the maps, the table and whatever the owner keeps beside them; it is held for microseconds.
     """
 
-    def __init__(self, root: Path, *, writable: bool, recover: bool = True) -> None:
+    def __init__(self, root: Path, *, writable: bool, recover: bool = True, back_to: str | None = None) -> None:
         self.root = root
         self.layout, slots = directory.read_metadata(root)
         self.files = Files(root)
-        directory.refuse_links(root, self.layout, slots)
+        directory.refuse_links(root, self.layout, slots, SEGMENTS)
+        self._origin = Origin.read(self.files)
+        if not writable and self._origin is not None and self._origin.back_to is not None:
+            raise ReadOnlyError(
+                f"{root} is on its way back to the mark {self._origin.back_to!r}, which takes writing; if nobody is at it, open "
+                "it with mode='a' once, which finishes it"
+            )
         self.writable = writable
         self.lock = threading.RLock()
+        self._held_for_fork = False
         self._writer_lock = WriterLock(root) if writable else None
         try:
+            if writable:
+                if back_to is not None:
+                    marks.go_back(self.files, back_to)
+                else:
+                    marks.finish(self.files)
+                marks.clear_up(self.files)
+                self._origin = Origin.read(self.files)
+                self.layout, slots = directory.read_metadata(root)
+            directory.refuse_links(root, self.layout, slots)
             self.table = SegmentTable(self.files, self.layout, writable=writable)
             self.maps = Maps(self.files, self.layout, self._verify, self._check, writable=writable)
-            self._written: set[tuple[str, int]] = set()  # segments of derived columns that were opened for writing
-            if writable:
-                self.layout, slots = directory.read_metadata(root)  # again, now that nobody else can change it
-                if directory.strange_metadata(root, self.layout, slots):  # a kill or a power loss came between the arrays
-                    directory.grow(self.files, self.layout, slots)
+            self.written: set[tuple[str, int]] = set()  # segments of derived columns that were opened for writing
+            if writable and directory.strange_metadata(root, self.layout, slots):  # a crash came between the arrays
+                directory.grow(self.files, self.layout, slots)
             self._have_room(slots)
             self.tails = {path: self._map_tail(path) for path in self.layout.packed}
             self._seen = self._identities()
@@ -74,6 +98,7 @@ class Store:
         except BaseException:
             self.unlock()
             raise
+        forks.hold_still(self)
 
     def _recover(self) -> None:
         """Find out what counts of that which the last writer left; a CorruptionError where it is damaged."""
@@ -126,8 +151,17 @@ class Store:
         shape = (self.layout.streams, self.layout.tail_rows, self.layout.schema[path].row_bytes)
         return self.tails[path].array(np.uint8, shape)
 
+    def _refuse_another(self) -> None:
+        """Raise a CorruptionError where another store took the place of the one that was opened."""
+        if Origin.read(self.files) != self._origin:
+            raise CorruptionError(
+                f"{self.root} is not the store any more that was opened: it went back to a mark since, or was replaced; open it "
+                "again"
+            )
+
     def reread(self) -> None:
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
+        self._refuse_another()
         layout, slots = directory.read_metadata(self.root)
         self.layout = dataclasses.replace(self.layout, tags=layout.tags)
         if len(layout.schema) > len(self.layout.schema):
@@ -150,12 +184,14 @@ class Store:
 
     def unchanged(self, slots: Int64) -> bool:
         """Tell whether slots still hold the rows that `reread` saw."""
+        self._refuse_another()
         return bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 
     def _verify(self, slot: int) -> None:
         """Make sure that a slot still holds the rows that it was seen with: a writer elsewhere may have used it again."""
         if self.writable:
             return
+        self._refuse_another()
         if self.table.length(slot) == 0 or (self._seen[:2, slot] != self.table.identity(slot)).any():
             raise SlotMovedError(f"{self.root}: slot {slot} was evicted by the writer; refresh")
 
@@ -212,11 +248,17 @@ class Store:
         size = -1 if path in self.layout.chunks_of else self.layout.flat_bytes(path)
         self._check(path, slot, self.files.map(self.layout.data_file(path, slot), size, writable=False))
 
+    def verify_files(self) -> None:
+        """Raise a CorruptionError where a file of any segment is missing or, if it is sealed, not what the table vouches for."""
+        if self._state is None or not self._state.clean:
+            raise CorruptionError(f"{self.root}: how it was left is not known; state.json is missing or damaged")
+        for slots, _ in self.segments():
+            for slot in slots.tolist():
+                for path in self.layout.schema.recorded:
+                    self.verify_file(path, slot)
+
     def _checksum(self, path: str, mapped: Map | Zeros) -> int:
-        if path in self.layout.chunks_of:
-            return shard_checksum(mapped, self.layout.chunks(path))
-        found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
-        return found if path not in self.layout.derived or found > UNCHECKED else found + 2
+        return file_checksum(self.layout, path, mapped)
 
     def describe(self, path: str, slot: int) -> str:
         """Name a segment's file, its column and its steps, for errors."""
@@ -265,7 +307,7 @@ class Store:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
         column = self.layout.schema[name]
         mapped = self.maps.writable(name, slot)
-        self._written.add((name, slot))
+        self.written.add((name, slot))
         if self.table.checksum(name, slot) != UNCHECKED:
             self.table.set_checksum(name, slot, UNCHECKED)
         return mapped.array(column.np_dtype, (self.layout.segment_rows, *column.shape))
@@ -290,7 +332,7 @@ class Store:
         """Remove a slot's files, where they are."""
         for path in self.layout.schema:
             self.files.remove(self.layout.data_file(path, slot))
-            self._written.discard((path, slot))
+            self.written.discard((path, slot))
 
     def sync_slot(self, slot: int) -> None:
         """Bring one segment's files to the disk."""
@@ -302,7 +344,7 @@ class Store:
 
         `heads` are the positions of the newest rows, whose segments are synced already.
         """
-        for path, slot in sorted(self._written):  # they may be written to again at any time, as the sampler keeps them mapped
+        for path, slot in sorted(self.written):  # they may be written to again at any time, as the sampler keeps them mapped
             self.files.sync(self.layout.data_file(path, slot))
         for path in self.layout.packed:
             self.files.sync(directory.tail_file(self.layout, path))
@@ -329,19 +371,38 @@ class Store:
 
     def note_closed(self) -> None:
         """Note that everything is on the disk, and vouched for."""
-        for path, slot in sorted(self._written):
+        for path, slot in sorted(self.written):
             self.table.set_checksum(path, slot, self._checksum(path, self.maps.get(path, slot)))
         self.sync_table(self._heads_synced)
         self._note_state(clean=True)
 
     def disk_bytes(self) -> int:
-        """Return the bytes that the store takes on the disk, holes not counted."""
-        total = 0
+        """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""
+        found: dict[tuple[int, int], int] = {}
         for entry in self.root.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
                 stat = entry.lstat()
-                total += stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
-        return total
+                found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
+        return sum(found.values())
+
+    # Forks
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is at it, and note what a reader must know: a fork is one."""
+        self._held_for_fork = self.lock.acquire(timeout=forks.PATIENCE)
+        if self.writable:
+            self._seen = self._identities()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Let others on; in the child, none of whom are there, be a reader."""
+        if child:
+            self.lock = threading.RLock()
+            self.writable = False
+            if self._writer_lock is not None:
+                self._writer_lock.forget()
+                self._writer_lock = None
+        elif self._held_for_fork:
+            self.lock.release()
 
     def unlock(self) -> None:
         """Let another writer in; twice is fine."""

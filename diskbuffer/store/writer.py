@@ -8,7 +8,7 @@ a kill leaves is therefore whole: a row is in the tail until its chunk is in a s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import STEP, covered, row_checksums
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.files import Map
+from diskbuffer.store.layout import Layout
 from diskbuffer.store.packer import Packer, Run
 from diskbuffer.store.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
@@ -368,26 +369,30 @@ class Writer:
 
     # Closing
 
+    def open_segments(self) -> list[OpenSegment]:
+        """Return all open segments."""
+        return [segment for stream in self._open for segment in stream.values()]
+
     def open_slots(self) -> list[int]:
         """Return the slots of all open segments."""
-        return [segment.slot for stream in self._open for segment in stream.values()]
+        return [segment.slot for segment in self.open_segments()]
 
     def publish(self, heads: Int64) -> None:
         """Write incomplete chunks to their shards, filled up with zeros, for readers that do not know of the tail."""
         self.pack(heads)
+        for path, stream, first, rows in self.unpacked(heads):
+            segment = self._open[stream][first // self._layout.segment_rows]
+            publish(self._layout, path, segment.shards[path], first - segment.first_row, rows)
+
+    def unpacked(self, heads: Int64) -> Iterator[tuple[str, int, int, Bytes]]:
+        """Yield what is in the tail only: the column, the stream, the position of the first row, and the rows as bytes.
+
+        Where `pack` comes before, they are an incomplete chunk.
+        """
         for path, packed in self._packed.items():
-            chunk_rows, chunk_bytes = self._layout.chunk_rows(path), self._layout.chunk_bytes(path)
-            for stream in range(self._layout.streams):
-                first, rows = int(packed[stream]), int(heads[stream]) + 1 - int(packed[stream])
-                if rows <= 0:
-                    continue
-                chunk = np.zeros((chunk_rows, self._layout.schema[path].row_bytes), np.uint8)
-                at = first % self._layout.tail_rows
-                chunk[:rows] = self._store.tail(path)[stream, at : at + rows]
-                out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
-                size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries)
-                segment = self._open[stream][first // self._layout.segment_rows]
-                segment.shards[path].publish((first - segment.first_row) // chunk_rows, out[:size])
+            for stream in np.flatnonzero(packed <= heads).tolist():
+                at = np.arange(packed[stream], heads[stream] + 1)
+                yield path, stream, int(packed[stream]), self._store.tail(path)[stream, at % self._layout.tail_rows]
 
     def close(self) -> None:
         """Close descriptors and threads. Segments made ahead that no row came into are removed."""
@@ -402,6 +407,16 @@ class Writer:
         for stream in self._open:
             for segment in stream.values():
                 segment.close()
+
+
+def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Bytes) -> None:
+    """Write the rows of an incomplete chunk, (n, row_bytes) from row `offset` of its segment on, to the spare room."""
+    chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
+    chunk = np.zeros((chunk_rows, layout.schema[path].row_bytes), np.uint8)
+    chunk[: len(rows)] = rows
+    out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
+    size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries)
+    shard.publish(offset // chunk_rows, out[:size])
 
 
 def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> OpenSegment:

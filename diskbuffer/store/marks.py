@@ -1,0 +1,281 @@
+"""Marks: snapshots that are kept inside a store, and the way back to one.
+
+    _segments/length/marks/NAME      a mark: a store of its own, which shares the files of sealed segments
+    _segments/length/origin.json     of a snapshot or a mark, and of a store that went back to one
+
+Going back puts a mark's files in the place of the store's. The note in ``origin.json`` comes first, and is settled last; every
+step in between can be done again, so whoever opens the store for writing after a crash does all of them again. Nothing is changed
+in place, so that readers elsewhere have what they had mapped; the note has another identifier each time, by which they know that
+what they have not mapped yet is not theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
+from diskbuffer.store import directory
+from diskbuffer.store.files import Files
+from diskbuffer.store.layout import SEGMENTS, Layout
+from diskbuffer.store.segments import SegmentTable
+from diskbuffer.store.state import State
+
+MARKS = f"{SEGMENTS}/length/marks"  # inside an array's directory, which no Zarr tool lists
+_ORIGIN = f"{SEGMENTS}/length/origin.json"
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+_OLD = ".old"  # how the name of a mark ends while another takes its place; those of all that is to be removed begin with a dot
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where what is in a store's directory comes from.
+
+    Attributes
+    ----------
+    identifier : str
+        Another one whenever it comes from elsewhere.
+    number : int
+        Of a mark, by which marks are in the order in which they were made.
+    back_to : str, optional
+        The mark that the store is going back to; None when it is there.
+    """
+
+    identifier: str
+    number: int = 0
+    back_to: str | None = None
+
+    @classmethod
+    def new(cls, number: int = 0, back_to: str | None = None) -> Origin:
+        """Return one with an identifier of its own."""
+        return cls(uuid.uuid4().hex, number, back_to)
+
+    @classmethod
+    def read(cls, files: Files) -> Origin | None:
+        """Read it; None where there is none, a CorruptionError where it is damaged."""
+        try:
+            found = json.loads(files.read(_ORIGIN))
+            back_to = None if found["back_to"] is None else str(found["back_to"])
+            origin = cls(str(found["identifier"]), int(found["number"]), back_to)
+            if found["checksum"] == origin._checksum() and (back_to is None or _NAME.fullmatch(back_to)):
+                return origin
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        raise CorruptionError(
+            f"{files.root / _ORIGIN}, which tells whether the store is going back to a mark, is damaged. "
+            "`diskbuffer check --repair` takes the store as it is"
+        )
+
+    def note(self, files: Files) -> None:
+        """Write it, and bring it to the disk."""
+        files.replace_contents(_ORIGIN, json.dumps({**vars(self), "checksum": self._checksum()}).encode())
+
+    def _checksum(self) -> int:
+        return int(google_crc32c.value(f"{self.identifier} {self.number} {self.back_to}".encode()))
+
+
+def unfinished(root: Path) -> tuple[str, str] | None:
+    """Return the note's file, and what is wrong with it: that it is damaged, or that the way back to a mark is not finished."""
+    try:
+        origin = Origin.read(Files(root))
+    except CorruptionError as error:
+        return _ORIGIN, str(error)
+    if origin is None or origin.back_to is None:
+        return None
+    return _ORIGIN, f"the store is on its way back to the mark {origin.back_to!r}; opening it for writing, or repair, finishes it"
+
+
+def finish_or_forget(files: Files) -> None:
+    """Finish the way back to a mark; where the note is damaged, or the mark is, take the store as it is."""
+    try:
+        finish(files)
+    except (CorruptionError, InputError, NotAStoreError):
+        files.remove(_ORIGIN)
+        files.sync(os.path.dirname(_ORIGIN))
+
+
+# Marks
+
+
+def check_name(name: str) -> None:
+    """Raise an InputError where a mark cannot have that name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(
+            f"a mark's name must be 1 to 100 letters, digits, '-', '_' and '.', of which '.' is not the first, found "
+            f"{str(name)[:200]!r}"
+        )
+
+
+def names(root: Path) -> tuple[str, ...]:
+    """Return the names of a store's marks, the oldest first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in os.scandir(root / MARKS):
+            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                found.append((_number(root, entry.name), entry.name))
+    return tuple(name for _, name in sorted(found))
+
+
+def _number(root: Path, name: str) -> int:
+    with contextlib.suppress(OSError):
+        origin = Origin.read(Files(root / MARKS / name))
+        return 0 if origin is None else origin.number
+    return 0
+
+
+def next_number(root: Path) -> int:
+    """Return a number behind those of all marks."""
+    return max((_number(root, name) for name in names(root)), default=0) + 1
+
+
+def find(root: Path, name: str) -> Path:
+    """Return the directory of a mark; an InputError where there is none of that name."""
+    check_name(name)
+    there = names(root)
+    if name not in there:
+        raise InputError(f"{root} has no mark {name!r}; it has {', '.join(map(repr, there)) or 'none'}")
+    return root / MARKS / name
+
+
+def place_for(root: Path, name: str) -> Path:
+    """Return where a mark is to be built, a directory that is not there yet."""
+    Files(root).make_directory(MARKS)
+    return root / MARKS / f".{name}.{uuid.uuid4().hex[:8]}.new"
+
+
+def put(root: Path, building: Path, name: str) -> None:
+    """Have what was built be the mark of a name, in place of one that is there."""
+    files, new, old = Files(root), f"{MARKS}/{building.name}", f"{MARKS}/.{name}{_OLD}"
+    if name in names(root):
+        files.remove_directory(old)
+        files.rename(f"{MARKS}/{name}", old)
+    files.rename(new, f"{MARKS}/{name}")
+    files.sync(MARKS)
+    files.sync(os.path.dirname(MARKS))
+    files.remove_directory(old)
+
+
+def remove(root: Path, name: str) -> None:
+    """Remove a mark."""
+    find(root, name)
+    files, gone = Files(root), f"{MARKS}/.{name}.{uuid.uuid4().hex[:8]}.gone"
+    files.rename(f"{MARKS}/{name}", gone)  # at once, or not at all
+    files.sync(MARKS)
+    files.remove_directory(gone)
+
+
+def clear_up(files: Files) -> None:
+    """Remove what a crash left of marks that were made or removed; one whose place was not taken yet stays."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in os.scandir(files.root / MARKS):
+            name = entry.name[1 : -len(_OLD)]
+            if not entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.name.endswith(_OLD) and not (files.root / MARKS / name).exists():
+                files.rename(f"{MARKS}/{entry.name}", f"{MARKS}/{name}")
+            else:
+                files.remove_directory(f"{MARKS}/{entry.name}")
+
+
+# Going back
+
+
+def go_back(files: Files, name: str) -> None:
+    """Have a store be what it was at a mark, which must be whole. The writer's lock must be held."""
+    find(files.root, name)
+    Origin.new(back_to=name).note(files)
+    finish(files)
+
+
+def finish(files: Files) -> None:
+    """Go all the way back to a mark, if that was begun. Whatever of it was done already may be done again."""
+    origin = Origin.read(files)
+    if origin is None or origin.back_to is None:
+        return
+    mark = Files(find(files.root, origin.back_to))
+    layout, slots = directory.read_metadata(mark.root)
+    now, _ = directory.read_metadata(files.root)
+    _refuse_links(files.root, [MARKS, f"{MARKS}/{origin.back_to}", *now.arrays(slots), *layout.arrays(slots)])
+    directory.refuse_links(mark.root, layout, slots)
+    table = SegmentTable(mark, layout, writable=False)
+    table.grow(slots)
+    _remove_columns(files, now, layout, slots)
+    for path in directory.mend(files, layout, slots):
+        files.sync(f"{path}/zarr.json")
+    _remove_data(files, mark, layout)
+    reserved, sparse = _link_data(files, mark, layout, table)
+    reserved += [*table.names(), *(directory.tail_file(layout, path) for path in layout.packed)]
+    for name in [*reserved, *sparse]:
+        files.copy(mark, name, f"{name}.new.tmp", reserve=name not in sparse)
+    files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])
+    for name in [*reserved, *sparse]:
+        files.rename(f"{name}.new.tmp", name)
+    directory.write_group(files, layout, slots)
+    state = State.read(mark)
+    if state is None:
+        raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
+    state.note(files)
+    files.sync_all([*layout.arrays(slots), "."])
+    Origin(origin.identifier).note(files)
+
+
+def _refuse_links(root: Path, paths: list[str]) -> None:
+    """Raise a CorruptionError where a directory, if it is there, is something else, such as a link out of the store."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.lstat(root / path).st_mode):
+                raise CorruptionError(f"{root / path} is no directory of the store; is it a link?")
+
+
+def _remove_columns(files: Files, now: Layout, layout: Layout, slots: int) -> None:
+    """Remove the columns that were added since."""
+    added = now.arrays(slots).keys() - layout.arrays(slots).keys()
+    for path in sorted(added):
+        files.remove_directory(path)
+    for path in now.derived:
+        files.remove(f"{path}/map.json")  # how far a function had come
+
+
+def _remove_data(files: Files, mark: Files, layout: Layout) -> None:
+    """Remove the files of segments, and of the table, that the mark does not have."""
+    for path in [*layout.schema, *layout.table()]:
+        keep = set(os.listdir(mark.root / path))
+        for name in os.listdir(files.root / path):
+            if name.startswith("c.") and name not in keep:
+                files.remove(f"{path}/{name}")
+
+
+def _link_data(files: Files, mark: Files, layout: Layout, table: SegmentTable) -> tuple[list[str], set[str]]:
+    """Have the files of sealed segments be the mark's own; return those to be copied, apart from them the sparse ones."""
+    reserved, sparse, sealed = list[str](), set[str](), table.sealed()
+    for slot in np.flatnonzero(table.column("length") > 0).tolist():
+        for path in layout.schema:
+            name, derived = layout.data_file(path, slot), path in layout.derived
+            if sealed[slot] and not derived and _link(files, mark, name):
+                continue
+            if path in layout.packed:
+                sparse.add(name)
+            elif not derived or (mark.root / name).exists():
+                reserved.append(name)
+    return reserved, sparse
+
+
+def _link(files: Files, mark: Files, name: str) -> bool:
+    """Have a file be the mark's own, which nobody ever writes to; return False where the file system cannot."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.lstat(files.root / name), os.lstat(mark.root / name)):
+            return True
+    if linked := files.link(mark, name, f"{name}.new.tmp"):
+        files.rename(f"{name}.new.tmp", name)
+    return linked

@@ -1,0 +1,668 @@
+"""Snapshots, marks and the way back to them: consistent beside a writer, apart from him afterwards, and whole after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+import diskbuffer as db
+from diskbuffer.store import snapshots
+from diskbuffer.store.files import Files
+from diskbuffer.store.layout import TABLE
+from diskbuffer.store.marks import MARKS, Origin
+from tests.conftest import steps_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+OPTIONS: dict[str, Any] = {"segment_rows": 16}
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def is_well(path: Path) -> bool:
+    report = db.check(path, progress=False)
+    assert report.ok, str(report)
+    return True
+
+
+def links(path: Path) -> int:
+    """How many data files of a store have another name elsewhere."""
+    return sum(file.stat().st_nlink > 1 for file in path.rglob("c.*") if "marks" not in file.parts)
+
+
+@contextlib.contextmanager
+def at_work(*works: Callable[[], object]) -> Any:
+    """Do things again and again in other threads; errors come out at the end."""
+    stopped, errors = threading.Event(), list[BaseException]()
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            while not stopped.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory, where there is a file system in memory, for thousands of files are synced."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="diskbuffer-", dir=memory) as directory:
+        yield Path(directory)
+
+
+# Snapshots
+
+
+@pytest.mark.parametrize("capacity", [None, 300])
+def test_a_snapshot_is_whole_and_goes_on_by_itself(
+    capacity: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, path, copy = experience(2), tmp_path / "store", tmp_path / "copies" / "first"
+    with world.open(path, capacity, frame_stack=2, **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(200)
+        buffer.seal()
+        feed.add(33)
+        steps = steps_of(buffer)
+        buffer.write("value", steps, steps.astype(np.float32))
+        assert buffer.snapshot(copy) == copy
+        assert links(copy) > 50
+        before = contents(copy)
+        feed.add(200)
+        buffer.write("value", steps, steps.astype(np.float32) + 1)
+        buffer.seal()
+        world.check(buffer)
+        assert contents(copy) == before
+        assert is_well(copy)
+        with db.ReplayBuffer(copy, mode="r") as reader:
+            np.testing.assert_array_equal(steps_of(reader), steps)
+            world.check(reader)
+            assert (reader.at(steps)["value"].numpy() == steps).all()
+        assert contents(copy) == before
+        for name in ("obs", "action"):  # every row is in its column, as after a close
+            length = np.asarray(zarr.open_group(str(copy), mode="r")["_segments/length"])[:, 0]
+            column = zarr.open_group(str(copy), mode="r")[name]
+            assert isinstance(column, zarr.Array)
+            rows = np.concatenate([np.asarray(column[s * 16 : s * 16 + n]) for s, n in enumerate(length)])
+            assert rows.any(axis=tuple(range(1, rows.ndim))).sum() >= len(steps)
+    original = contents(path)
+    with world.open(copy, capacity, frame_stack=2) as other:
+        feed = feeder(world, other)
+        feed.add(300)
+        other.write("value", steps_of(other), np.zeros(len(other), np.float32))
+        other.seal()
+        world.check(other)
+    assert is_well(copy)
+    assert contents(path) == original
+    assert is_well(path)
+
+
+def test_repairing_one_does_not_change_the_other(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, path, copy = experience(), tmp_path / "store", tmp_path / "copy"
+    with world.open(path, **OPTIONS) as buffer:
+        feeder(world, buffer).add(100)
+        buffer.seal()
+        buffer.snapshot(copy)
+    before, file = contents(path), copy / "action" / "c.1"
+    damaged = bytearray(file.read_bytes())
+    damaged[3] ^= 1
+    file.unlink()
+    file.write_bytes(damaged)
+    assert not db.check(copy, progress=False).ok
+    db.check(copy, repair=True, progress=False)
+    assert is_well(copy)
+    with db.ReplayBuffer(copy) as other:
+        assert 80 < len(other) < 100
+    assert contents(path) == before
+
+
+def test_snapshots_beside_threads_that_add_sample_and_seal(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, shape=(40, 40))
+    with world.open(tmp_path / "store", 300, **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(250)
+        sampler = db.Prioritized(seed=1)
+
+        def learn() -> None:
+            batch = buffer.sample(32, sampler)
+            world.check_batch(batch)
+            sampler.update(batch["steps"], np.ones(32))
+
+        heads = []
+        with at_work(feed.add, learn, buffer.seal):
+            for n in range(8):
+                at_least = feed.heads.copy()
+                buffer.snapshot(tmp_path / str(n))
+                heads.append((at_least, feed.heads.copy()))
+        world.check(buffer)
+    for n, (low, high) in enumerate(heads):
+        assert is_well(tmp_path / str(n))
+        with db.ReplayBuffer(tmp_path / str(n)) as other:
+            found = other._reader.index.heads
+            assert (low <= found).all()
+            assert (found <= high + 1).all()
+            assert world.check(other) >= 300
+            assert other.columns["priority"] == db.Column((), "float32")
+            feeder(world, other).add(20)
+            world.check(other)
+
+
+def test_what_cannot_be_linked_is_copied(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, elsewhere = experience(), Path(tempfile.mkdtemp())
+    copy = elsewhere / "copy"
+    if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other device")
+    try:
+        with world.open(tmp_path / "store", **OPTIONS) as buffer:
+            feeder(world, buffer).add(100)
+            buffer.seal()
+            buffer.snapshot(copy)
+            world.check(buffer)
+        assert links(copy) == links(tmp_path / "store") == 0
+        assert is_well(copy)
+        with db.ReplayBuffer(copy) as other:
+            feeder(world, other).add(50)
+            assert world.check(other) == 150
+    finally:
+        shutil.rmtree(elsewhere)
+
+
+def test_a_copy_of_a_live_shard_takes_no_more_than_its_chunks(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(shape=(84, 84))
+    with world.open(tmp_path / "store", segment_rows=4096) as buffer:
+        feeder(world, buffer).add(300)
+        buffer.mark("one")
+        (shard,) = (tmp_path / "store" / MARKS / "one" / "obs").glob("c.*")
+        assert shard.stat().st_size > 2**24
+        assert shard.stat().st_blocks * 512 < 2**21
+
+
+def test_the_places_and_buffers_that_are_refused(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, path = experience(), tmp_path / "store"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "inside").symlink_to(path / "obs")
+    with world.open(path) as buffer:
+        feeder(world, buffer).add(10)
+        for inside in (path, path / "copy", path / "_segments" / "x" / "y", tmp_path / "inside" / "copy"):
+            with pytest.raises(db.InputError, match="inside"):
+                buffer.snapshot(inside)
+        for wrong in ("full", "full/file"):
+            with pytest.raises(db.NotAStoreError):
+                buffer.snapshot(tmp_path / wrong)
+        buffer.snapshot(tmp_path / "empty")
+        with pytest.raises(db.NotAStoreError, match="already"):
+            buffer.snapshot(tmp_path / "empty")
+        with db.ReplayBuffer(path, mode="r") as reader:
+            for call in (lambda: reader.snapshot(tmp_path / "x"), lambda: reader.mark("x"), lambda: reader.remove_mark("x")):
+                with pytest.raises(db.ReadOnlyError, match="mode='a'"):
+                    call()
+    for closed in (lambda: buffer.snapshot(tmp_path / "x"), lambda: buffer.mark("x")):
+        with pytest.raises(db.ClosedError):
+            closed()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "full", "inside", "store"]
+
+
+@pytest.mark.parametrize("after", [3, 40])
+def test_a_disk_that_is_full_leaves_nothing(
+    after: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = experience()
+    with world.open(tmp_path / "store", **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+        real, calls = Files.create, 0
+
+        def create(self: Files, name: str, size: int, *, reserve: bool) -> int:
+            nonlocal calls
+            calls += 1
+            if calls > after:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(self, name, size, reserve=reserve)
+
+        monkeypatch.setattr(Files, "create", create)
+        for call in (lambda: buffer.snapshot(tmp_path / "copy"), lambda: buffer.mark("one")):
+            calls = 0
+            with pytest.raises(OSError, match="No space"):
+                call()
+        monkeypatch.undo()
+        assert [p.name for p in tmp_path.iterdir()] == ["store"]
+        assert buffer.marks == ()
+        assert not list((tmp_path / "store" / MARKS).iterdir())
+        feed.add(100)
+        assert world.check(buffer) == 200
+
+
+# Marks
+
+
+def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, path = experience(2), tmp_path / "store"
+    with world.open(path, 200, **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        found: dict[str, Any] = {}
+        for name in ("zebra", "step-10.0", "_a"):
+            feed.add(70)
+            buffer.mark(name)
+            found[name] = steps_of(buffer)
+        assert buffer.marks == ("zebra", "step-10.0", "_a")
+        with pytest.raises(db.InputError, match="already"):
+            buffer.mark("zebra")
+        buffer.mark("zebra", replace=True)
+        found["zebra"] = steps_of(buffer)
+        assert buffer.marks == ("step-10.0", "_a", "zebra")
+        for wrong in ("", ".x", "a/b", "..", "x" * 101, "a b", "ä", "x\n", 3):
+            for call in (buffer.mark, buffer.remove_mark):
+                with pytest.raises(db.InputError, match="mark's name"):
+                    call(wrong)  # type: ignore[operator]
+        with pytest.raises(db.InputError, match="'step-10.0', '_a', 'zebra'"):
+            buffer.remove_mark("none")
+        feed.add(200)
+        buffer.remove_mark("_a")
+        for name in buffer.marks:
+            with db.ReplayBuffer(path, mark=name, mode="r") as reader:  # beside the writer
+                assert reader.marks == buffer.marks
+                np.testing.assert_array_equal(steps_of(reader), found[name])
+                world.check(reader)
+                assert reader.check(progress=False).ok
+        world.check(buffer)
+    table = zarr.open_group(str(path), mode="r")["_segments"]
+    assert isinstance(table, zarr.Group)
+    assert "checksum" in set(table.keys()) <= {*TABLE, "checksum"}  # and marks are hidden
+    assert is_well(path)
+    path.rename(tmp_path / "moved")
+    with db.ReplayBuffer(tmp_path / "moved", mark="step-10.0", mode="r") as reader:
+        np.testing.assert_array_equal(steps_of(reader), found["step-10.0"])
+
+
+def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(shape=(100, 100))
+    with world.open(tmp_path / "store", **OPTIONS) as buffer:
+        feeder(world, buffer).add(2000)
+        buffer.seal()
+        before = buffer.stats()["disk_bytes"]
+        buffer.mark("one")
+        one = buffer.stats()["disk_bytes"]
+        buffer.mark("two")
+        two = buffer.stats()["disk_bytes"]
+        assert two - one < before / 4
+        buffer.remove_mark("one")
+        buffer.remove_mark("two")
+        assert abs(buffer.stats()["disk_bytes"] - before) < 2**16
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, path = experience(2), tmp_path / "store"
+    with world.open(path, 200, **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(130)
+        steps = steps_of(buffer)
+        buffer.write("value", steps[5:50], steps[5:50] * 1.5)
+        buffer.tag("first", steps[:1])
+        buffer.mark("one")
+        expected = {name: value.clone() for name, value in buffer.at(steps).items()}
+        feed.add(7 if again else 300)  # the same segments, or others
+        buffer.write("value", steps_of(buffer), np.zeros(len(buffer)))
+        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.tag("second", steps_of(buffer)[:1])
+        buffer.seal()
+        buffer.mark("two")
+        newest = steps_of(buffer)
+    with pytest.raises(db.SchemaError):  # and then it does not go back
+        db.ReplayBuffer(path, 500, mark="one")
+    for mode in ("a", "r"):
+        with pytest.raises(db.InputError, match="'one', 'two'"):
+            db.ReplayBuffer(path, mark="three", mode=mode)  # type: ignore[arg-type]
+    for mode, other in (("w-", path), ("a", tmp_path / "none"), ("r", tmp_path / "none")):
+        with pytest.raises(db.NotAStoreError):
+            db.ReplayBuffer(other, mark="one", mode=mode)  # type: ignore[arg-type]
+    with db.ReplayBuffer(path, mark="one") as buffer:
+        assert buffer.marks == ("one", "two")
+        np.testing.assert_array_equal(steps_of(buffer), steps)
+        assert buffer.tags == ("first",)
+        batch = buffer.at(steps)
+        assert batch.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(batch[name], value), name
+        world.check(buffer)
+        feed = feeder(world, buffer)
+        feed.add(40)
+        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))  # anew
+        world.check(buffer)
+        buffer.seal()
+    assert is_well(path)
+    assert not (path / "tmp").exists()
+    with db.ReplayBuffer(path, mark="two", mode="r+") as buffer:
+        np.testing.assert_array_equal(steps_of(buffer), newest)
+        assert buffer.tags == ("first", "second")
+        world.check(buffer)
+    assert is_well(path)
+    assert is_well(path / MARKS / "one")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_going_back_goes_all_the_way_whenever_it_is_killed(
+    seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    """A fork dies at some file operation, for good; opening finishes what it had begun."""
+    world, path = experience(), tmp_path / "store"
+    with world.open(path, 60, segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+        buffer.seal()
+        feed.add(3)
+        steps = steps_of(buffer)
+        buffer.write("value", steps, steps * 1.0)
+        buffer.mark("one")
+        feed.add(100)
+        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.mark("two")
+    rng, died_on_the_way = np.random.default_rng(seed), 0
+    for at in (rng.integers(0, 40, 8) + np.arange(8) * 40).tolist():  # some 300 operations in all
+        die_at(at, lambda: db.ReplayBuffer(path, mark="one").close())
+        origin = Origin.read(Files(path))
+        if origin is not None and origin.back_to is not None:
+            died_on_the_way += 1
+            with pytest.raises(db.ReadOnlyError, match="on its way back to the mark 'one'.*mode='a'"):
+                db.ReplayBuffer(path, mode="r")
+            with db.ReplayBuffer(path, mark="one", mode="r") as reader:
+                np.testing.assert_array_equal(steps_of(reader), steps)
+            die_at(int(rng.integers(1, 250)), lambda: db.ReplayBuffer(path).close())  # and while it is finished
+            with db.ReplayBuffer(path) as buffer:
+                np.testing.assert_array_equal(steps_of(buffer), steps)
+                assert (buffer.at(steps)["value"].numpy() == steps).all()
+                assert "later" not in buffer.columns
+                world.check(buffer)
+            assert not list(path.rglob("*.tmp"))
+        db.ReplayBuffer(path, mark="two").close()  # to have something to go back from
+    assert died_on_the_way > 3
+    assert is_well(path)
+
+
+def die_at(number: int, work: Callable[[], object]) -> bool:
+    """Do something in a fork that dies before its file operation of that number; return whether it came to the end."""
+    pid = os.fork()
+    if pid == 0:
+        done = 0
+        for name in ("create", "pwrite", "sync", "rename", "remove", "link", "remove_directory", "make_directory"):
+            real = getattr(Files, name)
+
+            def counted(*args: Any, real: Any = real, **options: Any) -> Any:
+                nonlocal done
+                done += 1
+                if done >= number:
+                    os._exit(9)
+                return real(*args, **options)
+
+            setattr(Files, name, counted)
+        try:
+            work()
+        except BaseException:  # noqa: BLE001
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, 9)
+    return code == 0
+
+
+def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new_ones(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, path = experience(), tmp_path / "store"
+
+    def change() -> None:
+        with db.ReplayBuffer(path) as buffer:
+            buffer.mark("one", replace=True)
+            buffer.mark("two")
+            buffer.remove_mark("two")
+
+    with world.open(path, **OPTIONS) as buffer:
+        feeder(world, buffer).add(60)
+        buffer.mark("one")
+    died = 0
+    for at in range(90, 800, 97):
+        died += not die_at(at, change)
+        with db.ReplayBuffer(path) as buffer:
+            assert set(buffer.marks) in ({"one"}, {"one", "two"})
+            assert {p.name for p in (path / MARKS).iterdir()} == set(buffer.marks)
+            if "two" in buffer.marks:
+                buffer.remove_mark("two")
+            world.check(buffer)
+        with db.ReplayBuffer(path, mark="one", mode="r") as reader:
+            assert world.check(reader) == 60
+    assert died > 5
+    old = path / MARKS / ".one.old"  # where a kill comes between two renames
+    (path / MARKS / "one").rename(old)
+    with db.ReplayBuffer(path) as buffer:
+        assert buffer.marks == ("one",)
+
+
+def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    class Other(experience):  # type: ignore[misc, valid-type]
+        def actions(self, stream: int, positions: Any) -> Any:
+            return super().actions(stream, positions) + 10**9
+
+    world, path = experience(), tmp_path / "store"
+    with world.open(path, 300, **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(200)
+        buffer.mark("one")
+        feed.add(50)
+    readers = [db.ReplayBuffer(path, mode="r") for _ in range(3)]
+    world.check(readers[1])  # all is mapped
+    readers[2].at(steps_of(readers[2])[-20:])
+    with db.ReplayBuffer(path, mark="one") as buffer:
+        other = Other()
+        feeder(other, buffer).add(50)
+        for reader in readers:
+            try:
+                world.check(reader)
+            except db.CorruptionError as error:
+                assert "went back" in str(error)  # noqa: PT017
+                assert reader is not readers[1]
+            else:
+                assert reader is readers[1]
+            with pytest.raises(db.CorruptionError, match="went back to a mark"):
+                reader.refresh()
+            reader.close()
+        with db.ReplayBuffer(path, mode="r") as reader:
+            assert len(reader) == 250
+            assert (reader.at(steps_of(reader)[210:])["action"] > 10**9).all()
+
+
+def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, path = experience(), tmp_path / "store"
+    with world.open(path, **OPTIONS) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+        buffer.seal()
+        buffer.mark("one")
+        feed.add(100)
+    mark = path / MARKS / "one"
+    for file in (mark / "action" / "c.2", mark / "_segments" / "length" / "state.json"):
+        good = file.read_bytes()
+        file.unlink()
+        with pytest.raises(db.CorruptionError):
+            db.ReplayBuffer(path, mark="one")
+        file.write_bytes(good)
+    with db.ReplayBuffer(path) as buffer:
+        assert world.check(buffer) == 200
+
+
+@pytest.mark.parametrize("wrong", ["../../../..", "one/../one", "", "two"])
+def test_a_note_that_leads_elsewhere_is_refused(
+    wrong: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, path = experience(), tmp_path / "store"
+    with world.open(path) as buffer:
+        feeder(world, buffer).add(10)
+        buffer.mark("one")
+    Origin.new(back_to=wrong).note(Files(path))
+    with pytest.raises(db.DiskBufferError):
+        db.ReplayBuffer(path)
+    if wrong == "two":  # another can be gone back to, though
+        with db.ReplayBuffer(path, mark="one") as buffer:
+            assert world.check(buffer) == 10
+        return
+    report = db.check(path, progress=False)
+    assert "origin.json" in str(report.problems[0])
+    db.check(path, repair=True, progress=False)
+    with db.ReplayBuffer(path) as buffer:
+        assert world.check(buffer) == 10
+
+
+def test_links_out_of_the_store_are_not_followed_on_the_way_back(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, path = experience(), tmp_path / "store"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "c.77").write_text("mine")
+    with world.open(path) as buffer:
+        feeder(world, buffer).add(10)
+        buffer.mark("one")
+    shutil.rmtree(path / "action")
+    (path / "action").symlink_to(tmp_path / "mine")
+    Origin.new(back_to="one").note(Files(path))
+    with pytest.raises(db.CorruptionError, match="link"):
+        db.ReplayBuffer(path)
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["c.77"]
+
+
+# Training goes on from a mark as it went on then
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "loader"])
+def test_after_going_back_the_same_batches_come(
+    kind: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, path = experience(2, 20, (9,)), tmp_path / "store"
+
+    def learn(buffer: db.ReplayBuffer, sampler: db.Sampler, rounds: int) -> list[dict[str, torch.Tensor]]:
+        feed, found = feeder(world, buffer), []
+        loop = iter(buffer.loader(16, sampler)) if kind == "loader" else None
+        for _ in range(rounds):
+            batch = buffer.sample(16, sampler) if loop is None else next(loop)
+            found.append({name: value.clone() for name, value in batch.items()})
+            if isinstance(sampler, db.Prioritized):
+                sampler.update(batch["steps"], (batch["steps"] % 7).float())
+            feed.add(3)
+        if loop is not None:
+            loop.close()  # type: ignore[attr-defined]
+        return found
+
+    def new() -> db.Sampler:
+        return db.Prioritized(seed=4) if kind == "prioritized" else db.Uniform(5)
+
+    with world.open(path, 150, **OPTIONS) as buffer:
+        feeder(world, buffer).add(60)
+        sampler = new()
+        learn(buffer, sampler, 20)
+        buffer.mark("step-20")
+        state, own = sampler.state_dict(), buffer.state_dict()
+        expected = learn(buffer, sampler, 40)
+        own_batch = buffer.sample(8)["steps"].tolist()
+    for _ in range(2):
+        with db.ReplayBuffer(path, mark="step-20") as buffer:
+            sampler = new()
+            sampler.load_state_dict(state)
+            buffer.load_state_dict(own)
+            found = learn(buffer, sampler, 40)
+            assert buffer.sample(8)["steps"].tolist() == own_batch
+        for a, b in zip(expected, found, strict=True):
+            assert a.keys() == b.keys()
+            assert [key for key in a if not torch.equal(a[key], b[key])] == []
+
+
+def test_protected_episodes_and_nested_columns_go_back_too(tmp_path: Path) -> None:
+    columns = {"obs/pixels": db.Column((40, 40), "uint8"), "obs/state": db.Column((3,), "float32"), "action": db.Column((), "int64")}
+    path = tmp_path / "store"
+
+    def extend(buffer: db.ReplayBuffer, first: int, **how: Any) -> None:
+        n = np.arange(first, first + 31)
+        pixels = np.broadcast_to((n % 251)[:, None, None], (31, 40, 40)).astype(np.uint8)
+        obs = {"pixels": pixels, "state": np.repeat(n[:, None], 3, 1).astype(np.float32)}
+        buffer.extend(obs=obs, action=n[:30], reward=np.zeros(30), **how)
+
+    with db.ReplayBuffer(path, 60, columns=columns, protected=True, segment_rows=8) as buffer:
+        extend(buffer, 1000, protect=True)
+        for n in range(10):
+            extend(buffer, n * 30)
+        buffer.write("value", steps_of(buffer), steps_of(buffer) * 2.0)
+        buffer.seal()
+        buffer.mark("one")
+        steps = steps_of(buffer)
+        actions = buffer.at(steps)["action"]
+        extend(buffer, 2000, protect=True)
+        for n in range(10, 20):
+            extend(buffer, n * 30)
+        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
+    with db.ReplayBuffer(path, mark="one") as buffer:
+        np.testing.assert_array_equal(steps_of(buffer), steps)
+        batch = buffer.at(steps)
+        assert torch.equal(batch["action"], actions)
+        assert (batch["obs"]["pixels"][:, 0, 0] == actions % 251).all()
+        assert (batch["obs"]["state"][:, 1] == actions).all()
+        assert not (path / "later").exists()
+    assert is_well(path)
+
+
+def test_the_lock_is_held_for_a_short_time_only(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is done meanwhile: no file is made, but for those of segments that were completed or sealed since."""
+    world, made = experience(2), list[str]()
+    with world.open(tmp_path / "store", **OPTIONS) as buffer:
+        feeder(world, buffer).add(300)
+        buffer.seal()
+        buffer.write("value", steps_of(buffer), np.ones(len(buffer)))
+        hold, create = snapshots._Copy.hold, Files.create
+
+        def counted(self: snapshots._Copy, heads: Any) -> Any:
+            monkeypatch.setattr(Files, "create", lambda *args, **options: made.append(args[1]) or create(*args, **options))
+            try:
+                return hold(self, heads)
+            finally:
+                monkeypatch.setattr(Files, "create", create)
+
+        monkeypatch.setattr(snapshots._Copy, "hold", counted)
+        buffer.snapshot(tmp_path / "copy")
+        assert made == []
+    assert is_well(tmp_path / "copy")
