@@ -10,7 +10,7 @@ import pytest
 
 import diskbuffer as db
 from soak import damage, vouching
-from soak.specimens import KINDS, make
+from soak.specimens import KINDS, make, observe
 from soak.usage import used_bytes
 from soak.workers import Pool
 
@@ -42,7 +42,7 @@ def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
             data[~used] = rng.integers(0, 256, int((~used).sum()))
             (tmp_path / "store" / name).write_bytes(data.tobytes())
     assert db.check(tmp_path / "store", progress=False).ok
-    seen = damage.observe(tmp_path / "store", "r", KINDS[kind].streams, expected[1])
+    seen = observe(tmp_path / "store", "r", KINDS[kind].streams, expected[1])
     assert damage.judge(seen, expected[0]) == {"class": "unnoticed"}
 
 
