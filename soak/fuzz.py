@@ -506,8 +506,8 @@ class Watch:
         try:
             if event == "open" and not isinstance(args[0], int):
                 path = os.fsdecode(args[0])
-                followed = not args[2] & os.O_NOFOLLOW  # or a link at its end is refused
-                path = os.path.realpath(path) if followed else os.path.join(os.path.realpath(os.path.dirname(path)), "*")
+                refused = args[2] & os.O_NOFOLLOW and os.path.islink(path)
+                path = os.path.realpath(os.path.dirname(path) if refused else path)
                 if not (path + os.sep).startswith((root, *self._own)):
                     self.seen.append(("outside", path))
             elif event in ("pickle.find_class", "marshal.loads", "os.system", "os.exec", "subprocess.Popen", "code.__new__"):

@@ -5,6 +5,7 @@
 The writer adds, extends, seals, flushes, writes columns, maps, tags, closes and opens again, by turns, in stores whose segments
 are tiny, so that one is sealed or evicted at every moment. Half of the kills come in a call that was drawn before. After each,
 zarr-python and tensorstore read the store as it was left; then it is opened, by us, and compared with what the writer knew of.
+Every other time that is a reader only, so that the next writer finds what the kill left, and may be killed while it recovers it.
 A kill's instant cannot be drawn from a seed: with ``--keep`` a store that is not as it should be is kept as the kill left it.
 """
 
@@ -34,14 +35,16 @@ from soak.writers import DOING, MAPPED, WRITTEN, Account, Writers, tags_of, writ
 MODULE = "soak.kills"
 KILLS = 10  # of one store
 NOTES = 12  # broken cases that are told in full
+READ = 64  # rows of every array that tensorstore reads
 CHECKED_EVERY = 3  # kills, after which diskbuffer.check looks, too
-MENDED = "Opening mends it"  # what check says of metadata where a kill came between those of two arrays
+MENDED = "opening mends it"  # what check says of metadata where a kill came between those of two arrays
 KINDS: dict[str, dict[str, Any]] = {
     "one environment": {"n_envs": 1, "capacity": None, "segment_rows": 64},
     "four environments": {"n_envs": 4, "capacity": None, "segment_rows": 32},
     "tiny segments, evicted": {"n_envs": 3, "capacity": 60, "segment_rows": 8},
     "sealed all the time": {"n_envs": 1, "capacity": 3000, "segment_rows": 16},
     "larger segments, evicted": {"n_envs": 2, "capacity": 1000, "segment_rows": 64},
+    "stacks, evicted": {"n_envs": 2, "capacity": 200, "segment_rows": 16, "frame_stack": 4},
 }
 
 
@@ -81,8 +84,8 @@ def _steps_before(world: Experience, stream: int, head: int) -> int:
 # After a kill
 
 
-def judge(path: Path, world: Experience, known: Known, rng: np.random.Generator, full: bool) -> None:
-    """Raise a WrongError where a store is not as promised; it is opened for writing, and closed."""
+def judge(path: Path, world: Experience, known: Known, rng: np.random.Generator, full: bool, recover: bool = True) -> None:
+    """Raise a WrongError where a store is not as promised; to `recover` it, it is opened for writing, and closed."""
     if not (path / "zarr.json").is_file():
         if known.steps:
             raise WrongError("there is no store", known.steps, True)
@@ -92,6 +95,8 @@ def judge(path: Path, world: Experience, known: Known, rng: np.random.Generator,
         _must_be_fine(path, "as the kill left it", MENDED)
     with _opened(path, mode="r") as reader:
         compare(reader, world, known)
+    if not recover:
+        return
     with _opened(path, mode="a") as buffer:
         compare(buffer, world, known)
     if full:
@@ -112,17 +117,18 @@ def _must_be_fine(path: Path, when: str, allowed: str) -> None:
 
 
 def read_with_others(path: Path, rng: np.random.Generator) -> None:
-    """Read every array with zarr-python, and three with tensorstore, too."""
+    """Read every array with zarr-python, the first rows of each and three whole ones with tensorstore, too."""
     try:
         group = zarr.open_group(str(path), mode="r")
         arrays = {name: node for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)}
         values = {name: np.asarray(array[...]) for name, array in arrays.items()}
     except Exception as error:
         raise WrongError(f"zarr-python cannot read it: {error!r}", unopened=True) from error
-    for name in rng.permutation(sorted(arrays))[:3].tolist():
+    for n, name in enumerate(rng.permutation(sorted(arrays)).tolist()):
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path / name)}}
         try:
-            found = np.asarray(tensorstore.open(spec, read=True).result().read().result())
+            array = tensorstore.open(spec, read=True).result()
+            found = np.asarray((array if n < 3 else array[:READ]).read().result())
         except Exception as error:
             raise WrongError(f"tensorstore cannot read {name}: {error!r}", unopened=True) from error
         common = min(len(found), len(values[name]))  # a kill may come between an array's growth and the group's
@@ -152,7 +158,7 @@ def compare(buffer: db.ReplayBuffer, world: Experience, known: Known) -> None:
         missing = np.setdiff1d(there[~world.is_last(stream, there)], at)
         if len(missing):
             raise WrongError(f"stream {stream} has holes, from {missing[0]} on", len(missing))
-    if wrong := world.wrong(batch):
+    if wrong := world.wrong(batch, buffer.frame_stack):
         raise WrongError(f"{wrong} steps have other contents than they were given", wrong)
     for name, until in ((WRITTEN, known.written), (MAPPED, known.mapped)):
         _compare_column(batch, name, until, world)
@@ -212,7 +218,7 @@ class Killer:
                 shutil.rmtree(left, ignore_errors=True)
                 if path.exists():
                     shutil.copytree(path, left)
-                judge(path, world, known, rng, killed % CHECKED_EVERY == 0)
+                judge(path, world, known, rng, killed % CHECKED_EVERY == 0, bool(rng.integers(2)))
             except Exception as error:  # noqa: BLE001  whatever it is, the promise is broken
                 lost += getattr(error, "lost", 0)
                 unopened += getattr(error, "unopened", False)

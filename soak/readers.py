@@ -3,7 +3,8 @@
     python -m soak.readers --minutes 10 --seed 0 [--count 4] [--directory DIR]
 
 `count` processes have the store open with ``mode="r"``, refresh, sample, read the oldest and the newest steps, sequences, whole
-passes and episodes, and open it anew now and then; two threads sample in the writer's own process. Every row of every batch is
+passes and episodes, and open it anew now and then; two threads sample in the writer's own process, one of them from a loader
+that stays. Every row of every batch is
 compared with what its number says that it holds. The writer adds, extends, seals, writes columns, and keeps some hundred steps.
 """
 
@@ -117,6 +118,16 @@ class Reading:
         for batch in itertools.islice(self.buffer.loader(64, threads=1), 5):
             self._take("loader", batch)
 
+    def keep_loading(self, until: float) -> None:
+        """Take batches from one loader, whose threads prefetch what may be evicted before its turn."""
+        try:
+            for batch in self.buffer.loader(64, prefetch=8, threads=2):
+                self._take("the same loader", batch)
+                if time.monotonic() > until:
+                    break
+        except Exception:  # noqa: BLE001  every exception is counted
+            self.counts.take_error("the same loader")
+
     def a_pass(self) -> None:
         """Read everything once."""
         seen: list[np.ndarray] = []
@@ -187,7 +198,8 @@ def write(path: Path, seed: int, seconds: float) -> list[Counts]:
             while time.monotonic() < until:
                 reading.read()
 
-        threads = [threading.Thread(target=keep_reading, args=(reading,)) for reading in readings]
+        threads = [threading.Thread(target=keep_reading, args=(reading,)) for reading in readings[1:]]
+        threads.append(threading.Thread(target=readings[0].keep_loading, args=(until,)))
         for thread in threads:
             thread.start()
         while time.monotonic() < until:
