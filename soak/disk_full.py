@@ -5,12 +5,14 @@
 Two campaigns. In the first, one operation of `Files` after the other fails in a run that makes every call that writes: once, or
 until "there is room again", with ENOSPC, EIO or EDQUOT; of a write that fails, half may have been done. In the second, a real
 file system of 16 MB (ext4 on a loop device, else tmpfs) is filled up by a ballast file, which leaves some blocks more each time,
-so that it becomes full at each of the writes of a run. Both in processes that may crash: SIGBUS would be counted.
+so that it becomes full at each of the writes of a run. Both in processes that may crash: SIGBUS would be counted. What is broken
+is told with its case, which ``--job "{...}"`` does again (threads may number a run's operations a little otherwise).
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 import contextlib
 import ctypes
@@ -53,17 +55,35 @@ class WrongError(Exception):
 
 
 class Noise(Experience):
-    """Experience whose frames cannot be compressed."""
+    """Experience whose frames cannot be compressed, and that is another whenever a call has failed.
+
+    What such a call left behind can so be told from what was given to the next.
+    """
 
     _noise = np.random.default_rng(7).integers(1, 256, 2**20, dtype=np.uint8)
+    _rows = 2**16
+
+    def __init__(self, n_envs: int, episode: int) -> None:
+        super().__init__(n_envs, episode)
+        self._failures: Array = np.zeros((n_envs, self._rows), np.int64)
+
+    def change(self, heads: Array) -> None:
+        """Be another behind the newest rows."""
+        for stream, head in enumerate(heads.tolist()):
+            self._failures[stream, head + 1 :] += 1
 
     def frames(self, stream: int, positions: Array) -> Array:
         """Frames of noise behind their first eight bytes, which hold the position."""
         places, size = np.asarray(positions, np.int64), int(np.prod(self.shape))
-        starts = (places * 7919 + stream * 104729) % (len(self._noise) - size)
+        starts = (places * 7919 + stream * 104729 + self._failures[stream, places] * 2029) % (len(self._noise) - size)
         flat = self._noise[starts[:, None] + np.arange(size)]
         flat[:, :8] = (places + 1).astype("<i8").view(np.uint8).reshape(-1, 8)
         return np.asarray(flat.reshape(len(places), *self.shape))
+
+    def actions(self, stream: int, positions: Array) -> Array:
+        """Actions, which are recorded together with the row behind them."""
+        places = np.asarray(positions, np.int64)
+        return np.asarray(super().actions(stream, places) + 1_000_000 * self._failures[stream, places + 1])
 
 
 # A run that makes every call, and makes it again where it failed
@@ -72,9 +92,7 @@ class Noise(Experience):
 class Run:
     """Make calls that write; where one fails, see that everything is there, make room, and make the call again."""
 
-    def __init__(
-        self, path: Path, world: Experience, capacity: int | None, make_room: Callable[[], None], **options: Any
-    ) -> None:
+    def __init__(self, path: Path, world: Noise, capacity: int | None, make_room: Callable[[], None], **options: Any) -> None:
         self._path, self._world, self._capacity, self._make_room, self._options = path, world, capacity, make_room, options
         self.failed: list[str] = []  # calls that raised, as they should
         self.acknowledged: Array = np.full(world.n_envs, -1, np.int64)
@@ -97,6 +115,7 @@ class Run:
                 self.failed.append(f"{name}: {error!r}")
                 if before_room is not None:
                     before_room()
+                    self._world.change(self.feeder.heads)
                 continue
             self.acknowledge()
             return
@@ -314,9 +333,7 @@ def inject(directory: Path, job: Job) -> Answer:
     """Make a run in which an operation fails."""
     options = dict(SCENARIOS[job["scenario"]])
     with Faults(job["nth"], job["code"], job["until"]) as faults:
-        run = Run(
-            directory / "store", Experience(options.pop("n_envs"), 12), options.pop("capacity"), faults.make_room, **options
-        )
+        run = Run(directory / "store", Noise(options.pop("n_envs"), 12), options.pop("capacity"), faults.make_room, **options)
         answer = _told(run, lambda: script(run))
     return {**answer, "operations": faults.operations, "operation": (faults.failed or [""])[0]}
 
@@ -474,11 +491,11 @@ def injections(pool: Pool, count: int, seed: int) -> Iterator[Job]:
     yield from (every[n] for n in sorted(order.tolist()))
 
 
-def rooms(count: int, seed: int) -> Iterator[Job]:
-    """Yield runs on a disk that is full after some blocks more each time."""
+def rooms(count: int, seed: int, step: int) -> Iterator[Job]:
+    """Yield runs on a disk that is full after `step` blocks more each time."""
     scenarios = list(SCENARIOS)
     for n in range(count):
-        yield {"what": "fill", "scenario": scenarios[n % 2], "blocks": LEAST_ROOM + n, "seed": seed}
+        yield {"what": "fill", "scenario": scenarios[n % 2], "blocks": LEAST_ROOM + n * step, "seed": seed}
 
 
 def campaign(what: str, pool: Pool, cases: Iterator[Job], seconds: float | None) -> Row:
@@ -499,6 +516,7 @@ def main(
     seed: int = 0,
     count: int = 3000,
     room: int = 600,
+    step: int = 1,
     minutes: float | None = None,
     workers: int = 2,
 ) -> Iterator[Row]:
@@ -509,9 +527,9 @@ def main(
         yield campaign("operations that fail", pool, cases, seconds)
         kind = pool.do({"what": "mount"})
         if kind.get("why", kind):
-            yield Row(f"a small disk: skipped, {kind}", 0, 0)
+            yield Row("a small disk: skipped", 0, 0, [str(kind.get("why", kind))])
         else:
-            yield campaign(f"a small disk that is full ({kind['kind']})", pool, rooms(round(room * scale), seed), seconds)
+            yield campaign(f"a small disk that is full ({kind['kind']})", pool, rooms(round(room * scale), seed, step), seconds)
 
 
 if __name__ == "__main__":
@@ -521,6 +539,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--job", type=ast.literal_eval, help="do one case again, as it was printed")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
@@ -544,6 +563,9 @@ if __name__ == "__main__":
             return inject(place / "run", job)
 
         serve(warm, lambda: do)
+    elif given.job:
+        with scratch_directory() as name, Pool(MODULE, Path(name), 1, timeout=60) as pool:
+            print(pool.do(given.job))
     else:
         for row in main(seed=given.seed, count=given.count, room=given.rooms, minutes=given.minutes, workers=given.workers):
             print(row, flush=True)

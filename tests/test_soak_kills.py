@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from soak import kills
 from soak.experience import Experience, Feeder
+from soak.workers import scratch_directory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, and killed with SIGKILL")
 
@@ -20,29 +22,35 @@ def test_twenty_kills_lose_nothing() -> None:
     assert (row.done, row.broken) == (20, 0), str(row)
 
 
-def test_what_is_not_as_acknowledged_is_seen(tmp_path: Path) -> None:
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with scratch_directory() as name:
+        yield Path(name)
+
+
+def test_what_is_not_as_acknowledged_is_seen(directory: Path) -> None:
     world, rng = Experience(2), np.random.default_rng(0)
-    with world.open(tmp_path / "store", threads=1) as buffer:
+    with world.open(directory / "store", threads=1) as buffer:
         feeder = Feeder(world, buffer)
         feeder.add(50)
         known = kills.Known(world)
         known.heads = feeder.heads.copy()
         assert known.steps == 100
-    kills.judge(tmp_path / "store", world, known, rng, full=True)
+    kills.judge(directory / "store", world, known, rng, full=True)
     known.written[:] = 10
     with pytest.raises(kills.WrongError, match="'written' is gone"):
-        kills.judge(tmp_path / "store", world, known, rng, full=False)
+        kills.judge(directory / "store", world, known, rng, full=False)
     known.written[:] = -1
     with pytest.raises(kills.WrongError, match="other contents") as caught:
-        kills.judge(tmp_path / "store", _Other(), known, rng, full=False)
+        kills.judge(directory / "store", _Other(), known, rng, full=False)
     assert caught.value.lost == 100
     known.heads += 1
     with pytest.raises(kills.WrongError, match="acknowledged up to") as caught:
-        kills.judge(tmp_path / "store", world, known, rng, full=False)
+        kills.judge(directory / "store", world, known, rng, full=False)
     assert caught.value.lost >= 1
-    shutil.rmtree(tmp_path / "store" / "action")
+    shutil.rmtree(directory / "store" / "action")
     with pytest.raises(kills.WrongError) as caught:
-        kills.judge(tmp_path / "store", world, known, rng, full=False)
+        kills.judge(directory / "store", world, known, rng, full=False)
     assert caught.value.unopened
 
 
