@@ -344,7 +344,13 @@ class ReplayBuffer:
             self._writing().log.sync()
 
     def seal(self) -> None:
-        """Wait until every complete segment is recompressed, which else happens in the background, in its own time."""
+        """Wait until every complete segment is recompressed, which else happens in the background, in its own time.
+
+        Raises
+        ------
+        OSError
+            The disk is full or fails. The segments that are left stay as they are, readable, and are tried again later.
+        """
         with self._store.lock:
             log = self._writing().log
             log.pack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import stat
@@ -66,10 +67,17 @@ def create(root: Path, layout: Layout) -> None:
         for path in [*layout.arrays(slots), "."]:
             files.sync(path)
         building.rename(root)
-        for directory in (root.parent, *(parent.parent for parent in new)):
-            Files(directory).sync(".")
+        try:
+            for directory in (root.parent, *(parent.parent for parent in new)):
+                Files(directory).sync(".")
+        except BaseException:
+            root.rename(building)
+            raise
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
+        for parent in new:
+            with contextlib.suppress(OSError):  # such as that somebody else put something there
+                parent.rmdir()
         raise
 
 

@@ -2,7 +2,8 @@
 
 Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It works a third of
 the time at most, unless it is waited for, so it lags behind where steps come in faster than about 12,000 frames a second, and
-catches up afterwards, also after the store was opened again.
+catches up afterwards, also after the store was opened again. Where the disk is full, or fails, it pauses until something else is
+complete, or until it is waited for.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ class Sealer:
         self._store = store
         self._waiting: deque[int] = deque()
         self._changed = threading.Condition()
-        self._sealing: int | None = None
-        self._failed: set[int] = set()  # complete, readable, tried again at the next opening
+        self._sealing: int | None = None  # the slot at hand, until it is evicted
+        self._damaged: set[int] = set()  # complete, tried again at the next opening
+        self._found: Exception | None = None  # what was wrong with the last of these
+        self._paused_by: Exception | None = None  # why the first that waits could not be sealed
         self._waited_for = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self.error: Exception | None = None  # the last one; the segment stays as it was, readable
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it paused, or what was wrong with a segment that it leaves as it is; all of them stay readable."""
+        return self._paused_by or self._found
 
     @property
     def waiting(self) -> int:
@@ -48,6 +55,7 @@ class Sealer:
             if slot in self._waiting:
                 return
             self._waiting.append(slot)
+            self._paused_by = None  # there may be room by now
             if self._stopped:
                 return  # but it is among `slots`
             if self._thread is None:
@@ -58,21 +66,26 @@ class Sealer:
     def forget(self, slot: int) -> None:
         """Do not seal a slot that was evicted."""
         with self._changed, contextlib.suppress(ValueError):
-            self._failed.discard(slot)
+            self._damaged.discard(slot)
+            if self._sealing == slot:
+                self._sealing = None
             self._waiting.remove(slot)
 
     def slots(self) -> list[int]:
-        """Return the slots that are not sealed: those that wait, the one at hand, and those that it failed for."""
+        """Return the slots that are not sealed: those that wait, the one at hand, and those that are damaged."""
         with self._changed:
-            return [*self._waiting, *([] if self._sealing is None else [self._sealing]), *self._failed]
+            return [*self._waiting, *([] if self._sealing is None else [self._sealing]), *self._damaged]
 
     def wait(self) -> None:
-        """Block until nothing waits."""
+        """Block until nothing waits; raise what made it pause."""
         with self._changed:
             self._waited_for += 1
+            self._paused_by = None
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._stopped or (not self._waiting and self._sealing is None))
+                self._changed.wait_for(lambda: self._stopped or self._paused_by or (not self._waiting and self._sealing is None))
+                if self._paused_by is not None:
+                    raise self._paused_by
             finally:
                 self._waited_for -= 1
 
@@ -94,19 +107,28 @@ class Sealer:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopped)
+                self._changed.wait_for(lambda: (self._waiting and not self._paused_by) or self._stopped)
                 if self._stopped:
                     return
                 slot = self._sealing = self._waiting.popleft()
+            error = None
             try:
                 self._seal(slot)
-            except Exception as error:  # noqa: BLE001  a disk that is full, a chunk that is damaged: rows stay as they are
-                self.error = error
-                self._failed.add(slot)
-            finally:
-                with self._changed:
-                    self._sealing = None
-                    self._changed.notify_all()
+            except Exception as found:  # noqa: BLE001  a disk that is full, a chunk that is damaged: rows stay as they are
+                error = found
+            with self._changed:
+                if error is not None and self._sealing == slot:
+                    self._put_off(slot, error)
+                self._sealing = None
+                self._changed.notify_all()
+
+    def _put_off(self, slot: int, error: Exception) -> None:
+        if isinstance(error, CorruptionError):
+            self._damaged.add(slot)
+            self._found = error
+        else:  # those of its stream that follow must not be sealed before it
+            self._waiting.appendleft(slot)
+            self._paused_by = error
 
     def _seal(self, slot: int) -> None:
         store, layout = self._store, self._store.layout

@@ -242,6 +242,7 @@ class Writer:
 
     def put_last(self, path: str, stream: int, head: int, row: npt.NDArray[Any]) -> None:
         """Write what belongs to the newest row."""
+        self._take_back()
         if path in self._packed:
             tail = self._store.tail(path)[stream]
             tail[head % self._layout.tail_rows] = np.ascontiguousarray(row).reshape(-1).view(np.uint8)
@@ -254,6 +255,7 @@ class Writer:
 
     def vouch_for_newest(self, heads: Int64) -> None:
         """Write that checksum anew for all streams: a step that failed may have left something there."""
+        self._take_back()
         layout = self._layout
         for stream in np.flatnonzero(heads >= 0).tolist():
             head, rows = int(heads[stream]), dict[str, npt.NDArray[Any]]()
