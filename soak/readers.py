@@ -3,9 +3,9 @@
     python -m soak.readers --minutes 10 --seed 0 [--count 4] [--directory DIR]
 
 `count` processes have the store open with ``mode="r"``, refresh, sample, read the oldest and the newest steps, sequences, whole
-passes and episodes, and open it anew now and then; two threads sample in the writer's own process, one of them from a loader
-that stays. Every row of every batch is
-compared with what its number says that it holds. The writer adds, extends, seals, writes columns, and keeps some hundred steps.
+passes and episodes, and open it anew now and then; two threads sample in the writer's own process, one of them from a loader that
+stays. Every row of every batch is compared with what its number says that it holds. The writer adds, extends, seals, writes
+columns, and keeps some hundred steps.
 """
 
 from __future__ import annotations
