@@ -138,10 +138,13 @@ class DerivedColumns:
             number = 0 if tag is None else self._store.add_tag(tag)
             size = self._store.layout.segment_rows
             episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
+            places: list[Array] = []  # all of them before the first is written to: making a file may fail
             for stream, first, end in episodes.T.tolist():
                 for begin in range(first // size * size, end, size):
                     slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
-                    self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)] = number
+                    places.append(self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)])
+            for place in places:
+                place[...] = number
             return int(episodes.shape[1])
 
     def open(self, name: str, column: Column, check: Callable[[], Any]) -> Segments:

@@ -160,12 +160,17 @@ class Files:
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
         fd = self.create(temporary, len(data), reserve=False)
         try:
-            self.pwrite(fd, data, 0)
-        finally:
-            self.close(fd)
-        if sync:
-            self.sync(temporary)
-        self.rename(temporary, name)
+            try:
+                self.pwrite(fd, data, 0)
+            finally:
+                self.close(fd)
+            if sync:
+                self.sync(temporary)
+            self.rename(temporary, name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.remove(temporary)
+            raise
         if sync:
             self.sync(os.path.dirname(name) or ".")
 

@@ -55,7 +55,8 @@ class SegmentTable:
         name, parts = f"{CHECKSUMS}/{path}", list[tuple[Map, Any_]]()
         self._grow(parts, name, layout.table()[name], self.slots, create)
         self._layout, self._entries = layout, layout.table()
-        self._parts[name] = parts
+        known = self._parts | {name: parts}
+        self._parts = {entry: known[entry] for entry in self._entries}  # without one that was begun, and failed
 
     def _grow(
         self, parts: list[tuple[Map, Any_]], name: str, entry: tuple[str, tuple[int, ...]], slots: int, create: bool
@@ -228,9 +229,9 @@ class SegmentTable:
         """Return the slots of each stream in the order of its rows; a CorruptionError where an entry is damaged, or rows miss."""
         stream, first = (self.column(name) for name in ("stream", "first_row"))
         length, damaged = self.used()
-        again = self.column("length")  # a slot that was emptied, or emptied and filled, while we read it, does not count
-        length = np.where(again >= length, length, 0)
         rows, where = self._layout.segment_rows, f"{self._files.root}/{SEGMENTS}"
+        if (self.column("length") < length).any():  # or what came in its place would be missing
+            raise CorruptionError(f"{where}: a segment was evicted while the table was read")
         strange = (stream < 0) | (stream >= self._layout.streams) | (first < 0) | (first > 2**56) | (first % rows != 0)
         impossible = (length > rows) | ((length > 0) & strange)
         for slot in np.flatnonzero(damaged | impossible)[:1]:
