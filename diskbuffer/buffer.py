@@ -701,8 +701,8 @@ class ReplayBuffer:
 
         Notes
         -----
-        Adding waits while the lock is held: some 1 ms for 100,000 84x84 steps of one environment, 10 ms for sixteen, however much is
-        sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
+        Adding waits while the lock is held: some 1 ms for 100,000 84x84 steps of one environment, 10 ms for sixteen, however much
+        is sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
         """
         wanted = Path(path).absolute()
         self._must_write("copied")

@@ -116,6 +116,8 @@ class DerivedColumns:
             targets = bases[which] + rows % size * column.row_bytes
             array = np.ascontiguousarray(array[some])
             _scatter(array.ctypes.data, column.row_bytes, targets)
+            for slot in slots.tolist():
+                store.vouch_for_derived(name, slot)
         return int(some.sum())
 
     def tag(self, tag: str | None, steps: Any) -> int:
@@ -138,13 +140,16 @@ class DerivedColumns:
             number = 0 if tag is None else self._store.add_tag(tag)
             size = self._store.layout.segment_rows
             episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
-            places: list[Array] = []  # all of them before the first is written to: making a file may fail
+            places: dict[int, list[Array]] = {}  # by slot; all of them before the first is written to: making a file may fail
             for stream, first, end in episodes.T.tolist():
                 for begin in range(first // size * size, end, size):
                     slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
-                    places.append(self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)])
-            for place in places:
-                place[...] = number
+                    place = self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)]
+                    places.setdefault(slot, []).append(place)
+            for slot, parts in places.items():
+                for part in parts:
+                    part[...] = number
+                self._store.vouch_for_derived(TAG, slot)
             return int(episodes.shape[1])
 
     def open(self, name: str, column: Column, check: Callable[[], Any]) -> Segments:
@@ -218,7 +223,9 @@ class DerivedColumns:
                     returns = gained + read[values]
                     if out[1] is not None:
                         self._store.derived(out[1], piece.slot)[piece.rows] = gained
+                        self._store.vouch_for_derived(out[1], piece.slot)
                 self._store.derived(out[0], piece.slot)[piece.rows] = returns
+                self._store.vouch_for_derived(out[0], piece.slot)
                 steps += len(returns)
         return steps
 

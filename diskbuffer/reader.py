@@ -94,7 +94,9 @@ class Reader:
         self.columns = self._look()
         self.pool = ArraysPool()
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
-        self.gatherer = Gatherer(layout.tail_rows, largest, default_threads() if threads is None else threads, compiled)
+        self.gatherer = Gatherer(
+            layout.tail_rows, largest, default_threads() if threads is None else threads, store.describe_rows, compiled
+        )
         self.index: Index = read_index(store, frame_stack - 1)
 
     def look_again(self) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
 
 Int64 = npt.NDArray[np.int64]
+Describe = Callable[[str, int, int, int, int], str]
 WORTH_A_THREAD = 64 * 1024  # bytes of a batch below which another thread costs more than it saves
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
@@ -50,12 +52,14 @@ class Gatherer:
     largest_chunk : int
         Bytes; each thread has a scratch of twice as much.
     threads : int
+    describe : callable
+        ``describe(column, slot, stream, first, last)`` names rows, from position `first` to `last`, for errors.
     compiled : bool
         Whether c-blosc can be called; if not, numcodecs is, in Python.
     """
 
-    def __init__(self, tail_rows: int, largest_chunk: int, threads: int, compiled: bool = HAVE_BLOSC) -> None:
-        self._tail_rows = tail_rows
+    def __init__(self, tail_rows: int, largest_chunk: int, threads: int, describe: Describe, compiled: bool = HAVE_BLOSC) -> None:
+        self._tail_rows, self._describe = tail_rows, describe
         self._largest = largest_chunk
         self.threads = threads
         self.compiled = compiled
@@ -104,13 +108,12 @@ class Gatherer:
             self._local.address = address_of(self._local.scratch)
         return int(self._local.address)
 
-    @staticmethod
-    def _damage(plan: Plan, memory: Memory, progress: Int64) -> CorruptionError:
+    def _damage(self, plan: Plan, memory: Memory, progress: Int64) -> CorruptionError:
         reason, target, run, chunk = progress[kernel.REASON :].tolist()
         path, chunk_rows = memory.paths[target], int(memory.targets[target, kernel.CHUNK_ROWS])
         first = int(plan.runs[run, POSITION] - plan.runs[run, OFFSET]) + chunk * chunk_rows
+        where = self._describe(path, int(plan.runs[run, SLOT]), int(plan.runs[run, STREAM]), first, first + chunk_rows - 1)
         return CorruptionError(
-            f"column {path!r}, rows {first} to {first + chunk_rows - 1} of stream {plan.runs[run, STREAM]} "
-            f"(chunk {chunk} of slot {plan.runs[run, SLOT]}) cannot be read: {codec.REASONS[reason]}. "
-            "The file was damaged after it was written; restore it from a copy, or sample other steps"
+            f"{where} cannot be read: chunk {chunk}: {codec.REASONS[reason]}. The file was damaged after it was written; "
+            "`diskbuffer check --repair` goes on without these steps, or restore it from a copy, or sample others"
         )

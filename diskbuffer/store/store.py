@@ -120,6 +120,8 @@ class Store:
                 self._heads_synced = recovery.heads(self)
                 self._note_state(clean=False)
             else:  # what a process that died had written may still be in the page cache alone
+                recovery.settle_newest(self)
+                self._vouch_for_what_is_unchecked()
                 for slots, _ in self.segments():
                     for slot in slots.tolist():
                         if not self.is_sealed(slot):
@@ -224,21 +226,26 @@ class Store:
 
     def _check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Refuse a file that is not what the table vouches for. Done when it is mapped; chunks are checked when decoded."""
-        derived = path in self.layout.derived
-        expected = self.table.checksum(path, slot)
-        if (derived and expected == UNCHECKED) or not (derived or self.is_sealed(slot)):
-            return
-        if derived and self.distrusted is not None:
-            return
-        if derived and isinstance(mapped, Zeros):
-            if expected not in (NEVER, UNCHECKED):
+        if path in self.layout.derived:
+            if self.distrusted is None:
+                self._check_derived(path, slot, mapped)
+        elif self.is_sealed(slot) and self.table.checksum(path, slot) != self._checksum(path, mapped):
+            raise CorruptionError(self._mismatch(path, slot))
+
+    def _check_derived(self, path: str, slot: int, mapped: Map | Zeros) -> None:
+        """Do so for a column that may be written to elsewhere while it is looked at: then what is noted changes, too."""
+        noted = self.table.checksum(path, slot)
+        while noted not in (NEVER, UNCHECKED):
+            if isinstance(mapped, Zeros):
                 raise CorruptionError(f"{self.describe(path, slot)}: the file is missing; was it removed?")
-            return
-        if (derived and expected == NEVER) or expected == self._checksum(path, mapped):
-            return
-        if derived and self.table.checksum(path, slot) == UNCHECKED:
-            return  # a writer elsewhere has begun to write to it
-        raise CorruptionError(
+            if noted == self._checksum(path, mapped):
+                return
+            before, noted = noted, self.table.checksum(path, slot)
+            if noted == before:
+                raise CorruptionError(self._mismatch(path, slot))
+
+    def _mismatch(self, path: str, slot: int) -> str:
+        return (
             f"{self.describe(path, slot)}: the checksum does not match; the file was damaged, or replaced by another. "
             "`diskbuffer check --repair` saves what can be saved"
         )
@@ -263,8 +270,15 @@ class Store:
     def describe(self, path: str, slot: int) -> str:
         """Name a segment's file, its column and its steps, for errors."""
         stream, first = self.table.identity(slot)
-        last = first + max(self.table.length(slot), 1) - 1
-        return f"{self.root / self.layout.data_file(path, slot)} (column {path!r}, rows {first} to {last} of stream {stream})"
+        return self.describe_rows(path, slot, stream, first, first + max(self.table.length(slot), 1) - 1)
+
+    def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int) -> str:
+        """Name rows of a stream in a column, and the file in which they are."""
+        n = self.layout.streams
+        return (
+            f"{self.root / self.layout.data_file(path, slot)} (column {path!r}, rows {first} to {last} of stream {stream}, "
+            f"steps {first * n + stream} to {last * n + stream})"
+        )
 
     def take_slot(self, stream: int, first_row: int) -> int:
         """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free."""
@@ -311,6 +325,17 @@ class Store:
         if self.table.checksum(name, slot) != UNCHECKED:
             self.table.set_checksum(name, slot, UNCHECKED)
         return mapped.array(column.np_dtype, (self.layout.segment_rows, *column.shape))
+
+    def vouch_for_derived(self, name: str, slot: int) -> None:
+        """Note the checksum of a segment that was written to."""
+        self.table.set_checksum(name, slot, file_checksum(self.layout, name, self.maps.get(name, slot)))
+
+    def _vouch_for_what_is_unchecked(self) -> None:
+        """Note the checksums of files of derived columns that somebody had written to who died before he could."""
+        for path in self.layout.derived:
+            for slot in np.flatnonzero(self.table.column("length")).tolist():
+                if self.table.checksum(path, slot) == UNCHECKED:
+                    self.vouch_for_derived(path, slot)
 
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""

@@ -263,7 +263,8 @@ class Writer:
                 if path in self._packed:
                     rows[path] = self._store.tail(path)[stream, head % layout.tail_rows][None]
                 else:
-                    rows[path] = self._flat(path, stream, head)[head % layout.segment_rows][None]
+                    at = head % layout.segment_rows
+                    rows[path] = self._flat(path, stream, head)[at : at + 1]  # as it is: bytes of flags may be anything
             word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
             self.vouch_last(stream, head, int(word[0]))
 
