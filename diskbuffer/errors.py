@@ -5,6 +5,7 @@ DiskBufferError
 │   ├── SchemaError                 the store holds other columns, or the columns cannot be stored
 │   └── StackError                  observations that are not the rolling stack they seem to be
 ├── EmptyBufferError (LookupError)  there is nothing to sample yet
+├── EvictedError (LookupError)      a writer elsewhere evicts steps faster than this reader can read them
 ├── ClosedError (ValueError)        the buffer was closed
 ├── ReadOnlyError (OSError)         writing to a buffer opened with mode="r"
 ├── LockedError (OSError)           another process writes to this store
@@ -18,6 +19,7 @@ __all__ = [
     "CorruptionError",
     "DiskBufferError",
     "EmptyBufferError",
+    "EvictedError",
     "FormatError",
     "InputError",
     "LockedError",
@@ -46,6 +48,10 @@ class StackError(InputError):
 
 class EmptyBufferError(DiskBufferError, LookupError):
     """There is no complete step to sample."""
+
+
+class EvictedError(DiskBufferError, LookupError):
+    """A writer in another process evicts steps faster than this reader can read them."""
 
 
 class ClosedError(DiskBufferError, ValueError):

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from diskbuffer.errors import CorruptionError
+from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.index import Index
 from diskbuffer.store.store import Store
 
@@ -33,7 +33,7 @@ def read_index(store: Store, context: int) -> Index:
         slots = np.concatenate([index.slots(stream) for stream in range(store.layout.streams)])
         if store.unchanged(slots):  # or a map of a slot's last rows would serve for the rows that are in it now
             return index
-        torn = CorruptionError(f"{store.root}: segments come and go faster than the table can be read")
+        torn = EvictedError(f"{store.root}: segments come and go faster than the table can be read")
     raise torn
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.episodes import Episodes, list_episodes, sum_rewards
-from diskbuffer.errors import InputError
+from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.form import Draw, Form, Steps
 from diskbuffer.gather.arrays import Arrays, Batch, Request
 from diskbuffer.gather.batch import ArraysPool, windows_of
@@ -22,11 +23,11 @@ from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.inputs import step_names
 from diskbuffer.native import HAVE_BLOSC
 from diskbuffer.opening import read_index
-from diskbuffer.store.store import SlotMovedError, Store
+from diskbuffer.store.store import Store
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
-_TRIES = 20  # of a reader whose store is written to elsewhere, until a draw finds all its segments
+_PATIENCE = 10.0  # seconds that a reader whose store is written to elsewhere tries until a draw finds all its segments
 
 
 @dataclass(frozen=True)
@@ -198,10 +199,12 @@ class Reader:
 
 def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
     """Return what an attempt returns, made again while a writer elsewhere moves segments under it; all locks must be held."""
-    for _ in range(_TRIES):
+    begun = time.monotonic()
+    while True:
         try:
             return attempt()
-        except SlotMovedError:
+        except EvictedError:
+            if time.monotonic() - begun > _PATIENCE:
+                raise
             for reader in readers:
                 reader.refresh()
-    return attempt()

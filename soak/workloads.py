@@ -80,6 +80,7 @@ class World:
         self.generation[stream, head + 1 :] += 1
         if head >= 0:
             self.last[stream, head] = True
+            self.last[stream, head + 1] = False  # an episode has a step at least
 
     @staticmethod
     def values(stream: int, positions: Array, version: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from diskbuffer.native import address_of, crc32c_slowly
 from diskbuffer.store import checksums
 from diskbuffer.store.files import Files
 from diskbuffer.store.state import Fate, State
+from soak.experience import steps_of
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers
@@ -184,13 +186,47 @@ def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
         world.check(buffer)
 
 
+def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_steps(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = experience(1)
+    with world.open(tmp_path / "store", segment_rows=32) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(40)
+        steps = steps_of(buffer)
+        buffer.write("value", steps, (steps + 1).astype(np.float32))
+        buffer.flush()
+        copy_what_stays(tmp_path / "store", tmp_path / "copy")
+        head = int(buffer._reader.index.heads[0])
+    newest = max((tmp_path / "copy" / "action").glob("c.*"), key=lambda file: int(file.name.split(".")[1]))
+    flip(newest, 8 * (head % 32 - 2))
+    of_another_boot(monkeypatch)
+    for _ in range(2):
+        with db.ReplayBuffer(tmp_path / "copy") as copy:
+            left = steps_of(copy)
+            assert len(left) < len(steps)
+            assert (copy.at(left)["value"].numpy() == left + 1).all()
+            assert copy.check(progress=False).ok
+
+
+def copy_what_stays(path: Path, to: Path) -> None:
+    """Copy a directory in which temporary files come and go."""
+    for _ in range(20):
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(path, to)
+            return
+        shutil.rmtree(to)
+    raise AssertionError("files come and go for ever")
+
+
 def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = experience(2, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
         feeder(world, buffer).add(100)
-        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        buffer.seal()
+        copy_what_stays(tmp_path / "store", tmp_path / "copy")
         of_another_boot(monkeypatch)  # on another machine
         with db.ReplayBuffer(tmp_path / "copy") as copy:
             assert world.check(copy) == len(buffer)

@@ -93,10 +93,14 @@ class Maps:
         self.sources[column, slot] = mapped.address, mapped.size
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
-        """Map the slots in some columns, or in all, where they are not."""
+        """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
+        columns = [(path, self._paths.index(path)) for path in (self._paths if paths is None else paths)]
         for slot in slots:
+            missing = [path for path, column in columns if slot not in self._held[column]]
+            if not missing:
+                continue
             try:
-                for path in self._paths if paths is None else paths:
+                for path in missing:
                     self.get(path, slot)
             except CorruptionError:
                 self._verify(slot)  # which tells whether the file is gone or damaged, or just another by now

@@ -189,6 +189,7 @@ def keep(store: Store, kept: Kept) -> None:
 def _forget_derived_behind(store: Store, path: str, slot: int, length: int) -> None:
     """Zero what was written later for steps that are lost: those that come in their place have none yet."""
     if _size(store, path, slot) > 0:
+        store.table.set_checksum(path, slot, UNCHECKED)
         _writable(store, path, slot)[length - 1 :] = 0
         store.files.sync(store.layout.data_file(path, slot))
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec, forks
-from diskbuffer.errors import CorruptionError, ReadOnlyError
+from diskbuffer.errors import CorruptionError, EvictedError, ReadOnlyError
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
@@ -35,10 +35,6 @@ def file_checksum(layout: Layout, path: str, mapped: Map | Zeros) -> int:
         return shard_checksum(mapped, layout.chunks(path))
     found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
     return found if path not in layout.derived or found > UNCHECKED else found + 2
-
-
-class SlotMovedError(Exception):
-    """A slot holds other rows than this reader's index says: refresh it, and draw again."""
 
 
 class Store:
@@ -195,7 +191,7 @@ class Store:
             return
         self._refuse_another()
         if self.table.length(slot) == 0 or (self._seen[:2, slot] != self.table.identity(slot)).any():
-            raise SlotMovedError(f"{self.root}: slot {slot} was evicted by the writer; refresh")
+            raise EvictedError(f"{self.root}: slot {slot} was evicted by the writer; refresh, and draw again")
 
     def _identities(self) -> Int64:
         """Return what tells whether a slot's files were replaced: (3, slots)."""
