@@ -230,6 +230,7 @@ class Judgement:
         if must is None:
             must = Promise.none(self._streams)
         least, most = must.versions[stream, at], may.versions[stream, at]
+        least = np.where(at < may.low[stream], 0, least)  # evicted, and back, perhaps without this column's file
         if VALUE in columns:
             values = columns[VALUE]
             version = (values.astype(np.int64) // 8) % 64
@@ -243,7 +244,7 @@ class Judgement:
         names = np.array(["", *tags])
         numbers = columns.get("tag", np.zeros(len(at), np.uint16)).astype(np.int64)
         found = np.where(numbers < len(names), names[np.minimum(numbers, len(names) - 1)], "?")
-        settled = must.tagged[stream, at] == may.tagged[stream, at]
+        settled = (must.tagged[stream, at] == may.tagged[stream, at]) & (at >= may.low[stream])
         self._refuse(
             settled & (found != np.array(["", *TAGS])[must.tags[stream, at]]), f"{when}a tag that was not given", stream, at
         )
