@@ -422,15 +422,16 @@ class _Check:
     def _check_notes(self, slot: int, *, oldest: bool) -> None:
         """Look at what the segment table notes of a slot, and whether it is vouched for."""
         strange = self._table.strange_notes(slot)
-        if self._live and self._table.length(slot) == 0:
-            return  # it was evicted meanwhile
+        if strange and self._live:  # the writer may be noting something, or have evicted the segment
+            time.sleep(_PATIENCE)
+            again = self._table.strange_notes(slot)
+            strange = {name: what for name, what in strange.items() if name in again and self._table.length(slot) > 0}
         if oldest and self._table.get("first_row", slot) > 0:
             strange.pop("before", None)  # `_check_before` looks at that
         for name, what in strange.items():
-            if True:
-                self._note(
-                    self._store.root / SEGMENTS / name, f"{what} are not as they were noted for slot {slot}; repair forgets it"
-                )
+            self._note(
+                self._store.root / SEGMENTS / name, f"{what} are not as they were noted for slot {slot}; repair forgets it"
+            )
             if self._repair:
                 self._table.forget_note(name, slot)
 

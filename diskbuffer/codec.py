@@ -18,6 +18,7 @@ import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.crc32c import crc32c
 from diskbuffer.native import (
     HAVE_BLOSC,
     HAVE_LZ4,
@@ -25,7 +26,6 @@ from diskbuffer.native import (
     blosc_compress,
     blosc_decompress,
     compiled,
-    crc32c_extend,
     load_u8,
     load_u32,
     lz4_decompress_partial,
@@ -78,7 +78,7 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
     body = size - CHECKSUM
     if body < HEADER or body > HEADER + chunk_bytes or body > _MOST:
         return BAD_HEADER
-    if crc32c_extend(0, chunk, body) != load_u32(chunk + body):
+    if crc32c(0, chunk, body) != load_u32(chunk + body):
         return BAD_CHECKSUM
     flags = load_u8(chunk + 2)
     if load_u32(chunk + 4) != chunk_bytes or load_u32(chunk + 12) != body or load_u32(chunk + 8) == 0:
@@ -118,7 +118,7 @@ def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int) 
     """Compress a chunk, checksum and all, to `target`, which has room for `bound`; return its size, or 0 or less."""
     n = blosc_compress(clevel, 0, 1, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
     if n > 0:
-        store_u32(target + n, crc32c_extend(0, target, n))
+        store_u32(target + n, crc32c(0, target, n))
         n += CHECKSUM
     return n
 
@@ -222,7 +222,7 @@ def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes, scratch: By
 
 @compiled
 def _checksum(crc: int, address: int, size: int) -> int:
-    return int(crc32c_extend(crc, address, size))
+    return int(crc32c(crc, address, size))
 
 
 def checksum(data: Any, crc: int = 0) -> int:

@@ -107,12 +107,26 @@ store_f32 = _storer(types.float32)
 store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
 
 
-_CRC_TABLE = np.zeros(256, np.uint32)  # of the reflected polynomial of CRC32C, 0x1EDC6F41
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_: Any, address: Any) -> Any:
+    """Have a line of memory come into the caches, whatever the address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32, byte = llvmlite.ir.IntType(32), llvmlite.ir.IntType(8).as_pointer()
+        kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [byte, i32, i32, i32])
+        call = numba.core.cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(call, [builder.inttoptr(args[0], byte), i32(0), i32(3), i32(1)])  # to be read, into all caches, as data
+        return context.get_dummy_value()
+
+    return types.none(types.intp), codegen
+
+
+CRC_TABLE = np.zeros(256, np.uint32)  # of the reflected polynomial of CRC32C, 0x1EDC6F41
 for _byte in range(256):
     _crc = _byte
     for _ in range(8):
         _crc = _crc >> 1 ^ (0x82F63B78 if _crc & 1 else 0)
-    _CRC_TABLE[_byte] = _crc
+    CRC_TABLE[_byte] = _crc
 
 
 @compiled
@@ -120,7 +134,7 @@ def crc32c_slowly(crc: int, address: int, size: int) -> int:
     """Do what the C library's ``crc32c_extend`` does, a byte at a time."""
     found = np.uint32(~np.uint32(crc))
     for i in range(size):
-        found = np.uint32(_CRC_TABLE[(found ^ load_u8(address + i)) & np.uint32(0xFF)] ^ (found >> np.uint32(8)))
+        found = np.uint32(CRC_TABLE[(found ^ load_u8(address + i)) & np.uint32(0xFF)] ^ (found >> np.uint32(8)))
     return np.uint32(~found)  # type: ignore[return-value]
 
 

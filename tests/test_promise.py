@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from diskbuffer import codec
 from diskbuffer.native import address_of, crc32c_slowly
 from diskbuffer.store import checksums
 from diskbuffer.store.files import Files
@@ -36,6 +37,16 @@ def test_the_slow_checksum_is_that_of_the_library(data: bytes, before: bytes) ->
     array = np.frombuffer(data + b"\0", np.uint8).copy()
     crc = google_crc32c.value(before)
     assert crc32c_slowly(crc, address_of(array), len(data)) & 0xFFFFFFFF == google_crc32c.extend(crc, data)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 70_000), st.integers(0, 63), st.integers(0, 2**32 - 1))
+def test_the_fast_checksum_is_that_of_the_library(size: int, at: int, before: int) -> None:
+    import google_crc32c
+
+    array = np.random.default_rng(size).integers(0, 256, at + size + 1, np.uint8)
+    expected = google_crc32c.extend(before, array[at : at + size].tobytes())
+    assert codec.checksum(array[at : at + size], before) == expected
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from diskbuffer.codec import BAD_ENTRY, decode
 from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
-from diskbuffer.native import compiled, fetch_add, load_i64, madvise, memcpy, memset
+from diskbuffer.native import compiled, fetch_add, load_i64, madvise, memcpy, memset, prefetch
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources
@@ -32,7 +32,8 @@ DONE = 1  # parts that are ready, or given up
 REASON, TARGET, RUN, CHUNK = 2, 3, 4, 5  # why a chunk cannot be read, and which; 0 if nothing is wrong
 PROGRESS_FIELDS = 6
 
-_ENTRY_BYTES, _PAGE, _WILLNEED, _EMPTY = 16, 4096, 3, -1
+_ENTRY_BYTES, _LINE, _PAGE, _WILLNEED, _EMPTY = 16, 64, 4096, 3, -1
+_AHEAD = 2048  # bytes of a run's chunks
 _SPINS = 2000  # some 20 us
 
 
@@ -83,6 +84,8 @@ def gather(
                 memcpy(target, source + offset * row_bytes, count * row_bytes)
             else:
                 limit = size - targets[t, CHUNKS] * _ENTRY_BYTES
+                if r + 1 < end:
+                    _look_ahead(targets, runs, sources, t, r + 1)
                 for chunk in range(offset // chunk_rows, (offset + count - 1) // chunk_rows + 1):
                     first, until = max(offset, chunk * chunk_rows), min(offset + count, (chunk + 1) * chunk_rows)
                     place = target + (first - offset) * row_bytes
@@ -118,6 +121,21 @@ def gather(
                     memset(sample + k * row_bytes, 0, row_bytes)
                 else:
                     memcpy(sample + k * row_bytes, target, row_bytes)
+
+
+@compiled
+def _look_ahead(targets: Any, runs: Any, sources: Any, t: int, r: int) -> None:
+    """Have a run's chunks come into the caches while the one before is decoded; the entry of the next, too."""
+    column, first = targets[t, COLUMN], runs[r, OFFSET] // targets[t, CHUNK_ROWS]
+    index = targets[t, CHUNKS] * _ENTRY_BYTES
+    source, limit = sources[column, r, 0], sources[column, r, 1] - index
+    if r + 1 < runs.shape[0]:
+        after = runs[r + 1, OFFSET] // targets[t, CHUNK_ROWS]
+        prefetch(sources[column, r + 1, 0] + sources[column, r + 1, 1] - index + after * _ENTRY_BYTES)
+    at = load_i64(source + limit + first * _ENTRY_BYTES)
+    if 0 <= at <= limit:
+        for line in range(0, _AHEAD, _LINE):
+            prefetch(source + at + line)
 
 
 @compiled

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from diskbuffer.crc32c import crc32c
 from diskbuffer.index import ENDED, HEAD
-from diskbuffer.native import compiled, crc32c_extend, load_u8, memcmp, memcpy, memset, store_i64, store_u8, store_u32
+from diskbuffer.native import compiled, load_u8, memcmp, memcpy, memset, store_i64, store_u8, store_u32
 from diskbuffer.store import checksums
 from diskbuffer.store.checksums import length_word, pad, row_seed
 
@@ -110,7 +111,7 @@ def _vouch(sources: Any, bases: Any, s: int, position: int, word: int, segment_r
         if sources[c, ROLE] == CHECK:
             place = row
         elif (sources[c, ROLE] == OBS) == (word == checksums.OBS):
-            crc = crc32c_extend(crc, row, sources[c, ROW_BYTES])
+            crc = crc32c(crc, row, sources[c, ROW_BYTES])
             size += sources[c, ROW_BYTES]
     store_u32(place + 4 * word, pad(crc, size))
 

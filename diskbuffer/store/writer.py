@@ -169,11 +169,11 @@ class Writer:
         `heads` are the positions of the newest rows. ``opened(stream, slot)`` is told of each new segment. An
         error leaves everything as it was, but for what was packed.
         """
-        self._packer.finish()
+        failed = self._has_failed()
         self._take_back()
         runs = self._complete_runs(heads)
         half = self._layout.tail_rows // 2
-        if not self._packer.worth_a_thread(runs) or self._room(heads) < half // 2:
+        if failed or not self._packer.worth_a_thread(runs) or self._room(heads) < half // 2:
             self._packer.pack(runs)
         else:
             self._packer.begin(runs)
@@ -182,6 +182,14 @@ class Writer:
             self.reserve(stream, int(heads[stream]), 2, opened)
             self._make_ahead(stream, int(heads[stream]))
         np.minimum(self.limits, heads + 2 + half, out=self.limits)  # then the next half of the tail is packed
+
+    def _has_failed(self) -> bool:
+        """Tell whether the disk failed what was packed beside calls: it is tried again at once, as there may be room by now."""
+        try:
+            self._packer.finish()
+        except OSError:
+            return True
+        return False
 
     def reserve(self, stream: int, head: int, rows: int, opened: Callable[[int, int], None]) -> None:
         """Open the segment that the row `rows` behind the newest falls into, if that is the next one."""
