@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from diskbuffer import codec
@@ -28,6 +29,7 @@ from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
+from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, snapshots
@@ -432,6 +434,42 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.at(steps, None if length is None else at_least_one("length", length))
 
+    def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
+        """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.
+
+        Parameters
+        ----------
+        ages : (n,) integers
+            How many steps of its environment came after each; 0 for the newest.
+        envs : int or (n,) integers
+            Whose.
+        n_step, gamma
+            As in `Uniform`.
+
+        Raises
+        ------
+        InputError
+            There is no step that old, or no such environment.
+        """
+        self._check_open()
+        return self._reader.recent(ages, envs, n_step_form(n_step, gamma))
+
+    def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
+        """Count the steps of its episode that there are from each step on, itself among them; of one that runs, so far.
+
+        Parameters
+        ----------
+        steps : (n,) integers
+            As in a batch's ``steps``.
+
+        Returns
+        -------
+        (n,) int64
+            0 where a step was evicted, or never was one.
+        """
+        self._check_open()
+        return self._reader.remaining(steps)
+
     def loader(
         self,
         batch_size: int,
@@ -795,6 +833,12 @@ class ReplayBuffer:
     def n_envs(self) -> int:
         """Environments that write side by side."""
         return self._store.layout.n_envs
+
+    def counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return how many steps each environment has, and has ever had: (n_envs,) each."""
+        self._check_open()
+        there, ever = self._reader.counts()
+        return there[: self.n_envs], ever[: self.n_envs]
 
     @property
     def capacity(self) -> int | None:

@@ -190,8 +190,12 @@ class Index:
 
     def added(self, streams: int | None = None) -> int:
         """Count all steps ever added, in all streams, or in the first so many."""
-        heads = self.table[:streams, HEAD]
-        return sum(self.steps_before(s, int(h)) for s, h in enumerate(heads) if h >= 0)
+        return sum(self.added_to(stream) for stream in range(len(self.table[:streams])))
+
+    def added_to(self, stream: int) -> int:
+        """Count all steps ever added to a stream."""
+        head = int(self.table[stream, HEAD])
+        return self.steps_before(stream, head) if head >= 0 else 0
 
     def starts(self, stream: int) -> Int64:
         """Return where the episodes of a stream start; the first may reach behind the oldest row."""
@@ -216,6 +220,10 @@ class Index:
         found = np.empty((4, len(ordinals)), np.int64)
         _locate(self.table, ordinals, found)
         return found
+
+    def recent(self, streams: Int64, ages: Int64) -> Int64:
+        """Find steps by how many steps of their stream came after them, as `locate` does; there must be that many."""
+        return self.locate(np.cumsum(self.steps())[streams] - 1 - ages)
 
     @property
     def episodes(self) -> int:

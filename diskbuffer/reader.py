@@ -175,6 +175,36 @@ class Reader:
 
         return self.plan(draw, Steps(length)).batch(self.pool)
 
+    def recent(self, ages: Any, streams: Any, form: Form) -> Batch:
+        """Return steps by how many steps of their stream came after them."""
+        back = np.asarray(ages)
+        if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
+            raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
+        of, back = np.broadcast_to(np.asarray(streams, np.int64), back.shape), back.astype(np.int64)
+
+        def draw(index: Index) -> Draw:
+            if ((of < 0) | (of >= len(index.table))).any():
+                raise InputError(f"environments are numbered from 0 to {len(index.table) - 1}, found {of.min()} to {of.max()}")
+            bad = np.flatnonzero((back < 0) | (back >= index.steps()[of]))
+            if len(bad):
+                there = int(index.steps()[of[bad[0]]])
+                raise InputError(f"environment {of[bad[0]]} has {there} steps; there is none of age {back[bad[0]]}")
+            return Draw(*index.recent(of, back))
+
+        return self.plan(draw, form).batch(self.pool)
+
+    def counts(self) -> tuple[Int64, Int64]:
+        """Return how many steps of each stream can be sampled, and how many there have ever been."""
+        with self._store.lock:
+            return self.index.steps(), np.array([self.index.added_to(stream) for stream in range(self.streams)], np.int64)
+
+    def remaining(self, steps: Any) -> Int64:
+        """Count the steps of its episode from each step on; 0 where it cannot be read."""
+        ids = step_names(steps)
+        with self._store.lock:
+            starts, ends = self.index.episodes_of(ids % self.streams, ids // self.streams)
+        return np.where(starts < 0, 0, ends - ids // self.streams)
+
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
         stack, index = self.frame_stack, self.index

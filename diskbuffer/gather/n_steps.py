@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from diskbuffer.form import Draw, NSteps
@@ -31,7 +34,6 @@ class NStepArrays(Arrays):
                 dtype = np.dtype(np.float32)  # sums of discounted integers are none
             self._outs[path] = Block((size, *columns.schema[path].shape), dtype, pinned)
         self._outs["discount"] = Block((size,), np.dtype(np.float32), pinned)
-        self._weights = self._form.gamma ** np.arange(n_step + 1)
         self._delivered = [*frames.blocks, *self._outs.values()]
 
     @staticmethod
@@ -50,15 +52,20 @@ class NStepArrays(Arrays):
         for path, array in self.memories[1].items():
             out = self._outs[path].array
             if path.split("/")[0] == "reward":
+                weights = self._weights(np.dtype(np.float32) if out.dtype == np.float32 else np.dtype(np.float64))
                 shape = (*counted.shape, *(1,) * (array.ndim - 2))
                 rewards = np.where(counted.reshape(shape), array, 0)  # behind an episode's end there may be anything
-                weights = self._weights[:-1].reshape(1, -1, *shape[2:])
-                out[...] = (rewards * weights).sum(axis=1)
+                out[...] = (rewards * weights[:-1].reshape(1, -1, *shape[2:])).sum(axis=1)
             elif path in ("terminated", "truncated"):
                 out[...] = array[sample, last]
             else:
                 out[...] = array[:, 0]
-        self._outs["discount"].array[:] = self._weights[steps] * ~self._outs["terminated"].array
+        discounts = self._weights(np.dtype(np.float32))[steps]
+        self._outs["discount"].array[:] = discounts * ~self._outs["terminated"].array
+
+    def _weights(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the powers of gamma, up to the `n_step`-th, in the precision of what they are for, as others have them."""
+        return self._form.gamma ** np.arange(self._form.n_step + 1, dtype=dtype)
 
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""

@@ -1,0 +1,103 @@
+"""Hindsight goals (Andrychowicz et al., 2017, "Hindsight experience replay"), as Stable-Baselines3 draws them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
+from diskbuffer.errors import InputError
+
+_PARTS = ("observation", "achieved_goal", "desired_goal")
+
+
+class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
+    """Stable-Baselines3's `HerReplayBuffer`, its steps in a store on disk; see `DiskReplayBuffer`.
+
+    What the library keeps about episodes, 16 bytes a step, stays in memory, and is made from the store when it is opened.
+
+    Parameters
+    ----------
+    buffer_size, observation_space, action_space, env, n_sampled_goal, goal_selection_strategy
+        As of `HerReplayBuffer`.
+    copy_info_dict : bool
+        Must be False: dicts of anything are not stored.
+    path, **kwargs
+        As of `DiskReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        env: Any,
+        device: Any = "auto",
+        n_envs: int = 1,
+        *args: Any,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: GoalSelectionStrategy | str = "future",
+        copy_info_dict: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(observation_space, spaces.Dict) or not set(_PARTS) <= set(observation_space.spaces):
+            raise InputError(f"hindsight goals need dict observations with {', '.join(_PARTS)}, found {observation_space}")
+        if copy_info_dict:
+            raise InputError("copy_info_dict=True needs each step's info in the buffer, and the store has columns only")
+        if isinstance(goal_selection_strategy, str):
+            goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
+        assert isinstance(goal_selection_strategy, GoalSelectionStrategy), (
+            f"Invalid goal selection strategy, please use one of {list(GoalSelectionStrategy)}"
+        )
+        self.env, self.copy_info_dict = env, False
+        self.goal_selection_strategy, self.n_sampled_goal = goal_selection_strategy, n_sampled_goal
+        self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
+        # Not HerReplayBuffer's own, which takes memory for every step's info.
+        super(HerReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs, *args, **kwargs)
+
+    def _take_up(self) -> None:
+        """Be where the store's writer would be, with what Stable-Baselines3 keeps about episodes."""
+        super()._take_up()
+        self.ep_start, self.ep_length = np.zeros((2, self.buffer_size, self.n_envs), np.int64)
+        self._current_ep_start = np.full(self.n_envs, self.pos, np.int64)
+        buffer = self.stored.buffer
+        if buffer is None:
+            return
+        episodes = buffer.episodes
+        for stream in range(self.n_envs):
+            mine = np.flatnonzero(episodes.stream == stream)
+            after = np.cumsum(episodes.length[mine][::-1])[::-1]  # steps from each episode's first on
+            for one, steps in zip(mine.tolist(), after.tolist(), strict=True):
+                self._note_episode(stream, steps, int(episodes.length[one]), episodes.ending[one] == "running")
+
+    def _note_episode(self, stream: int, steps: int, length: int, running: bool) -> None:
+        """Note an episode from whose first step on there are so many in its stream."""
+        first = (self.pos - steps) % self.buffer_size
+        if running:
+            self._current_ep_start[stream] = first
+        if steps <= self.buffer_size:
+            places = (first + np.arange(length)) % self.buffer_size
+            self.ep_start[places, stream] = first
+            self.ep_length[places, stream] = 0 if running else length
+
+    def truncate_last_trajectory(self) -> None:
+        """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
+        running = np.flatnonzero(self._current_ep_start != self.pos)
+        if len(running):
+            self.stored.cut_off()
+            for env in running.tolist():
+                self._compute_episode_length(env)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what it takes to open it again, without the environment."""
+        own = {"env", "ep_start", "ep_length", "_current_ep_start"}
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the store again; `set_env` must follow."""
+        self.env = None
+        super(HerReplayBuffer, self).__setstate__(state)

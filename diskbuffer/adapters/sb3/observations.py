@@ -1,0 +1,112 @@
+"""What an observation of Stable-Baselines3 is stored as: its single frames, where it is a stack of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from diskbuffer.errors import StackError
+from diskbuffer.schema import Column
+
+Array = npt.NDArray[Any]
+_LIKELY = (2, 4, 5, 6, 7, 8)  # frames of a stack, where the first step looks like one frame several times; not 3: that is RGB
+
+
+@dataclass(frozen=True)
+class Frames:
+    """How one observation is made of frames.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the observation.
+    dtype : numpy.dtype
+    stack : int
+        How many frames it has; 1 where it is none of several.
+    last : bool
+        Whether they lie along the last axis, as `VecFrameStack` has them unless it is told otherwise; else along the first.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stack: int = 1
+    last: bool = False
+
+    @property
+    def column(self) -> Column:
+        """What one frame is stored as."""
+        return Column(self._frame(), self.dtype.name, allow_nan=True)
+
+    def _channels(self) -> int:
+        return (self.shape[-1] if self.last else self.shape[0]) // self.stack
+
+    def _frame(self) -> tuple[int, ...]:
+        if self.stack == 1:
+            return self.shape
+        rest = self.shape[:-1] if self.last else self.shape[1:]
+        channels = self._channels()
+        if channels == 1:
+            return rest
+        return (*rest, channels) if self.last else (channels, *rest)
+
+    def split(self, obs: Array) -> Array:
+        """Turn observations, (n, ...), into stacks, (n, stack, ...), or leave them as they are where they are none."""
+        if self.stack == 1:
+            return obs.reshape(len(obs), *self.shape)
+        if not self.last:
+            return obs.reshape(len(obs), self.stack, *self._frame())
+        parted = obs.reshape(len(obs), *self.shape[:-1], self.stack, self._channels())
+        return np.moveaxis(parted, -2, 1).reshape(len(obs), self.stack, *self._frame())
+
+    def join(self, stacks: torch.Tensor) -> torch.Tensor:
+        """Do the opposite, for tensors; without copying."""
+        if self.stack == 1:
+            return stacks
+        if not self.last:
+            return stacks.flatten(1, 2) if self._channels() > 1 else stacks
+        if self._channels() == 1:
+            return stacks.movedim(1, -1)
+        return stacks.movedim(1, -2).flatten(-2)
+
+
+def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs: Array, stack: int | None) -> Frames:
+    """Find out whether observations are stacks of frames, by a first step, or take the word of `stack`.
+
+    They are where the second is the first moved on by one frame: that only stacks do, but pictures that do not change. Of these,
+    one frame several times is taken for a stack. Only of pictures, as nothing else is worth it.
+    """
+    whole = Frames(shape, dtype)
+    if stack == 1 or len(shape) < (2 if stack else 3):
+        return whole
+    for last in (False, True):
+        length = shape[-1] if last else shape[0]
+        for count in [stack] if stack else range(length, 1, -1):  # of single-channel frames first
+            if length % count:
+                continue
+            found = Frames(shape, dtype, count, last)
+            if rolls(found.split(obs), found.split(next_obs)) and (
+                stack or not np.array_equal(obs, next_obs) or (count == length and count in _LIKELY)
+            ):
+                return found
+    if stack:
+        raise StackError(
+            f"observations of shape {shape} are not rolling stacks of {stack} frames, along their first or last axis, that begin "
+            "an episode; leave frame_stack= out to have them recognised, or give 1 to store them as they are"
+        )
+    return whole
+
+
+def rolls(stacks: Array, following: Array) -> bool:
+    """Tell whether stacks, (n, stack, ...), are the ones before moved on by one frame, and begin an episode."""
+    older = stacks[:, :-1]
+    begins = not older.any() or bool((older == stacks[:, 1:]).all())
+    return begins and np.array_equal(following[:, :-1], stacks[:, 1:])
+
+
+def padding(stacks: Array) -> str:
+    """Tell what an episode's first stack, (n, stack, ...), is filled up with."""
+    return "first" if stacks[:, :-1].any() else "zeros"

@@ -1,0 +1,246 @@
+"""Replay buffers for DQN, SAC, TD3 and DDPG, that draw and deliver exactly what Stable-Baselines3's own do."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+
+from diskbuffer.adapters.sb3.ring import RingColumn
+from diskbuffer.adapters.sb3.stored import Stored
+from diskbuffer.errors import InputError
+from diskbuffer.gather.arrays import Batch
+from diskbuffer.samplers.sampler import at_least_one
+from diskbuffer.schema import Column
+
+Int64 = npt.NDArray[np.int64]
+
+
+class DiskReplayBuffer(ReplayBuffer):
+    """Stable-Baselines3's `ReplayBuffer`, its steps in a store on disk.
+
+    What a model draws is what it would draw from the library's own buffer, with the same seed, bit for bit. Frame stacks
+    (`VecFrameStack`, channels first or last) are recognised when the first step is added, and each frame is stored once.
+
+    The store is opened, never wiped: a model that is made or loaded with the same `path` goes on with what is there. It is
+    opened for reading until the first `add`, so that a script that evaluates can load a model whose training runs.
+
+    Parameters
+    ----------
+    buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
+        As of Stable-Baselines3; the model gives them. `buffer_size` counts steps of all environments together.
+    path : path-like
+        Where the store is, or will be.
+    n_steps, gamma
+        For n-step returns, as of `NStepReplayBuffer`.
+    frame_stack : int, optional
+        Frames in an observation, along its first or last axis; 1 to store observations as they are. Recognised if missing.
+    **options
+        Of `diskbuffer.ReplayBuffer`: ``threads``, ``segment_rows``.
+
+    Raises
+    ------
+    SchemaError
+        The store at `path` has other spaces, another size or number of environments.
+    LockedError
+        By the first `add`: another training writes to this path.
+
+    Examples
+    --------
+    >>> model = DQN("CnnPolicy", env, buffer_size=1_000_000, replay_buffer_class=DiskReplayBuffer,
+    ...             replay_buffer_kwargs={"path": "runs/pong"})  # doctest: +SKIP
+    """
+
+    obs_shape: Any
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: str | os.PathLike[str],
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        frame_stack: int | None = None,
+        **options: Any,
+    ) -> None:
+        # Not ReplayBuffer's own, which takes the memory.
+        super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        if optimize_memory_usage and handle_timeout_termination:
+            raise ValueError(
+                "ReplayBuffer does not support optimize_memory_usage = True and handle_timeout_termination = True simultaneously."
+            )
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
+        self.n_steps, self.gamma = at_least_one("n_steps", n_steps), gamma
+        parts: Any = self.obs_shape if isinstance(self.obs_shape, dict) else {"": self.obs_shape}
+        action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
+        columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
+        self.stored = Stored(
+            Path(path).absolute(), self.buffer_size * n_envs, observation_space, parts, columns, n_envs, frame_stack, options
+        )
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Be where the store's writer would be."""
+        there, ever = self.stored.counts()
+        self.full = there >= self.buffer_size
+        self.pos = ever % self.buffer_size if self.full else there
+
+    # Steps
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        """Add one step of every environment; when this returns, a kill of the process does not lose it.
+
+        Arguments are those of Stable-Baselines3: `next_obs` is the real last observation where an episode ends.
+        """
+        begun = self.stored.writes
+        done = np.asarray(done).astype(bool).reshape(self.n_envs)
+        timeouts = np.zeros(self.n_envs, bool)
+        if self.handle_timeout_termination:
+            timeouts = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        self.stored.add(
+            obs,
+            next_obs,
+            action=np.asarray(action).reshape(self.n_envs, self.action_dim),
+            reward=np.asarray(reward).reshape(self.n_envs),
+            terminated=done & ~timeouts,
+            truncated=timeouts,
+        )
+        if not begun:  # others may have added before
+            self._take_up()
+            return
+        self.pos += 1
+        if self.pos == self.buffer_size:
+            self.full, self.pos = True, 0
+
+    def _ages(self, batch_inds: Any) -> Int64:
+        """Return how many steps came after those at places of the ring."""
+        return np.asarray((self.pos - 1 - np.asarray(batch_inds, np.int64)) % self.buffer_size)
+
+    def _batch(self, batch_inds: Any, env_indices: Any, *, n_step: int = 1) -> Batch:
+        return self.stored.batch(self._ages(batch_inds), np.asarray(env_indices, np.int64), n_step=n_step, gamma=self.gamma)
+
+    def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
+        env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002  as it does
+        return self._samples(self._batch(batch_inds, env_indices, n_step=self.n_steps), env)
+
+    def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
+        """Return a batch as Stable-Baselines3 has it."""
+        rewards = batch["reward"].reshape(-1, 1)
+        if env is not None:
+            rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
+        found: dict[str, Any] = {
+            "observations": self._observations(batch["obs"], env),
+            "actions": batch["action"].to(self.device),
+            "next_observations": self._observations(batch["next_obs"], env),
+            "dones": batch["terminated"].to(torch.float32).reshape(-1, 1).to(self.device),
+            "rewards": rewards.to(self.device),
+        }
+        if isinstance(self.observation_space, spaces.Dict):
+            return DictReplayBufferSamples(**found)
+        if self.n_steps > 1:
+            steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
+            found["discounts"] = self.to_torch(self.gamma ** steps.astype(np.float32))
+        return ReplayBufferSamples(**found)
+
+    def _observations(self, obs: Any, env: VecNormalize | None) -> Any:
+        if env is not None:
+            plain = {name: part.numpy() for name, part in obs.items()} if isinstance(obs, dict) else obs.numpy()
+            normal: Any = self._normalize_obs(plain, env)
+            obs = (
+                {name: torch.as_tensor(part) for name, part in normal.items()}
+                if isinstance(obs, dict)
+                else torch.as_tensor(normal)
+            )
+        return {name: part.to(self.device) for name, part in obs.items()} if isinstance(obs, dict) else obs.to(self.device)
+
+    # The arrays of Stable-Baselines3's buffer
+
+    @property
+    def observations(self) -> Any:
+        """All observations, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
+        return self._ring("obs")
+
+    @property
+    def next_observations(self) -> Any:
+        """Those after each step."""
+        return self._ring("next_obs")
+
+    @property
+    def actions(self) -> Any:
+        """(buffer_size, n_envs, action_dim)."""
+        return self._column("action")
+
+    @property
+    def rewards(self) -> Any:
+        """(buffer_size, n_envs)."""
+        return self._column("reward")
+
+    @property
+    def dones(self) -> Any:
+        """(buffer_size, n_envs)."""
+        return RingColumn(
+            self, lambda batch: (batch["terminated"] | batch["truncated"]).to(torch.float32), (), np.dtype(np.float32)
+        )
+
+    @property
+    def timeouts(self) -> Any:
+        """(buffer_size, n_envs)."""
+        return RingColumn(self, lambda batch: batch["truncated"].to(torch.float32), (), np.dtype(np.float32))
+
+    def _column(self, name: str) -> Any:
+        shape = (self.action_dim,) if name == "action" else ()
+        dtype = self._maybe_cast_dtype(self.action_space.dtype) if name == "action" else np.float32
+        return RingColumn(self, lambda batch: batch[name], shape, np.dtype(dtype))
+
+    def _ring(self, name: str) -> Any:
+        if not isinstance(self.observation_space, spaces.Dict):
+            return RingColumn(self, lambda batch: batch[name], self.obs_shape, self.observation_space.dtype)
+        return {
+            part: RingColumn(self, partial(_part, name, part), self.obs_shape[part], space.dtype)
+            for part, space in self.observation_space.spaces.items()
+        }
+
+    # Keeping
+
+    def flush(self) -> None:
+        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        self.stored.flush()
+
+    def close(self) -> None:
+        """Close the store, and let others write to it."""
+        self.stored.close()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the store again, as it is now; a pickle has its path and not its steps."""
+        self.__dict__.update(state)
+        self._take_up()
+
+
+def _part(name: str, part: str, batch: Batch) -> torch.Tensor:
+    found: torch.Tensor = batch[name][part]
+    return found
+
+
+class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
+    """Stable-Baselines3's `DictReplayBuffer`, its steps in a store on disk; see `DiskReplayBuffer`."""
+
+    def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
+        if not isinstance(observation_space, spaces.Dict):
+            raise InputError(f"DiskDictReplayBuffer is for dict observations, found {observation_space}; use DiskReplayBuffer")
+        super().__init__(buffer_size, observation_space, *args, **kwargs)

@@ -1,0 +1,223 @@
+"""The store behind a buffer of Stable-Baselines3: opened late, and written to only by who adds."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+
+from diskbuffer.adapters.sb3.observations import Frames, padding, recognise
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import SchemaError
+from diskbuffer.gather.arrays import Batch
+from diskbuffer.schema import Column
+from diskbuffer.store import directory
+
+Array = npt.NDArray[Any]
+Obs = Array | dict[str, Array]
+Tensors = torch.Tensor | dict[str, torch.Tensor]
+
+
+class Stored:
+    """Steps in the terms of Stable-Baselines3, in a store that is opened read-only until the first `add`.
+
+    Parameters
+    ----------
+    path : Path
+    capacity : int
+        Steps of all environments together.
+    space : gymnasium.Space
+        Of observations.
+    shapes : mapping of str to tuple of int
+        Of each part of an observation, as Stable-Baselines3 has it; under "" where there are no parts.
+    columns : mapping of str to Column
+        All others.
+    n_envs : int
+    frame_stack : int, optional
+        Of observations; recognised where it is missing.
+    options : dict
+        Of `ReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        capacity: int,
+        space: spaces.Space[Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        columns: Mapping[str, Column],
+        n_envs: int,
+        frame_stack: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.path, self._capacity, self._columns, self.n_envs = path, capacity, dict(columns), n_envs
+        self._frame_stack, self._options = frame_stack, dict(options)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
+        self._frames: dict[str, Frames] = {}
+        self._buffer: ReplayBuffer | None = None
+        self._writes = False
+        if directory.is_there(path):
+            self._open("r")
+
+    # Opening
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is open for writing."""
+        return self._writes
+
+    @property
+    def buffer(self) -> ReplayBuffer | None:
+        """The store, if there is one yet."""
+        return self._buffer
+
+    def _open(self, mode: Any, **how: Any) -> None:
+        opened = ReplayBuffer(self.path, n_envs=self.n_envs, autoreset="disabled", mode=mode, **how, **self._options)
+        try:
+            frames = self._frames_of(opened)
+            self._refuse_another(opened)
+        except BaseException:
+            opened.close()
+            raise
+        self._frames, self._buffer, self._writes = frames, opened, mode != "r"
+        self._closing = weakref.finalize(self, opened.close)  # also where the interpreter ends
+
+    def _frames_of(self, opened: ReplayBuffer) -> dict[str, Frames]:
+        """Find out how the store's frames make up observations; a SchemaError where they cannot."""
+        found = {}
+        for name, (shape, dtype) in self._shapes.items():
+            path = f"obs/{name}" if name else "obs"
+            column = opened.columns.get(path)
+            stack = opened.frame_stack
+            ways = [Frames(shape, dtype), *(Frames(shape, dtype, stack, last) for last in (False, True) if stack > 1)]
+            fitting = [way for way in ways if _is(way, column) and (way.stack == stack)]
+            if not fitting:
+                raise SchemaError(
+                    f"{self.path} holds {path} as {column}, {stack} of them an observation, and the environment's observations "
+                    f"are {shape} of {dtype}; give another path, or the environment that the store was written with"
+                )
+            found[name] = fitting[0]
+        return found
+
+    def _refuse_another(self, opened: ReplayBuffer) -> None:
+        for path, column in self._columns.items():
+            if opened.columns.get(path) != column:
+                raise SchemaError(
+                    f"{self.path} holds {path} as {opened.columns.get(path)}, and the environment's spaces make it {column}. "
+                    "Give another path, or the environment that the store was written with"
+                )
+        if opened.capacity != self._capacity:
+            raise SchemaError(
+                f"{self.path} keeps {opened.capacity} steps, and buffer_size asks for {self._capacity}; give "
+                f"buffer_size={opened.capacity}, or another path"
+            )
+
+    def _begin(self, obs: Obs, next_obs: Obs) -> None:
+        """Open the store for writing, or make it, by the first step."""
+        if self._buffer is not None or directory.is_there(self.path):
+            self.close()
+            self._open("a", capacity=self._capacity)
+            return
+        befores, afters = _parts(obs), _parts(next_obs)
+        found = {
+            name: recognise(shape, dtype, befores[name], afters[name], self._frame_stack)
+            for name, (shape, dtype) in self._shapes.items()
+        }
+        stacks = {frames.stack for frames in found.values()}
+        if len(stacks) > 1:  # a store has the same for all
+            found = {name: Frames(*self._shapes[name]) for name in found}
+        self._frames = found
+        first = next(iter(found.values()))
+        how = {
+            "columns": {(f"obs/{name}" if name else "obs"): frames.column for name, frames in found.items()} | self._columns,
+            "frame_stack": first.stack,
+            "padding": "first" if first.stack == 1 else padding(first.split(befores[next(iter(found))])),
+        }
+        self._open("a", capacity=self._capacity, **how)
+
+    def close(self) -> None:
+        """Close the store; the next `add` or `batch` opens it again."""
+        if self._buffer is not None:
+            self._closing.detach()
+            self._buffer.close()
+        self._buffer, self._writes = None, False
+
+    def cut_off(self) -> None:
+        """End the running episodes."""
+        if not self._writes:
+            self.close()
+            self._open("a", capacity=self._capacity)
+        assert self._buffer is not None
+        self._buffer.cut_off()
+
+    def flush(self) -> None:
+        """Bring everything to the disk, if anything was added here."""
+        if self._buffer is not None and self._writes:
+            self._buffer.flush()
+
+    # Steps
+
+    def add(self, obs: Obs, next_obs: Obs, **columns: Array) -> None:
+        """Add a step of every environment."""
+        if not self._writes:
+            self._begin(obs, next_obs)
+        assert self._buffer is not None
+        self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
+
+    def _split(self, obs: Obs) -> Any:
+        if not isinstance(obs, dict):
+            return self._frames[""].split(np.asarray(obs))
+        return {name: frames.split(np.asarray(obs[name])) for name, frames in self._frames.items()}
+
+    def join(self, obs: Any) -> Any:
+        """Turn observations of a batch into those of the environment."""
+        if not isinstance(obs, dict):
+            return self._frames[""].join(obs)
+        return {name: frames.join(obs[name]) for name, frames in self._frames.items()}
+
+    def batch(self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
+        """Return steps by age, with the environment's own observations."""
+        if self._buffer is None:
+            self._open("r")
+        assert self._buffer is not None
+        batch = self._buffer.recent(ages, envs, n_step=n_step, gamma=gamma)
+        return batch | {"obs": self.join(batch["obs"]), "next_obs": self.join(batch["next_obs"])}
+
+    def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
+        """Count the steps of its episode from each step on."""
+        assert self._buffer is not None
+        return self._buffer.remaining(steps)
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many steps each environment has, and has ever had; the fewest, where a kill came between them."""
+        if self._buffer is None:
+            return 0, 0
+        there, ever = self._buffer.counts()
+        return int(there.min()), int(ever.min())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what it takes to open it again elsewhere: no data."""
+        self.flush()
+        state = self.__dict__ | {"_buffer": None, "_writes": False}
+        state.pop("_closing", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._frames or directory.is_there(self.path):
+            self._open("r")
+
+
+def _is(frames: Frames, column: Column | None) -> bool:
+    return column is not None and (column.shape, column.dtype) == (frames.column.shape, frames.column.dtype)
+
+
+def _parts(obs: Obs) -> dict[str, Array]:
+    return {name: np.asarray(value) for name, value in obs.items()} if isinstance(obs, dict) else {"": np.asarray(obs)}

@@ -1,0 +1,327 @@
+"""The adapters for Stable-Baselines3: what is drawn from them is what its own buffers give, bit for bit."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import diskbuffer as db
+
+pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.logger import Logger
+
+from diskbuffer.adapters.sb3 import DiskDictReplayBuffer, DiskHerReplayBuffer, DiskReplayBuffer
+
+Array = np.ndarray[Any, Any]
+
+
+class World:
+    """Steps of some environments, as a model of Stable-Baselines3 gives them to a buffer; episodes end in every way."""
+
+    def __init__(self, space: spaces.Space[Any], n_envs: int, seed: int = 0, stack: int = 1, last: bool = False) -> None:
+        self.space, self.n_envs, self._stack, self._last = space, n_envs, stack, last
+        self._rng = np.random.default_rng(seed)
+        self._left = self._rng.integers(1, 15, n_envs)
+        self._obs = [self._first() for _ in range(n_envs)]
+
+    def _frame(self) -> Any:
+        return _random(self.space, self._rng)
+
+    def _first(self) -> Any:
+        frame = self._frame()
+        if self._stack == 1:
+            return frame
+        axis, size = (-1 if self._last else 0), frame.shape[-1 if self._last else 0] // self._stack
+        newest = np.take(frame, range(size), axis)
+        return np.concatenate([np.zeros_like(newest)] * (self._stack - 1) + [newest], axis)
+
+    def _next(self, obs: Any) -> Any:
+        frame = self._frame()
+        if self._stack == 1:
+            return frame
+        axis, size = (-1 if self._last else 0), frame.shape[-1 if self._last else 0] // self._stack
+        return np.concatenate([np.take(obs, range(size, size * self._stack), axis), np.take(frame, range(size), axis)], axis)
+
+    def step(self) -> tuple[Any, ...]:
+        """Return (obs, next_obs, reward, done, infos)."""
+        obs, following, infos = list(self._obs), [self._next(obs) for obs in self._obs], []
+        self._left -= 1
+        done = self._left == 0
+        for env in range(self.n_envs):
+            self._obs[env] = following[env]
+            truncated = bool(done[env] and self._rng.random() < 0.5)
+            infos.append({"TimeLimit.truncated": truncated} if done[env] else {})
+            if done[env]:
+                self._left[env], self._obs[env] = self._rng.integers(1, 15), self._first()
+        return _together(obs), _together(following), self._rng.normal(size=self.n_envs).astype(np.float32), done, infos
+
+
+def _random(space: spaces.Space[Any], rng: np.random.Generator) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _random(part, rng) for name, part in space.spaces.items()}
+    space.seed(int(rng.integers(2**31)))
+    return np.asarray(space.sample())
+
+
+def _together(parts: list[Any]) -> Any:
+    return (
+        {name: np.stack([part[name] for part in parts]) for name in parts[0]} if isinstance(parts[0], dict) else np.stack(parts)
+    )
+
+
+def fill(buffers: list[Any], world: World, steps: int, actions: spaces.Space[Any]) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(steps):
+        obs, following, reward, done, infos = world.step()
+        actions.seed(int(rng.integers(2**31)))
+        action = np.stack([np.asarray(actions.sample()) for _ in range(world.n_envs)])
+        for buffer in buffers:
+            buffer.add(obs, following, action, reward, done, infos)
+
+
+def same(ours: Any, theirs: Any, where: str = "") -> None:
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            same(ours[name], theirs[name], f"{where}/{name}")
+        return
+    if theirs is None:
+        assert ours is None
+        return
+    assert ours.dtype == theirs.dtype, where
+    np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=where)
+    assert (np.signbit(ours.numpy()) == np.signbit(theirs.numpy())).all() or ours.dtype.itemsize == 1, where
+
+
+def draws_are_the_same(ours: Any, theirs: Any, batches: int = 5, size: int = 64, env: Any = None) -> None:
+    for n in range(batches):
+        found = []
+        for buffer in (ours, theirs):
+            np.random.seed(n)  # noqa: NPY002  which is what the library draws with
+            found.append(buffer.sample(size, env))
+        assert found[0]._fields == found[1]._fields
+        for name in found[1]._fields:
+            same(getattr(found[0], name), getattr(found[1], name), name)
+    assert (ours.pos, ours.full, ours.size()) == (theirs.pos, theirs.full, theirs.size())
+
+
+PIXELS = spaces.Box(0, 255, (4, 20, 24), np.uint8)
+DICT = spaces.Dict(
+    {"image": spaces.Box(0, 255, (3, 12, 12), np.uint8), "vector": spaces.Box(-1, 1, (5,)), "n": spaces.Discrete(9)}
+)
+SPACES: dict[str, Any] = {
+    "vector": spaces.Box(-2, 2, (3,), np.float32),
+    "float64": spaces.Box(-2, 2, (3,), np.float64),
+    "discrete": spaces.Discrete(11),
+    "binary": spaces.MultiBinary(6),
+    "many": spaces.MultiDiscrete([3, 4]),
+    "image": spaces.Box(0, 255, (12, 10, 3), np.uint8),
+    "dict": DICT,
+}
+ACTIONS: dict[str, Any] = {
+    "discrete": spaces.Discrete(5),
+    "box": spaces.Box(-1, 1, (2,), np.float32),
+    "float64": spaces.Box(-1, 1, (2,), np.float64),
+}
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Any]]:
+    """Buffers to close."""
+    found: list[Any] = []
+    yield found
+    for buffer in found:
+        buffer.close()
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_batches_are_those_of_the_library(space: str, action: str, n_envs: int, tmp_path: Path, opened: list[Any]) -> None:
+    of, own = (DiskDictReplayBuffer, DictReplayBuffer) if space == "dict" else (DiskReplayBuffer, ReplayBuffer)
+    given = (120, SPACES[space], ACTIONS[action], "cpu", n_envs)
+    ours, theirs = of(*given, path=tmp_path / "store", segment_rows=16), own(*given)
+    opened.append(ours)
+    world = World(SPACES[space], n_envs)
+    for steps in (10, 60, 100):
+        fill([ours, theirs], world, steps, ACTIONS[action])
+        draws_are_the_same(ours, theirs)
+    for name in ("actions", "rewards", "dones", "timeouts"):
+        np.testing.assert_array_equal(np.asarray(getattr(ours, name)), getattr(theirs, name), err_msg=name)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_stacks_are_recognised_and_each_frame_is_stored_once(
+    last: bool, channels: int, n_envs: int, tmp_path: Path, opened: list[Any]
+) -> None:
+    shape = (20, 24, 4 * channels) if last else (4 * channels, 20, 24)
+    space, actions = spaces.Box(0, 255, shape, np.uint8), ACTIONS["discrete"]
+    given = (200, space, actions, "cpu", n_envs)
+    ours, theirs = DiskReplayBuffer(*given, path=tmp_path / "store", segment_rows=16), ReplayBuffer(*given)
+    opened.append(ours)
+    world = World(space, n_envs, stack=4, last=last)
+    for steps in (1, 40, 300):
+        fill([ours, theirs], world, steps, actions)
+        draws_are_the_same(ours, theirs)
+    assert ours.stored.buffer is not None
+    assert ours.stored.buffer.frame_stack == 4
+    frame = (20, 24) if channels == 1 else (20, 24, 3) if last else (3, 20, 24)
+    assert ours.stored.buffer.columns["obs"].shape == frame
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("timeouts", [False, True])
+def test_n_step_returns_are_those_of_the_library(n_envs: int, timeouts: bool, tmp_path: Path, opened: list[Any]) -> None:
+    given: dict[str, Any] = {"n_envs": n_envs, "handle_timeout_termination": timeouts, "n_steps": 3, "gamma": 0.97}
+    space, actions = SPACES["vector"], ACTIONS["box"]
+    ours = DiskReplayBuffer(90, space, actions, "cpu", path=tmp_path / "store", segment_rows=16, **given)
+    theirs = NStepReplayBuffer(90, space, actions, "cpu", **given)
+    opened.append(ours)
+    world = World(space, n_envs)
+    for steps in (20, 200):
+        fill([ours, theirs], world, steps, actions)
+        draws_are_the_same(ours, theirs)
+
+
+def test_a_model_that_is_killed_goes_on_with_what_was_there(tmp_path: Path, opened: list[Any]) -> None:
+    space, actions = SPACES["vector"], ACTIONS["box"]
+    theirs, world = ReplayBuffer(60, space, actions, "cpu", 2), World(space, 2)
+    for steps in (5, 17, 40, 3):
+        ours = DiskReplayBuffer(60, space, actions, "cpu", 2, path=tmp_path / "store", segment_rows=16)
+        assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+        fill([ours, theirs], world, steps, actions)
+        draws_are_the_same(ours, theirs)
+        ours.close()
+        draws_are_the_same(ours, theirs)  # which opens it again, to read
+        ours.close()
+
+
+def test_a_buffer_is_pickled_without_its_steps(tmp_path: Path, opened: list[Any]) -> None:
+    space, actions = SPACES["image"], ACTIONS["discrete"]
+    ours, theirs = (
+        DiskReplayBuffer(600, space, actions, "cpu", path=tmp_path / "store"),
+        ReplayBuffer(600, space, actions, "cpu"),
+    )
+    opened.append(ours)
+    fill([ours, theirs], World(space, 1), 500, actions)
+    pickled = pickle.dumps(ours)
+    assert len(pickled) < 10_000
+    copy = pickle.loads(pickled)
+    opened.append(copy)
+    draws_are_the_same(copy, theirs)
+
+
+def test_a_store_is_opened_for_reading_until_something_is_added(tmp_path: Path, opened: list[Any]) -> None:
+    space, actions = SPACES["vector"], ACTIONS["box"]
+
+    def make() -> Any:
+        opened.append(DiskReplayBuffer(60, space, actions, "cpu", path=tmp_path / "store"))
+        return opened[-1]
+
+    training = make()
+    assert not (tmp_path / "store").exists()
+    fill([training], World(space, 1), 20, actions)
+    evaluating = make()
+    assert evaluating.size() == 20
+    evaluating.sample(8)
+    with pytest.raises(db.LockedError):
+        fill([evaluating], World(space, 1), 1, actions)
+    fill([training], World(space, 1), 1, actions)
+    assert training.size() == 21
+
+
+def test_another_environment_size_or_number_is_refused(tmp_path: Path) -> None:
+    space, actions = SPACES["vector"], ACTIONS["box"]
+    with_steps = DiskReplayBuffer(60, space, actions, "cpu", path=tmp_path / "store")
+    fill([with_steps], World(space, 1), 20, actions)
+    with_steps.close()
+    for given in (
+        (60, SPACES["float64"], actions, "cpu", 1),
+        (60, spaces.Box(-1, 1, (4,)), actions, "cpu", 1),
+        (60, space, ACTIONS["discrete"], "cpu", 1),
+        (61, space, actions, "cpu", 1),
+        (60, space, actions, "cpu", 2),
+        (60, PIXELS, actions, "cpu", 1),
+    ):
+        with pytest.raises(db.SchemaError):
+            DiskReplayBuffer(*given, path=tmp_path / "store")
+    with pytest.raises(ValueError, match="simultaneously"):
+        DiskReplayBuffer(60, space, actions, "cpu", 1, True, path=tmp_path / "other")
+    with pytest.raises(db.InputError, match="dict observations"):
+        DiskDictReplayBuffer(60, space, actions, "cpu", path=tmp_path / "other")
+    with pytest.raises(db.InputError, match="achieved_goal"):
+        DiskHerReplayBuffer(60, DICT, actions, None, path=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+# Models
+
+
+class Losses(Logger):
+    """Take down every loss."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.losses: list[float] = []
+
+    def record(self, key: str, value: Any, exclude: Any = None) -> None:
+        if "loss" in key:
+            self.losses.append(float(value))
+
+
+def train(kind: str, path: Path | None, steps: int) -> Any:
+    """Train a model with the library's own buffer, or with ours below `path`."""
+    import gymnasium
+    from stable_baselines3 import DQN, SAC
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.envs import BitFlippingEnv
+    from stable_baselines3.common.vec_env import VecNormalize
+    from stable_baselines3.her import HerReplayBuffer
+
+    usual: dict[str, Any] = {
+        "learning_starts": 50,
+        "seed": 3,
+        "device": "cpu",
+        "buffer_size": 400,
+        "policy_kwargs": {"net_arch": [16]},
+    }
+    kwargs: dict[str, Any] = {} if path is None else {"path": path, "segment_rows": 32}
+    env: Any
+    if kind == "HER":
+        env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=True), 2, seed=1)
+        of: Any = HerReplayBuffer if path is None else DiskHerReplayBuffer
+        kwargs |= {"goal_selection_strategy": "future", "n_sampled_goal": 3}
+        model: Any = SAC("MultiInputPolicy", env, replay_buffer_class=of, replay_buffer_kwargs=kwargs, train_freq=4, **usual)
+    elif kind == "SAC, normalized":
+        env = VecNormalize(make_vec_env("Pendulum-v1", 2, seed=1))
+        of = ReplayBuffer if path is None else DiskReplayBuffer
+        model = SAC("MlpPolicy", env, replay_buffer_class=of, replay_buffer_kwargs=kwargs, train_freq=4, **usual)
+    else:
+        env = gymnasium.make("CartPole-v1")
+        of = (NStepReplayBuffer if "n-step" in kind else ReplayBuffer) if path is None else DiskReplayBuffer
+        kwargs |= {"n_steps": 3, "gamma": 0.99} if "n-step" in kind else {}
+        model = DQN("MlpPolicy", env, replay_buffer_class=of, replay_buffer_kwargs=kwargs, target_update_interval=100, **usual)
+    logger = Losses(None, [])
+    model.set_logger(logger)
+    model.learn(steps)
+    return model, logger.losses
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("DQN", 3000), ("DQN, n-step", 1000), ("SAC, normalized", 600), ("HER", 600)])
+def test_models_have_the_same_losses(kind: str, steps: int, tmp_path: Path) -> None:
+    (theirs, expected), (ours, found) = train(kind, None, steps), train(kind, tmp_path / "store", steps)
+    assert len(expected) > 100
+    assert found == expected
+    for one, other in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
+        assert (one == other).all()
+    ours.replay_buffer.close()
