@@ -22,9 +22,10 @@ from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
+from diskbuffer.inputs import step_names
 from diskbuffer.loader import Loader
 from diskbuffer.mapping import Mark, map_steps, names_of
-from diskbuffer.passes import Batches, Pass
+from diskbuffer.passes import Batches, Listed, Pass
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
@@ -454,6 +455,11 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.recent(ages, envs, n_step_form(n_step, gamma))
 
+    def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
+        """Return the names of steps by their age: what ``steps`` of `recent` would be."""
+        self._check_open()
+        return self._reader.recent_names(ages, envs)
+
     def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
         """Count the steps of its episode that there are from each step on, itself among them; of one that runs, so far.
 
@@ -504,6 +510,7 @@ class ReplayBuffer:
         shuffle: bool = False,
         merge_last: bool = True,
         *,
+        steps: Any = None,
         seed: int | None = None,
         device: torch.device | str | None = None,
         prefetch: int = 3,
@@ -521,6 +528,8 @@ class ReplayBuffer:
             If not, steps come in order: environment after environment, oldest first.
         merge_last : bool
             Whether the last batch takes the rest, and has up to twice as many steps (as Tianshou has it), or is a small one.
+        steps : (n,) integers, optional
+            These, as in a batch's ``steps``, in this order, in place of all.
         seed : int, optional
             Of the shuffled order; a new one for every loop where it is missing.
         device, prefetch, threads
@@ -529,8 +538,13 @@ class ReplayBuffer:
         self._check_open()
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         seed_sequence(seed)
+        if steps is not None and shuffle:
+            raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
+        named = None if steps is None else step_names(steps)
 
-        def source() -> Pass:
+        def source() -> Pass | Listed:
+            if named is not None:
+                return Listed(self._reader, named, size, merge_last, self._check_open)
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
             return Pass(self._reader, size, shuffle, entropy, merge_last, self._check_open)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,10 +104,54 @@ class Pass:
         """Forget a batch: the next loop begins anew."""
 
 
-class Batches(Loader[Part]):
+class Listed:
+    """A pass over given steps, in their order; a loader's source."""
+
+    def __init__(self, reader: Reader, steps: Int64, size: int, merge_last: bool, check: Callable[[], None]) -> None:
+        self._reader, self._steps, self._size, self._merge_last, self._check = reader, steps, size, merge_last, check
+        self._at = 0
+
+    def __len__(self) -> int:
+        """How many batches are to come."""
+        left = len(self._steps) - self._at
+        return max(min(left, 1), left // self._size) if self._merge_last else -(-left // self._size)
+
+    def begin(self) -> Planned | None:
+        """Settle the next batch; None behind the last."""
+        self._check()
+        left = len(self._steps) - self._at
+        if left == 0:
+            return None
+        wanted = left if self._merge_last and left < 2 * self._size else min(self._size, left)
+        planned = self._reader.plan(self._reader.draw_named(self._steps[self._at : self._at + wanted]), Steps())
+        self._at += wanted
+        return planned
+
+    def allocate(self, request: Request, pinned: bool) -> Arrays:
+        """Return memory for a batch."""
+        return allocate(request, pinned)
+
+    def fill(self, begun: Planned, arrays: Arrays) -> None:
+        """Gather a batch."""
+        begun.gather(arrays, threads=1)
+
+    def settle(self, begun: Planned) -> Planned:
+        """Return the batch as it was begun: what was evicted since was read before."""
+        return begun
+
+    def deliver(self, begun: Planned) -> None:
+        """Do nothing: nobody resumes it."""
+
+    def leave(self, begun: Planned) -> None:
+        """Do nothing."""
+
+
+class Batches(Loader[Any]):
     """Iterate over everything once. Made by `ReplayBuffer.batches`; every ``for`` loop over it is a pass of its own."""
 
-    def __init__(self, source: Callable[[], Pass], device: torch.device | str | None, prefetch: int, threads: int) -> None:
+    def __init__(
+        self, source: Callable[[], Pass | Listed], device: torch.device | str | None, prefetch: int, threads: int
+    ) -> None:
         super().__init__(source, device, prefetch, threads)
         self._pass = source
 

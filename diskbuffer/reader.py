@@ -161,6 +161,10 @@ class Reader:
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
+        return self.plan(self.draw_named(ids, length), Steps(length)).batch(self.pool)
+
+    def draw_named(self, ids: Int64, length: int | None = None) -> Callable[[Index], Draw]:
+        """Return what draws given steps, or the sequences that they start; an InputError where one cannot be read."""
         streams, positions = ids % self.streams, ids // self.streams
 
         def draw(index: Index) -> Draw:
@@ -173,10 +177,18 @@ class Reader:
                 )
             return Draw(streams, positions, starts, ends)
 
-        return self.plan(draw, Steps(length)).batch(self.pool)
+        return draw
 
     def recent(self, ages: Any, streams: Any, form: Form) -> Batch:
         """Return steps by how many steps of their stream came after them."""
+        return self.plan(self._draw_recent(ages, streams), form).batch(self.pool)
+
+    def recent_names(self, ages: Any, streams: Any) -> Int64:
+        """Return their names."""
+        with self._store.lock:
+            return self.names(self._draw_recent(ages, streams)(self.index))
+
+    def _draw_recent(self, ages: Any, streams: Any) -> Callable[[Index], Draw]:
         back = np.asarray(ages)
         if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
             raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
@@ -191,7 +203,7 @@ class Reader:
                 raise InputError(f"environment {of[bad[0]]} has {there} steps; there is none of age {back[bad[0]]}")
             return Draw(*index.recent(of, back))
 
-        return self.plan(draw, form).batch(self.pool)
+        return draw
 
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each stream can be sampled, and how many there have ever been."""

@@ -9,16 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import diskbuffer as db
 
 pytest.importorskip("stable_baselines3")
 
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.logger import Logger
 
-from diskbuffer.adapters.sb3 import DiskDictReplayBuffer, DiskHerReplayBuffer, DiskReplayBuffer
+from diskbuffer.adapters.sb3 import (
+    DiskDictReplayBuffer,
+    DiskDictRolloutBuffer,
+    DiskHerReplayBuffer,
+    DiskReplayBuffer,
+    DiskRolloutBuffer,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -325,3 +332,56 @@ def test_models_have_the_same_losses(kind: str, steps: int, tmp_path: Path) -> N
     for one, other in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
         assert (one == other).all()
     ours.replay_buffer.close()
+
+
+# Rollouts
+
+
+def roll(buffers: list[Any], world: World, actions: Any, steps: int, ended: Array) -> Array:
+    """Add one rollout, as PPO does; return which episodes were over by its end."""
+    rng = np.random.default_rng(steps + world.n_envs)
+    for buffer in buffers:
+        buffer.reset()
+    for _ in range(steps):
+        obs, _, reward, done, _ = world.step()
+        action = np.stack([np.asarray(actions.sample()) for _ in range(world.n_envs)])
+        value, log_prob = (torch.as_tensor(rng.normal(size=world.n_envs).astype(np.float32)) for _ in range(2))
+        for buffer in buffers:
+            buffer.add(obs, action, reward, ended, value, log_prob)
+        ended = done
+    last = torch.as_tensor(rng.normal(size=world.n_envs).astype(np.float32))
+    for buffer in buffers:
+        buffer.compute_returns_and_advantage(last, ended)
+    return ended
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("kind", ["vector", "image", "dict", "stacks", "one step"])
+def test_minibatches_are_those_of_the_library(kind: str, n_envs: int, tmp_path: Path, opened: list[Any]) -> None:
+    space = PIXELS if kind == "stacks" else SPACES["vector" if kind == "one step" else kind]
+    steps, actions = 1 if kind == "one step" else 50, ACTIONS["discrete"]
+    of: Any = DiskDictRolloutBuffer if kind == "dict" else DiskRolloutBuffer
+    own: Any = DictRolloutBuffer if kind == "dict" else RolloutBuffer
+    given: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
+    ours = of(steps, space, actions, path=tmp_path / "store", segment_rows=16, **given)
+    theirs = own(steps, space, actions, **given)
+    opened.append(ours)
+    world, ended = World(space, n_envs, stack=4 if kind == "stacks" else 1), np.ones(n_envs, bool)
+    for _ in range(4):
+        ended = roll([ours, theirs], world, actions, steps, ended)
+        for size in (16, None):
+            found = []
+            for buffer in (ours, theirs):
+                np.random.seed(3)  # noqa: NPY002
+                found.append([{name: _copied(value) for name, value in batch._asdict().items()} for batch in buffer.get(size)])
+            assert len(found[0]) == len(found[1])
+            for mine, other in zip(*found, strict=True):
+                same(mine, other)
+    if kind == "stacks":
+        assert ours.stored.buffer is not None
+        assert ours.stored.buffer.frame_stack == 4
+    assert 0 <= ours.waited <= ours.updating
+
+
+def _copied(value: Any) -> Any:
+    return {name: part.clone() for name, part in value.items()} if isinstance(value, dict) else value.clone()

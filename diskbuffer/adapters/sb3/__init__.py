@@ -8,5 +8,12 @@
 
 from diskbuffer.adapters.sb3.her import DiskHerReplayBuffer
 from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer, DiskReplayBuffer
+from diskbuffer.adapters.sb3.rollout import DiskDictRolloutBuffer, DiskRolloutBuffer
 
-__all__ = ["DiskDictReplayBuffer", "DiskHerReplayBuffer", "DiskReplayBuffer"]
+__all__ = [
+    "DiskDictReplayBuffer",
+    "DiskDictRolloutBuffer",
+    "DiskHerReplayBuffer",
+    "DiskReplayBuffer",
+    "DiskRolloutBuffer",
+]

@@ -62,6 +62,14 @@ class Frames:
         parted = obs.reshape(len(obs), *self.shape[:-1], self.stack, self._channels())
         return np.moveaxis(parted, -2, 1).reshape(len(obs), self.stack, *self._frame())
 
+    def moved_on(self, obs: Array) -> Array:
+        """Return observations, (n, ...), that could come after others: their newest frames once more."""
+        if self.stack == 1:
+            return obs
+        axis, size = (-1 if self.last else 1), self._channels()
+        newest = np.take(obs, range(size * (self.stack - 1), size * self.stack), axis)
+        return np.concatenate([np.take(obs, range(size, size * self.stack), axis), newest], axis)
+
     def join(self, stacks: torch.Tensor) -> torch.Tensor:
         """Do the opposite, for tensors; without copying."""
         if self.stack == 1:
@@ -80,7 +88,7 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
     one frame several times is taken for a stack. Only of pictures, as nothing else is worth it.
     """
     whole = Frames(shape, dtype)
-    if stack == 1 or len(shape) < (2 if stack else 3):
+    if stack == 1 or len(obs) == 0 or len(shape) < (2 if stack else 3):
         return whole
     for last in (False, True):
         length = shape[-1] if last else shape[0]

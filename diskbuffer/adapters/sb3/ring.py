@@ -50,7 +50,7 @@ class RingColumn:
     @property
     def nbytes(self) -> int:
         """What it would take in memory."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
+        return int(np.prod(self.shape) * self.dtype.itemsize)
 
     def __getitem__(self, key: Any) -> Any:
         """Index the first two axes first, and the others of what was read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,13 @@ class Stored:
                 f"buffer_size={opened.capacity}, or another path"
             )
 
-    def _begin(self, obs: Obs, next_obs: Obs) -> None:
-        """Open the store for writing, or make it, by the first step."""
+    def _begin(self, obs: Obs, next_obs: Obs, known: Array) -> None:
+        """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
         if self._buffer is not None or directory.is_there(self.path):
             self.close()
             self._open("a", capacity=self._capacity)
             return
-        befores, afters = _parts(obs), _parts(next_obs)
+        befores, afters = ({name: part[known] for name, part in _parts(given).items()} for given in (obs, next_obs))
         found = {
             name: recognise(shape, dtype, befores[name], afters[name], self._frame_stack)
             for name, (shape, dtype) in self._shapes.items()
@@ -164,12 +164,34 @@ class Stored:
 
     # Steps
 
-    def add(self, obs: Obs, next_obs: Obs, **columns: Array) -> None:
+    def add(self, obs: Obs, next_obs: Obs, *, known: Array | None = None, **columns: Array) -> None:
         """Add a step of every environment."""
         if not self._writes:
-            self._begin(obs, next_obs)
+            self._begin(obs, next_obs, np.ones(self.n_envs, bool) if known is None else known)
         assert self._buffer is not None
         self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
+
+    def after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
+        """Return ``next_obs``, and where it is `unknown`, as an episode ended, something that can come after ``obs``."""
+        if not unknown.any():
+            return next_obs
+        found = {}
+        befores, afters = _parts(obs), _parts(next_obs)
+        for name, before in befores.items():
+            frames = self._frames.get(name)
+            moved = before if frames is None else frames.moved_on(before)
+            where = unknown.reshape(-1, *(1,) * (before.ndim - 1))
+            found[name] = np.where(where, moved, afters[name])
+        return found if isinstance(obs, dict) else found[""]
+
+    def in_order(self, ages: Array, envs: Array, size: int) -> Iterator[tuple[Tensors, float]]:
+        """Yield observations of steps by age, read ahead, and the seconds that each batch was waited for."""
+        assert self._buffer is not None
+        loader = self._buffer.batches(size, merge_last=False, steps=self._buffer.recent_steps(ages, envs))
+        before = 0.0
+        for batch in loader:
+            waited, before = loader.waited - before, loader.waited
+            yield self.join(batch["obs"]), waited
 
     def _split(self, obs: Obs) -> Any:
         if not isinstance(obs, dict):

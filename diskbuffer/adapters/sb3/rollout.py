@@ -1,0 +1,190 @@
+"""Rollout buffers for PPO and A2C whose observations are on disk: a rollout may be larger than the memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
+
+from diskbuffer.adapters.sb3.stored import Stored
+from diskbuffer.errors import InputError
+from diskbuffer.schema import Column
+
+Array = npt.NDArray[Any]
+_NUMBERS = ("rewards", "returns", "episode_starts", "values", "log_probs", "advantages")
+
+
+class DiskRolloutBuffer(RolloutBuffer):
+    """Stable-Baselines3's `RolloutBuffer`, its observations in a store on disk.
+
+    Minibatches are the library's own, bit for bit, and are read ahead by threads while the policy is updated. In memory stay
+    actions and numbers: some 28 bytes a step, where a stack of four 84x84 frames has 28,224. A rollout takes the place of the
+    one before.
+
+    Parameters
+    ----------
+    buffer_size, observation_space, action_space, device, gae_lambda, gamma, n_envs
+        As of Stable-Baselines3; the model gives them.
+    path : path-like
+        Where the store is, or will be. It holds one rollout.
+    frame_stack : int, optional
+        As of `DiskReplayBuffer`.
+    **options
+        Of `diskbuffer.ReplayBuffer`: ``threads``, ``segment_rows``.
+
+    Attributes
+    ----------
+    waited, updating : float
+        Seconds that the learner has waited for minibatches, and that all its passes over them took, waiting included.
+
+    Examples
+    --------
+    >>> model = PPO("CnnPolicy", env, n_steps=100_000, rollout_buffer_class=DiskRolloutBuffer,
+    ...             rollout_buffer_kwargs={"path": "runs/rollout"})  # doctest: +SKIP
+    """
+
+    obs_shape: Any
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        gae_lambda: float = 1,
+        gamma: float = 0.99,
+        n_envs: int = 1,
+        *,
+        path: str | os.PathLike[str],
+        frame_stack: int | None = None,
+        **options: Any,
+    ) -> None:
+        # Not RolloutBuffer's own, which takes the memory.
+        super(RolloutBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        self.gae_lambda, self.gamma, self.generator_ready = gae_lambda, gamma, False
+        parts: Any = self.obs_shape if isinstance(self.obs_shape, dict) else {"": self.obs_shape}
+        self.stored = Stored(
+            Path(path).absolute(),
+            buffer_size * n_envs,
+            observation_space,
+            parts,
+            {"action": Column((), "int8"), "reward": Column((), allow_nan=True)},
+            n_envs,
+            frame_stack,
+            options,
+        )
+        self.waited = self.updating = 0.0
+        self._newest: Any = None  # observations of the last step: what comes after it is not known yet
+        self._rewards = np.zeros(n_envs, np.float32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a rollout, in place of the last."""
+        shape = (self.buffer_size, self.n_envs)
+        self.actions = np.zeros((*shape, self.action_dim), self.action_space.dtype)
+        for name in _NUMBERS:
+            setattr(self, name, np.zeros(shape, np.float32))
+        self.generator_ready = False
+        super(RolloutBuffer, self).reset()
+
+    def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
+        """Add a step of every environment, as Stable-Baselines3 does."""
+        starts = np.asarray(episode_start).astype(bool).reshape(self.n_envs)
+        obs = self._copied(obs)
+        if self._newest is not None:
+            self._record(obs, starts)
+        self._newest, self._rewards = obs, np.array(reward, np.float32).reshape(self.n_envs)
+        at = self.pos
+        self.actions[at] = np.asarray(action).reshape(self.n_envs, self.action_dim)
+        self.rewards[at], self.episode_starts[at] = np.array(reward), np.array(episode_start)
+        self.values[at] = value.clone().cpu().numpy().flatten()
+        self.log_probs[at] = log_prob.clone().cpu().numpy().flatten()
+        self.pos += 1
+        self.full = self.pos == self.buffer_size
+
+    def _copied(self, obs: Any) -> Any:
+        if isinstance(obs, dict):
+            return {name: np.array(obs[name]).reshape(self.n_envs, *self.obs_shape[name]) for name in self.obs_shape}
+        return np.array(obs).reshape(self.n_envs, *self.obs_shape)
+
+    def _record(self, obs: Any, starts: Array) -> None:
+        """Record the last step: what came after it is known by now, but where an episode ended."""
+        self.stored.add(
+            self._newest,
+            self.stored.after(self._newest, obs, starts),
+            known=~starts,
+            action=np.zeros(self.n_envs, np.int8),
+            reward=self._rewards,
+            terminated=starts,
+            truncated=np.zeros(self.n_envs, bool),
+        )
+
+    def get(self, batch_size: int | None = None) -> Any:
+        """Yield minibatches of the rollout, in the order in which Stable-Baselines3 shuffles it."""
+        assert self.full, ""
+        total = self.buffer_size * self.n_envs
+        indices = np.random.permutation(total)  # noqa: NPY002  as it does
+        if not self.generator_ready:
+            for name in ("actions", "values", "log_probs", "advantages", "returns"):
+                setattr(self, name, self.swap_and_flatten(getattr(self, name)))
+            self.generator_ready = True
+        size = total if batch_size is None else batch_size
+        envs, steps = np.divmod(indices, self.buffer_size)
+        # The newest steps are not recorded yet: any other is read in their places.
+        ages = np.maximum(self.buffer_size - 2 - steps, 0)
+        begun = time.perf_counter()
+        batches = self.stored.in_order(ages, envs, size) if self.buffer_size > 1 else self._all_newest(envs, size)
+        for n, (obs, waited) in enumerate(batches):
+            some = slice(n * size, (n + 1) * size)
+            for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():
+                _put(obs, at, self._newest, int(envs[some][at]))
+            yield self._minibatch(obs, indices[some])
+            self.waited += waited
+        self.updating += time.perf_counter() - begun
+
+    def _all_newest(self, envs: Array, size: int) -> Iterator[tuple[Any, float]]:
+        """Yield observations of a rollout of one step, none of which is recorded yet."""
+        for begin in range(0, len(envs), size):
+            some, newest = envs[begin : begin + size], self._newest
+            if isinstance(newest, dict):
+                yield {name: torch.as_tensor(part[some]) for name, part in newest.items()}, 0.0
+            else:
+                yield torch.as_tensor(newest[some]), 0.0
+
+    def _minibatch(self, obs: Any, indices: Array) -> Any:
+        numbers = [getattr(self, name)[indices].flatten() for name in ("values", "log_probs", "advantages", "returns")]
+        actions = self.actions[indices].astype(np.float32, copy=False)
+        rest = [self.to_torch(array) for array in (actions, *numbers)]
+        if isinstance(obs, dict):
+            return DictRolloutBufferSamples({name: part.to(self.device) for name, part in obs.items()}, *rest)
+        return RolloutBufferSamples(obs.to(self.device), *rest)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.stored.close()
+
+
+def _put(obs: Any, at: int, newest: Any, env: int) -> None:
+    if isinstance(obs, dict):
+        for name, part in obs.items():
+            part[at] = torch.as_tensor(newest[name][env])
+    else:
+        obs[at] = torch.as_tensor(newest[env])
+
+
+class DiskDictRolloutBuffer(DiskRolloutBuffer, DictRolloutBuffer):
+    """Stable-Baselines3's `DictRolloutBuffer`, its observations in a store on disk; see `DiskRolloutBuffer`."""
+
+    def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
+        if not isinstance(observation_space, spaces.Dict):
+            raise InputError(f"DiskDictRolloutBuffer is for dict observations, found {observation_space}; use DiskRolloutBuffer")
+        super().__init__(buffer_size, observation_space, *args, **kwargs)
