@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer import codec
 from diskbuffer.native import address_of, crc32c_slowly
-from diskbuffer.store import checksums
+from diskbuffer.store import checksums, recovery
 from diskbuffer.store.files import Files
 from diskbuffer.store.state import Fate, State
 from soak.experience import steps_of
@@ -195,6 +195,32 @@ def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
     assert db.check(path, progress=False).ok
     with db.ReplayBuffer(path) as buffer:
         world.check(buffer)
+
+
+def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
+    killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path, _ = killed
+    newest = max((path / "action").glob("c.*"), key=lambda file: int(file.name.split(".")[1]))
+    flip(newest, 8 * 3)
+    of_another_boot(monkeypatch)
+    table, synced, settled = "_segments/length/c.0.0", dict[str, bytes](), []
+    sync, settle = Files.sync, recovery._settle
+
+    def noted(self: Files, name: str) -> None:
+        sync(self, name)
+        if name == table:
+            synced[name] = (path / name).read_bytes()
+
+    def checked(*args: Any) -> None:
+        settled.append(synced.get(table) == (path / table).read_bytes())
+        settle(*args)
+
+    monkeypatch.setattr(Files, "sync", noted)
+    monkeypatch.setattr(recovery, "_settle", checked)
+    db.ReplayBuffer(path).close()
+    assert settled
+    assert all(settled)
 
 
 def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_steps(

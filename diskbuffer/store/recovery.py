@@ -163,18 +163,20 @@ def keep(store: Store, kept: Kept) -> None:
     for slot in range(table.slots):
         if slot not in keeping:
             table.set_length(slot, 0)
-    for slots, lengths in kept:
-        if len(slots) == 0:
-            continue
-        oldest, newest = int(slots[0]), int(slots[-1])
+    there = [(slots, lengths) for slots, lengths in kept if len(slots)]
+    for slots, lengths in there:
+        oldest = int(slots[0])
         first = table.get("first_row", oldest)
         if first > 0 and table.before(oldest) is None:
             steps = table.get("first_step", oldest)
             table.note_before(oldest, steps if 0 < steps <= first else first, first)
+        table.set_length(int(slots[-1]), int(lengths[-1]))
+    for name in table.names():  # or, lost once more, rows behind the newest could come back, as it is settled by then
+        store.files.sync(name)
+    for slots, lengths in there:
         for slot in slots.tolist():
             if not store.is_sealed(slot):
                 _forget_bad_chunks(store, slot)
-        table.set_length(newest, int(lengths[-1]))
         _take_up_again(store, slots, int(lengths[-1]))
     for slot in keeping:
         for name in table.strange_notes(slot):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     buffer_size, observation_space, action_space, env, n_sampled_goal, goal_selection_strategy
         As of `HerReplayBuffer`.
     copy_info_dict : bool
-        Must be False: dicts of anything are not stored.
+        Whether ``compute_reward`` gets each step's info. These are kept in memory, as the library keeps them, and are lost with
+        it: a store that has steps already is refused then.
     path, **kwargs
         As of `DiskReplayBuffer`.
     """
@@ -46,18 +48,22 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     ) -> None:
         if not isinstance(observation_space, spaces.Dict) or not set(_PARTS) <= set(observation_space.spaces):
             raise InputError(f"hindsight goals need dict observations with {', '.join(_PARTS)}, found {observation_space}")
-        if copy_info_dict:
-            raise InputError("copy_info_dict=True needs each step's info in the buffer, and the store has columns only")
         if isinstance(goal_selection_strategy, str):
             goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
         assert isinstance(goal_selection_strategy, GoalSelectionStrategy), (
             f"Invalid goal selection strategy, please use one of {list(GoalSelectionStrategy)}"
         )
-        self.env, self.copy_info_dict = env, False
+        self.env, self.copy_info_dict = env, copy_info_dict
         self.goal_selection_strategy, self.n_sampled_goal = goal_selection_strategy, n_sampled_goal
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
         # Not HerReplayBuffer's own, which takes memory for every step's info.
         super(HerReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs, *args, **kwargs)
+        if copy_info_dict:
+            if self.size():
+                path = self.stored.path
+                self.close()
+                raise InputError(f"copy_info_dict=True needs each step's info, and those of the steps at {path} were not stored")
+            self.infos = np.array([[{} for _ in range(self.n_envs)] for _ in range(self.buffer_size)])
 
     def _take_up(self) -> None:
         """Be where the store's writer would be, with what Stable-Baselines3 keeps about episodes."""
@@ -88,6 +94,12 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
         running = np.flatnonzero(self._current_ep_start != self.pos)
         if len(running):
+            warnings.warn(
+                "The last trajectory in the replay buffer will be truncated.\n"
+                "If you are in the same episode as when the replay buffer was saved,\n"
+                "you should use `truncate_last_trajectory=False` to avoid that issue.",
+                stacklevel=2,
+            )
             self.stored.cut_off()
             for env in running.tolist():
                 self._compute_episode_length(env)

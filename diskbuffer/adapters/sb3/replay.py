@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -44,8 +44,8 @@ class DiskReplayBuffer(ReplayBuffer):
         For n-step returns, as of `NStepReplayBuffer`.
     frame_stack : int, optional
         Frames in an observation, along its first or last axis; 1 to store observations as they are. Recognised if missing.
-    **options
-        Of `diskbuffer.ReplayBuffer`: ``threads``, ``segment_rows``.
+    threads, segment_rows
+        Of `diskbuffer.ReplayBuffer`.
 
     Raises
     ------
@@ -76,7 +76,8 @@ class DiskReplayBuffer(ReplayBuffer):
         n_steps: int = 1,
         gamma: float = 0.99,
         frame_stack: int | None = None,
-        **options: Any,
+        threads: int | None = None,
+        segment_rows: int | None = None,
     ) -> None:
         # Not ReplayBuffer's own, which takes the memory.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
@@ -91,7 +92,15 @@ class DiskReplayBuffer(ReplayBuffer):
         action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
         columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
         self.stored = Stored(
-            Path(path).absolute(), self.buffer_size * n_envs, observation_space, parts, columns, n_envs, frame_stack, options
+            Path(path).absolute(),
+            self.buffer_size * n_envs,
+            observation_space,
+            parts,
+            columns,
+            n_envs,
+            frame_stack,
+            threads=threads,
+            segment_rows=segment_rows,
         )
         self._take_up()
 
@@ -195,13 +204,24 @@ class DiskReplayBuffer(ReplayBuffer):
     def dones(self) -> Any:
         """(buffer_size, n_envs)."""
         return RingColumn(
-            self, lambda batch: (batch["terminated"] | batch["truncated"]).to(torch.float32), (), np.dtype(np.float32)
+            self, lambda batch: self._timeouts(batch) | batch["terminated"], (), np.dtype(np.float32), self._end_episodes
         )
 
     @property
     def timeouts(self) -> Any:
         """(buffer_size, n_envs)."""
-        return RingColumn(self, lambda batch: batch["truncated"].to(torch.float32), (), np.dtype(np.float32))
+        return RingColumn(self, self._timeouts, (), np.dtype(np.float32))
+
+    def _end_episodes(self, place: Any) -> None:
+        """End the running episodes, as the library does at the newest place with ``dones[pos - 1] = True``."""
+        if not np.isscalar(place) or place != (self.pos - 1) % self.buffer_size:
+            raise InputError("only the newest steps' episodes can be ended; the steps themselves are not changed")
+        self.stored.cut_off()
+
+    def _timeouts(self, batch: Batch) -> torch.Tensor:
+        """Tell after which steps an episode was truncated, or cut off, which for Stable-Baselines3 is the same."""
+        cut_off = np.isin(batch["steps"].numpy(), self.stored.ends_cut_off())
+        return torch.from_numpy(batch["truncated"].numpy() | cut_off)
 
     def _column(self, name: str) -> Any:
         shape = (self.action_dim,) if name == "action" else ()
@@ -241,6 +261,9 @@ class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
     """Stable-Baselines3's `DictReplayBuffer`, its steps in a store on disk; see `DiskReplayBuffer`."""
 
     def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
-        if not isinstance(observation_space, spaces.Dict):
-            raise InputError(f"DiskDictReplayBuffer is for dict observations, found {observation_space}; use DiskReplayBuffer")
+        assert isinstance(observation_space, spaces.Dict), "DictReplayBuffer must be used with Dict obs space only"
         super().__init__(buffer_size, observation_space, *args, **kwargs)
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw steps, as Stable-Baselines3 does."""
+        return BaseBuffer.sample(self, batch_size, env)

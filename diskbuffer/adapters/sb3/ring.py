@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
 
 Array = npt.NDArray[Any]
@@ -38,10 +39,19 @@ class RingColumn:
     shape : tuple of int
         Of one value.
     dtype : numpy.dtype
+    mark : callable, optional
+        Called with a place to which True is assigned; nothing else can be assigned.
     """
 
-    def __init__(self, ring: Ring, take: Callable[[Batch], torch.Tensor], shape: tuple[int, ...], dtype: Any) -> None:
-        self._ring, self._take, self._of = ring, take, shape
+    def __init__(
+        self,
+        ring: Ring,
+        take: Callable[[Batch], torch.Tensor],
+        shape: tuple[int, ...],
+        dtype: Any,
+        mark: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._ring, self._take, self._of, self._mark = ring, take, shape, mark
         self.shape, self.dtype = (ring.buffer_size, ring.n_envs, *shape), np.dtype(dtype)
 
     def __len__(self) -> int:
@@ -62,6 +72,11 @@ class RingColumn:
             places, envs = (array[first] for array in np.broadcast_arrays(places, envs))
         found = self._read(places.ravel(), envs.ravel()).reshape(*places.shape, *self._of)
         return found[(..., *rest)] if rest and rest != (slice(None),) else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._mark is None or not np.all(value):
+            raise InputError("what was added cannot be changed")
+        self._mark(key)
 
     def _read(self, places: Array, envs: Array) -> Array:
         values = np.zeros((len(places), *self._of), self.dtype)

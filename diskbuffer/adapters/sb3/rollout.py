@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
+from diskbuffer.adapters.sb3.ring import RingColumn
 from diskbuffer.adapters.sb3.stored import Stored
-from diskbuffer.errors import InputError
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -38,8 +39,8 @@ class DiskRolloutBuffer(RolloutBuffer):
         Where the store is, or will be. It holds one rollout.
     frame_stack : int, optional
         As of `DiskReplayBuffer`.
-    **options
-        Of `diskbuffer.ReplayBuffer`: ``threads``, ``segment_rows``.
+    threads, segment_rows
+        Of `diskbuffer.ReplayBuffer`.
 
     Attributes
     ----------
@@ -66,7 +67,8 @@ class DiskRolloutBuffer(RolloutBuffer):
         *,
         path: str | os.PathLike[str],
         frame_stack: int | None = None,
-        **options: Any,
+        threads: int | None = None,
+        segment_rows: int | None = None,
     ) -> None:
         # Not RolloutBuffer's own, which takes the memory.
         super(RolloutBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
@@ -80,7 +82,8 @@ class DiskRolloutBuffer(RolloutBuffer):
             {"action": Column((), "int8"), "reward": Column((), allow_nan=True)},
             n_envs,
             frame_stack,
-            options,
+            threads=threads,
+            segment_rows=segment_rows,
         )
         self.waited = self.updating = 0.0
         self._newest: Any = None  # observations of the last step: what comes after it is not known yet
@@ -131,6 +134,8 @@ class DiskRolloutBuffer(RolloutBuffer):
     def get(self, batch_size: int | None = None) -> Any:
         """Yield minibatches of the rollout, in the order in which Stable-Baselines3 shuffles it."""
         assert self.full, ""
+        if self._newest is None:  # as the library has it where nothing was added
+            self._newest = self._nothing()
         total = self.buffer_size * self.n_envs
         indices = np.random.permutation(total)  # noqa: NPY002  as it does
         if not self.generator_ready:
@@ -160,6 +165,12 @@ class DiskRolloutBuffer(RolloutBuffer):
             else:
                 yield torch.as_tensor(newest[some]), 0.0
 
+    def _nothing(self) -> Any:
+        if not isinstance(self.observation_space, spaces.Dict):
+            return np.zeros((self.n_envs, *self.obs_shape), self.observation_space.dtype)
+        parts = self.observation_space.spaces.items()
+        return {name: np.zeros((self.n_envs, *self.obs_shape[name]), space.dtype) for name, space in parts}
+
     def _minibatch(self, obs: Any, indices: Array) -> Any:
         numbers = [getattr(self, name)[indices].flatten() for name in ("values", "log_probs", "advantages", "returns")]
         actions = self.actions[indices].astype(np.float32, copy=False)
@@ -167,6 +178,24 @@ class DiskRolloutBuffer(RolloutBuffer):
         if isinstance(obs, dict):
             return DictRolloutBufferSamples({name: part.to(self.device) for name, part in obs.items()}, *rest)
         return RolloutBufferSamples(obs.to(self.device), *rest)
+
+    def _batch(self, steps: Any, envs: Any) -> Any:
+        """Return observations by their place in the rollout."""
+        steps, envs = np.asarray(steps), np.asarray(envs)
+        batch = self.stored.batch(np.maximum(self.pos - 2 - steps, 0), envs)
+        for at in np.flatnonzero(steps == self.pos - 1).tolist():
+            _put(batch["obs"], at, self._newest, int(envs[at]))
+        return batch
+
+    @property
+    def observations(self) -> Any:
+        """Those of the rollout, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
+        if not isinstance(self.observation_space, spaces.Dict):
+            return RingColumn(self, lambda batch: batch["obs"], self.obs_shape, self.observation_space.dtype)
+        return {
+            name: RingColumn(self, partial(_part, name), self.obs_shape[name], space.dtype)
+            for name, space in self.observation_space.spaces.items()
+        }
 
     def close(self) -> None:
         """Close the store."""
@@ -181,10 +210,14 @@ def _put(obs: Any, at: int, newest: Any, env: int) -> None:
         obs[at] = torch.as_tensor(newest[env])
 
 
+def _part(name: str, batch: Any) -> torch.Tensor:
+    found: torch.Tensor = batch["obs"][name]
+    return found
+
+
 class DiskDictRolloutBuffer(DiskRolloutBuffer, DictRolloutBuffer):
     """Stable-Baselines3's `DictRolloutBuffer`, its observations in a store on disk; see `DiskRolloutBuffer`."""
 
     def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
-        if not isinstance(observation_space, spaces.Dict):
-            raise InputError(f"DiskDictRolloutBuffer is for dict observations, found {observation_space}; use DiskRolloutBuffer")
+        assert isinstance(observation_space, spaces.Dict), "DictRolloutBuffer must be used with Dict obs space only"
         super().__init__(buffer_size, observation_space, *args, **kwargs)

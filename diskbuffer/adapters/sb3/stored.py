@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import secrets
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +17,7 @@ from gymnasium import spaces
 
 from diskbuffer.adapters.sb3.observations import Frames, padding, recognise
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import SchemaError
+from diskbuffer.errors import LockedError, SchemaError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
@@ -22,6 +25,9 @@ from diskbuffer.store import directory
 Array = npt.NDArray[Any]
 Obs = Array | dict[str, Array]
 Tensors = torch.Tensor | dict[str, torch.Tensor]
+
+
+_writers: weakref.WeakValueDictionary[str, Stored] = weakref.WeakValueDictionary()
 
 
 class Stored:
@@ -41,7 +47,7 @@ class Stored:
     n_envs : int
     frame_stack : int, optional
         Of observations; recognised where it is missing.
-    options : dict
+    **options
         Of `ReplayBuffer`.
     """
 
@@ -54,12 +60,13 @@ class Stored:
         columns: Mapping[str, Column],
         n_envs: int,
         frame_stack: int | None,
-        options: Mapping[str, Any],
+        **options: Any,
     ) -> None:
         self.path, self._capacity, self._columns, self.n_envs = path, capacity, dict(columns), n_envs
-        self._frame_stack, self._options = frame_stack, dict(options)
+        self._frame_stack, self._options = frame_stack, options
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
+        self._identity = secrets.token_hex(8)
         self._frames: dict[str, Frames] = {}
         self._buffer: ReplayBuffer | None = None
         self._writes = False
@@ -79,7 +86,7 @@ class Stored:
         return self._buffer
 
     def _open(self, mode: Any, **how: Any) -> None:
-        opened = ReplayBuffer(self.path, n_envs=self.n_envs, autoreset="disabled", mode=mode, **how, **self._options)
+        opened = self._opened(mode, how)
         try:
             frames = self._frames_of(opened)
             self._refuse_another(opened)
@@ -87,7 +94,22 @@ class Stored:
             opened.close()
             raise
         self._frames, self._buffer, self._writes = frames, opened, mode != "r"
-        self._closing = weakref.finalize(self, opened.close)  # also where the interpreter ends
+        self._closing = weakref.finalize(self, _close, opened)  # also where the interpreter ends
+        if mode != "r":
+            _writers[self._identity] = self
+
+    def _opened(self, mode: Any, how: Mapping[str, Any]) -> ReplayBuffer:
+        options = {"n_envs": self.n_envs, "autoreset": "disabled", "mode": mode, **how, **self._options}
+        if mode == "r":
+            return ReplayBuffer(self.path, **options)
+        before = _writers.pop(self._identity, None)
+        if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
+            before.close()
+        try:
+            return ReplayBuffer(self.path, **options)
+        except LockedError:  # perhaps by a model that nobody has any more: the library's callbacks keep them alive for a while
+            gc.collect()
+            return ReplayBuffer(self.path, **options)
 
     def _frames_of(self, opened: ReplayBuffer) -> dict[str, Frames]:
         """Find out how the store's frames make up observations; a SchemaError where they cannot."""
@@ -206,16 +228,32 @@ class Stored:
 
     def batch(self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
         """Return steps by age, with the environment's own observations."""
-        if self._buffer is None:
+        if self._buffer is None and directory.is_there(self.path):
             self._open("r")
-        assert self._buffer is not None
+        if self._buffer is None:
+            return self._zeros(len(ages))
         batch = self._buffer.recent(ages, envs, n_step=n_step, gamma=gamma)
         return batch | {"obs": self.join(batch["obs"]), "next_obs": self.join(batch["next_obs"])}
 
+    def _zeros(self, size: int) -> Batch:
+        """Return what the library has in places where nothing was added yet."""
+        obs = {name: torch.from_numpy(np.zeros((size, *shape), dtype)) for name, (shape, dtype) in self._shapes.items()}
+        batch: Batch = dict.fromkeys(("obs", "next_obs"), obs.get("", obs))
+        batch |= {path: torch.from_numpy(np.zeros((size, *c.shape), c.np_dtype)) for path, c in self._columns.items()}
+        flags = {path: torch.zeros(size, dtype=torch.bool) for path in ("terminated", "truncated")}
+        return batch | flags | {"steps": torch.full((size,), -1)}
+
+    def ends_cut_off(self) -> npt.NDArray[np.int64]:
+        """Return the last steps of episodes that were cut off."""
+        if self._buffer is None:
+            return np.zeros(0, np.int64)
+        episodes = self._buffer.episodes
+        cut = episodes.ending == "cut off"
+        return np.asarray(episodes.start[cut] + (episodes.length[cut] - 1) * self.n_envs)
+
     def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
         """Count the steps of its episode from each step on."""
-        assert self._buffer is not None
-        return self._buffer.remaining(steps)
+        return np.ones(len(steps), np.int64) if self._buffer is None else self._buffer.remaining(steps)
 
     def counts(self) -> tuple[int, int]:
         """Return how many steps each environment has, and has ever had; the fewest, where a kill came between them."""
@@ -235,6 +273,14 @@ class Stored:
         self.__dict__.update(state)
         if self._frames or directory.is_there(self.path):
             self._open("r")
+
+
+def _close(opened: ReplayBuffer) -> None:
+    """Close a buffer that nobody has any more; elsewhere, if this is a thread of its own that collects garbage."""
+    if threading.current_thread() is threading.main_thread():
+        opened.close()
+    else:
+        threading.Thread(target=opened.close).start()
 
 
 def _is(frames: Frames, column: Column | None) -> bool:
