@@ -60,5 +60,6 @@ def _read_index(store: Store, context: int) -> Index:
             starts.append(first + n * rows + np.flatnonzero(flags) + 1)
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
-        index.restore(stream, slots, found[found <= head], head, bool(last), steps_before)
+        ended = store.unsettled.get(stream, bool(last))
+        index.restore(stream, slots, found[found <= head], head, ended, steps_before)
     return index

@@ -140,10 +140,10 @@ def damaged_group(root: Path) -> str | None:
 def is_copied(root: Path) -> bool:
     """Tell whether the copy is whole; it may be newer, where a kill came between the two."""
     try:
-        Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
+        layout, slots = Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
     except (OSError, ValueError, RecursionError):
         return False
-    return True
+    return _holds(root / _COPY, encode_json(layout.root(slots)))
 
 
 def restore_group(root: Path) -> None:

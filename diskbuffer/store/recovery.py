@@ -86,6 +86,20 @@ def _damage(store: Store, found: Inspected, word: int, row: int) -> str:
     )
 
 
+def unsettled_ends(store: Store) -> dict[int, bool]:
+    """Find streams of whose newest rows it is not settled what was done there, and whether an episode ends with them.
+
+    For a reader; a writer settles it, with `settle_newest`.
+    """
+    found = {}
+    for stream, (slots, lengths) in enumerate(store.segments()):
+        if len(slots) and not store.is_sealed(int(slots[-1])):
+            length = int(lengths[-1])
+            if not Inspected(store, int(slots[-1]), length, decode=_is_mixed(store.layout)).vouched(STEP)[-1]:
+                found[stream] = _is_over(store, slots, length)
+    return found
+
+
 # After a power loss
 
 

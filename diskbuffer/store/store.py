@@ -86,6 +86,7 @@ class Store:
             self._state: State | None = None
             self._heads_synced = np.full(self.layout.streams, -1, np.int64)
             self.distrusted: Kept | None = None  # for a reader of what a power loss left: what counts of it
+            self.unsettled: dict[int, bool] = {}  # for a reader of what was not closed: with which newest rows an episode ends
             if recover:
                 self._recover()
             self.free = np.flatnonzero(self.table.column("length") == 0).tolist()
@@ -111,7 +112,9 @@ class Store:
             else:
                 self.distrusted, self.maps.lenient = kept, True
                 recovery.overlook_bad_chunks(self, kept)
-        if self.writable:
+        if not self.writable:
+            self.unsettled = {} if fate is Fate.CLOSED else recovery.unsettled_ends(self)
+        else:
             if fate is Fate.CLOSED:
                 self._heads_synced = recovery.heads(self)
                 self._note_state(clean=False)
@@ -167,8 +170,8 @@ class Store:
                 self.table.take_column(layout, path)
             self.layout = layout
             self.maps.take_columns(layout)
-        if self.distrusted is not None and State.read(self.files) != self._state:
-            self.distrusted, self.maps.lenient = None, False  # a writer has opened it since, and decided
+        if (self.distrusted is not None or self.unsettled) and State.read(self.files) != self._state:
+            self.distrusted, self.unsettled, self.maps.lenient = None, {}, False  # a writer has opened it since, and decided
             self._disbelieved.clear()
             for n in range(self.table.slots):
                 self.maps.retire(n)
