@@ -339,8 +339,8 @@ def row(findings: Findings) -> Row:
 
 
 def main(scale: float = 1.0, *, seed: int = 0) -> Row:
-    """Judge 20,000 states, times `scale`."""
-    return row(run(int(20_000 * scale), seed))
+    """Judge 20,000 states, times `scale`; those that are broken are kept in the directory `broken`."""
+    return row(run(int(20_000 * scale), seed, keep=str(Path(__file__).parent / "broken")))
 
 
 def only(

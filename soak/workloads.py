@@ -289,8 +289,8 @@ class Driver:
         episodes, streams = self._buffer.episodes, self._workload.streams
         for stream in range(streams):
             starts = episodes.start[episodes.stream == stream] // streams
-            if len(starts):
-                self._now.low[stream] = max(starts[0], self._now.low[stream])  # evicted ones may come back
+            low = starts[0] if len(starts) else self._now.heads[stream]  # all steps of one may be evicted, by others'
+            self._now.low[stream] = max(low, self._now.low[stream])  # evicted ones may come back
         store, index = self._buffer._store, self._buffer._reader.index
         recorder = self._buffer._recorder
         assert recorder is not None
