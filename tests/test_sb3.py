@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -324,10 +327,10 @@ def train(kind: str, path: Path | None, steps: int) -> Any:
     return model, logger.losses
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("DQN", 3000), ("DQN, n-step", 1000), ("SAC, normalized", 600), ("HER", 600)])
+@pytest.mark.parametrize(("kind", "steps"), [("DQN", 3000), ("DQN, n-step", 600), ("SAC, normalized", 300), ("HER", 300)])
 def test_models_have_the_same_losses(kind: str, steps: int, tmp_path: Path) -> None:
     (theirs, expected), (ours, found) = train(kind, None, steps), train(kind, tmp_path / "store", steps)
-    assert len(expected) > 100
+    assert len(expected) > 20
     assert found == expected
     for one, other in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
         assert (one == other).all()
@@ -385,3 +388,53 @@ def test_minibatches_are_those_of_the_library(kind: str, n_envs: int, tmp_path: 
 
 def _copied(value: Any) -> Any:
     return {name: part.clone() for name, part in value.items()} if isinstance(value, dict) else value.clone()
+
+
+# A training from its beginning to its end
+
+
+TRAINING = """
+import sys
+import gymnasium
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from diskbuffer.adapters.sb3 import DiskReplayBuffer
+
+class Tell(BaseCallback):
+    def _on_step(self):
+        print(self.model.replay_buffer.size(), flush=True)  # of steps whose add has returned
+        return True
+
+model = DQN("MlpPolicy", gymnasium.make("CartPole-v1"), learning_starts=50, buffer_size=100_000, seed=0, device="cpu",
+            replay_buffer_class=DiskReplayBuffer, replay_buffer_kwargs={"path": sys.argv[1]}, policy_kwargs={"net_arch": [16]})
+model.save(sys.argv[2])
+model.learn(100_000, callback=Tell())
+"""
+
+
+def test_a_training_that_is_killed_goes_on_and_can_be_evaluated_while_it_runs(tmp_path: Path) -> None:
+    from stable_baselines3 import DQN
+
+    path, saved = tmp_path / "store", tmp_path / "model.zip"
+    before = 0
+    for _ in range(2):
+        training = subprocess.Popen([sys.executable, "-c", TRAINING, str(path), str(saved)], stdout=subprocess.PIPE, text=True)
+        assert training.stdout is not None
+        told = before
+        while told < before + 300:
+            told = int(training.stdout.readline())
+        evaluating = DQN.load(saved)
+        assert evaluating.replay_buffer is not None
+        assert evaluating.replay_buffer.size() >= told
+        evaluating.replay_buffer.sample(32)
+        with pytest.raises(db.LockedError):
+            fill([evaluating.replay_buffer], World(evaluating.observation_space, 1), 1, evaluating.action_space)
+        training.send_signal(signal.SIGKILL)
+        told = max([told, *map(int, training.stdout.read().split())])
+        training.wait()
+        training.stdout.close()
+        evaluating.replay_buffer.close()  # type: ignore[attr-defined]
+        with db.ReplayBuffer(path, mode="r") as left:
+            assert len(left) >= told
+            before = len(left)
+    assert db.check(path, progress=False).ok
