@@ -29,6 +29,7 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.sequences --json bench/sequences.json
 	$(BIN)/python -m bench.passes --json bench/passes.json
 	$(BIN)/python -m bench.verification --json bench/verification.json
+	$(BIN)/python -m bench.adapters --json bench/adapters.json
 
 # Every promise put to the test, for an hour and a half; the tests run a short version.
 soak: $(VENV)/test

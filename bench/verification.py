@@ -76,12 +76,15 @@ def without(directory: Path, change: tuple[str, str, str]) -> Path:
     return directory
 
 
-def take_turns(code: str, paths: dict[str, Path], rounds: int, *args: str) -> dict[str, list[float]]:
-    """Run code that answers each line with seconds, in a process for every path to import from; return the answers."""
+def take_turns(code: str, paths: dict[str, Path], rounds: int, *args: str, named: bool = False) -> dict[str, list[float]]:
+    """Run code that answers each line with seconds, in a process for every path to import from; return the answers.
+
+    With `named`, its name is the first argument of each.
+    """
     children: dict[str, subprocess.Popen[str]] = {}
     for name, path in paths.items():
         children[name] = subprocess.Popen(
-            [sys.executable, "-c", code, *args],
+            [sys.executable, "-c", code, *((name,) if named else ()), *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

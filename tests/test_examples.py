@@ -41,3 +41,14 @@ def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(
     assert stacked > allowed
     assert samples == 24_000
     assert not list(tmp_path.iterdir())
+
+
+def test_stable_baselines3s_dqn_is_resumed(tmp_path: Path) -> None:
+    options = ("train_sb3.py", "--store", tmp_path / "store", "--capacity", 10_000, "--steps")
+    assert "0 steps trained; 0 of experience on disk" in run(*options, 800)
+    assert "800 steps trained; 800 of experience on disk" in run(*options, 1200)
+
+
+def test_stable_baselines3s_ppo_learns_from_rollouts_on_disk(tmp_path: Path) -> None:
+    printed = run("train_sb3.py", "--algorithm", "ppo", "--store", tmp_path / "store", "--steps", 1024)
+    assert re.search(r"updates waited for data [\d.]+ % of their time\n1024 steps trained", printed)

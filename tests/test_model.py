@@ -188,7 +188,7 @@ def abandon(buffer: db.ReplayBuffer) -> None:
 ENDINGS = st.sampled_from(["goes on"] * 6 + ["terminated", "truncated", "cut off"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_step_is_what_was_added(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([1, 1, 2, 3]), "streams")

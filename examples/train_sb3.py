@@ -1,0 +1,72 @@
+"""Stable-Baselines3's DQN or PPO on an Atari game, its experience on disk. Kill it and run it again: it goes on.
+
+    python examples/train_sb3.py --store runs/sb3-pong --steps 20000 [--algorithm ppo]
+
+The only lines that differ from the library's usual script are the two that name the buffer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import gymnasium
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import VecFrameStack
+
+from diskbuffer.adapters.sb3 import DiskReplayBuffer, DiskRolloutBuffer
+
+gymnasium.register_envs(ale_py)
+
+
+def main() -> None:
+    """Train, from the last checkpoint if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algorithm", choices=["dqn", "ppo"], default="dqn")
+    parser.add_argument("--game", default="ALE/Pong-v5")
+    parser.add_argument("--store", type=Path, default=Path("runs/sb3-pong"))
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--capacity", type=int, default=1_000_000)
+    options = parser.parse_args()
+    env = VecFrameStack(make_atari_env(options.game, n_envs=4, seed=0), 4)
+    checkpoints = options.store.with_name(options.store.name + "-models")
+    saved = max(checkpoints.glob("*_steps.zip"), key=lambda path: path.stat().st_mtime, default=None)
+    of: Any = DQN if options.algorithm == "dqn" else PPO
+    if saved is not None:
+        model = of.load(saved, env)
+    elif options.algorithm == "dqn":
+        model = DQN(
+            "CnnPolicy",
+            env,
+            buffer_size=options.capacity,
+            replay_buffer_class=DiskReplayBuffer,
+            replay_buffer_kwargs={"path": options.store},
+            learning_starts=200,
+            train_freq=4,
+        )
+    else:
+        model = PPO(
+            "CnnPolicy",
+            env,
+            n_steps=128,
+            n_epochs=2,
+            batch_size=128,
+            rollout_buffer_class=DiskRolloutBuffer,
+            rollout_buffer_kwargs={"path": options.store},
+        )
+    if options.algorithm == "dqn":
+        print(f"{model.num_timesteps} steps trained; {model.replay_buffer.size() * env.num_envs} of experience on disk")
+    left = options.steps - model.num_timesteps
+    model.learn(max(left, 0), callback=CheckpointCallback(200, str(checkpoints)), reset_num_timesteps=saved is None)
+    if options.algorithm == "ppo" and left > 0:
+        share = model.rollout_buffer.waited / model.rollout_buffer.updating
+        print(f"updates waited for data {100 * share:.1f} % of their time")
+    print(f"{model.num_timesteps} steps trained")
+
+
+if __name__ == "__main__":
+    main()
