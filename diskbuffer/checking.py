@@ -210,7 +210,7 @@ class _Check:
 
     def run(self, progress: bool) -> None:
         if self._fate is Fate.LOST_POWER and not self._live:
-            kept = recovery.find_what_counts(self._store, self._synced)
+            kept = recovery.find_what_counts(self._store, self._synced, damaged=True)
             if not self._repair:
                 self._check_segments(list(kept), progress, settled=False)
                 return

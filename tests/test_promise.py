@@ -197,6 +197,30 @@ def test_after_a_power_loss_rows_count_as_far_as_checksums_vouch_for_them(
         world.check(buffer)
 
 
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_damage_of_what_was_flushed_is_no_power_losss_doing(
+    mode: Any, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = experience(1)
+    with world.open(tmp_path / "store", segment_rows=32) as buffer:
+        feeder(world, buffer).add(200)
+        buffer.seal()
+        buffer.flush()
+        steps, slot = len(buffer), int(buffer._reader.index.slots(0)[2])
+        copy_what_stays(tmp_path / "store", tmp_path / "copy")
+    flip(tmp_path / "copy" / "action" / f"c.{slot}", 8 * 5)
+    of_another_boot(monkeypatch)
+    with pytest.raises(db.CorruptionError, match=r"row 69 of stream 0"):
+        db.ReplayBuffer(tmp_path / "copy", mode=mode)
+    report = db.check(tmp_path / "copy", progress=False)
+    assert [problem.steps for problem in report.problems] == [(69, 69)]
+    assert db.check(tmp_path / "copy", repair=True, progress=False).dropped == 1
+    with db.ReplayBuffer(tmp_path / "copy") as copy:
+        assert steps - 2 <= len(copy) < steps
+        left = steps_of(copy)
+        assert (copy.at(left)["action"].numpy() == world.actions(0, left)).all()
+
+
 def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
     killed: tuple[Experience, Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,9 +254,10 @@ def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_s
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
         feed = feeder(world, buffer)
         feed.add(40)
+        buffer.flush()
+        feed.add(10)
         steps = steps_of(buffer)
         buffer.write("value", steps, (steps + 1).astype(np.float32))
-        buffer.flush()
         copy_what_stays(tmp_path / "store", tmp_path / "copy")
         head = int(buffer._reader.index.heads[0])
     newest = max((tmp_path / "copy" / "action").glob("c.*"), key=lambda file: int(file.name.split(".")[1]))

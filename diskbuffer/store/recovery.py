@@ -103,24 +103,28 @@ def unsettled_ends(store: Store) -> dict[int, bool]:
 # After a power loss
 
 
-def find_what_counts(store: Store, synced: tuple[int, ...]) -> Kept:
-    """Return what checksums vouch for. `synced` are the positions up to which rows were on the disk for certain."""
+def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = False) -> Kept:
+    """Return what checksums vouch for. `synced` are the positions up to which rows were on the disk for certain.
+
+    A CorruptionError where one of these is not as it was written, which no power loss explains; with `damaged` it counts for now.
+    """
     rows, size = store.layout.segment_rows, store.layout.streams
     length, _ = store.table.used()
     found: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(size)]  # slot, rows, whether all; by segment
     for slot in np.flatnonzero(length).tolist():
         stream, first = store.table.identity(slot)
         if 0 <= stream < size and first >= 0 and first % rows == 0 and length[slot] <= rows:
-            there, complete = _rows_that_count(store, slot, int(length[slot]))
+            there, complete = _rows_that_count(store, slot, int(length[slot]), max(0, synced[stream] - first), damaged)
             if there > found[stream].get(first // rows, (0, 0))[1]:
                 found[stream][first // rows] = (slot, there, complete)
     return [_run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
 
 
-def _rows_that_count(store: Store, slot: int, length: int) -> tuple[int, bool]:
+def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged: bool) -> tuple[int, bool]:
     """Return how many rows of a segment are there as they were written, from the first on, and whether these are all.
 
-    What was done at the last of them need not be there; then they are not all.
+    What was done at the last of them need not be there; then they are not all. The first `synced` are certain to have been on the
+    disk: if some of these are not as they were written, and others are, the segment was not evicted but is damaged.
     """
     rows = store.layout.segment_rows
     if store.is_sealed(slot) and length == rows:
@@ -136,6 +140,11 @@ def _rows_that_count(store: Store, slot: int, length: int) -> tuple[int, bool]:
         for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
             found.bad_chunks[path].setdefault(chunk, "behind one that is bad")
     obs, both = found.vouched(OBS), found.vouched(OBS) & found.vouched(STEP)
+    if both.any() and not both[:synced].all():
+        if not damaged:
+            bad = int(np.flatnonzero(~both[:synced])[0])
+            raise CorruptionError(_damage(store, found, STEP if obs[bad] else OBS, bad))
+        both[:synced] = True
     n = int(np.append(both, False).argmin())
     return (n + 1, False) if n < length and obs[n] else (n, n == rows)
 
