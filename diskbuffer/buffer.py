@@ -946,7 +946,7 @@ class ReplayBuffer:
             return  # a fork: the store and its lock are the other's
         try:
             if self._recorder is not None:
-                self._recorder.log.close()
+                self._recorder.log.close(self._store.lock)
         finally:
             self._reader.close()
             self._store.unlock()

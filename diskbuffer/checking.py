@@ -455,15 +455,18 @@ class _Check:
     # Repair and report
 
     def _finish(self) -> None:
-        """Bring what was repaired to the disk, and leave the store as a close does."""
+        """Bring what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
         store = self._store
+        for slots, lengths in store.segments():
+            if len(slots) and store.is_sealed(int(slots[-1])):  # what was newer is gone
+                recovery.take_up_again(store, slots, int(lengths[-1]))
         recovery.settle_newest(store)
         for slots, _ in store.segments():
             for slot in slots.tolist():
                 if not store.is_sealed(slot):
                     store.sync_slot(slot)
         store.free = np.flatnonzero(self._table.column("length") == 0).tolist()
-        directory.remove_strays(store.files, self._layout, store.free)
+        directory.remove_strays(store.files, self._layout, self._table.slots, store.free)
         store.sync(recovery.heads(store))
         store.note_closed()
 

@@ -75,8 +75,8 @@ class Sampling:
 
     def begin(self) -> Begun:
         """Draw the next batch, or take up one that was drawn and left."""
-        self._check()
         with self._locked():
+            self._check()
             return until_found(self._readers, self._begin)
 
     def _begin(self) -> Begun:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,10 +35,20 @@ class Log:
         self.sealer = Sealer(store)
         self.retention = Retention(store.layout.capacity)
         self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
-        self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)], self._completed)
-        self.count()
         self.limits = np.zeros(self._streams, np.int64)
-        self._restore()
+        try:
+            self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)], self._completed)
+            self.count()
+            self._restore()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """End the threads, and close what is open, where opening the store failed."""
+        self.sealer.stop()
+        if hasattr(self, "writer"):
+            self.writer.close()
 
     def _restore(self) -> None:
         """Take up the segments that were left behind, or not sealed yet, before the store was opened."""
@@ -139,13 +152,17 @@ class Log:
         self.writer.vouch_for_newest(self._index.heads)
         return self._index.heads.copy()
 
-    def close(self) -> None:
-        """Leave the store so that its columns hold every row, and everything is on the disk."""
-        self.sealer.stop()
+    def close(self, lock: AbstractContextManager[Any]) -> None:
+        """Leave the store so that its columns hold every row, and everything is on the disk.
+
+        `lock` is the store's: who draws meanwhile, which may write priorities, comes before or not at all.
+        """
         try:
-            self.writer.vouch_for_newest(self._index.heads)
-            self.writer.publish(self._index.heads)
-            self.sync()
-            self._store.note_closed()
+            self.sealer.stop()
+            with lock:
+                self.writer.vouch_for_newest(self._index.heads)
+                self.writer.publish(self._index.heads)
+                self.sync()
+                self._store.note_closed()
         finally:
             self.writer.close()

@@ -175,9 +175,18 @@ def tail_file(layout: Layout, path: str) -> str:
     return f"{TAIL}/{path}/c.0.0" + ".0" * len(layout.schema[path].shape)
 
 
-def remove_strays(files: Files, layout: Layout, free: list[int]) -> None:
+def remove_data(files: Files, path: str) -> None:
+    """Remove all data of a column that is to be, if something is there, for good."""
+    if (files.root / path).is_dir():
+        for entry in list((files.root / path).iterdir()):
+            if entry.name != "zarr.json" and not entry.is_dir():
+                files.remove(f"{path}/{entry.name}")
+        files.sync(path)
+
+
+def remove_strays(files: Files, layout: Layout, slots: int, free: list[int]) -> None:
     """Remove what a killed writer left: temporary files, and the data of slots that were evicted or never filled."""
-    for path in [".", *layout.schema, *layout.table()]:
+    for path in [".", *layout.arrays(slots)]:
         names = {entry.name for entry in (files.root / path).iterdir()}
         stray = {name for name in names if name.endswith(".tmp")}
         if path in layout.schema:

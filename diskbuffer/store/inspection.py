@@ -121,7 +121,7 @@ class Inspected:
         packed = [path for path in paths if path in self._layout.chunks_of]
         begin = 0
         if packed and not self._decode:
-            begin = min(max(self.chunks[path] * self._layout.chunk_rows(path) for path in packed), self.length)
+            begin = min([self.length, *(self.chunks[path] * self._layout.chunk_rows(path) for path in packed)])
             good[:begin] = True
         for at in range(begin, self.length, _AT_ONCE):
             n = min(_AT_ONCE, self.length - at)

@@ -81,7 +81,7 @@ def is_held(root: Path) -> bool:
     if sys.platform == "win32":
         return False
     try:
-        fd = os.open(root / _LOCK, os.O_RDONLY)
+        fd = Files(root).open(_LOCK)
     except OSError:
         return False
     try:
@@ -95,7 +95,7 @@ def is_held(root: Path) -> bool:
 
 def _describe(root: Path) -> str:
     try:
-        holder = json.loads((root / _HOLDER).read_text())
+        holder = json.loads(Files(root).read(_HOLDER))
         if holder["pid"] == os.getpid():
             return f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']}"
         return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"

@@ -160,7 +160,13 @@ def put(root: Path, building: Path, name: str) -> None:
     if name in names(root):
         files.remove_directory(old)
         files.rename(f"{MARKS}/{name}", old)
-    files.rename(new, f"{MARKS}/{name}")
+    try:
+        files.rename(new, f"{MARKS}/{name}")
+    except BaseException:
+        if (root / old).exists():
+            files.rename(old, f"{MARKS}/{name}")
+        files.remove_directory(new)
+        raise
     files.sync(MARKS)
     files.sync(os.path.dirname(MARKS))
     files.remove_directory(old)

@@ -150,14 +150,17 @@ def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged:
 
 
 def _run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64, Int64]:
-    """Choose, among the runs of segments without a gap, that which has the segment `synced`; the newest, if none has."""
+    """Choose, among the runs of segments without a gap, that which has the segment `synced`, or comes nearest before it.
+
+    What is newer than what was synced never counts without it.
+    """
     runs: list[list[int]] = []
     for n in sorted(segments):
         if runs and runs[-1][-1] == n - 1 and segments[n - 1][2]:
             runs[-1].append(n)
         else:
             runs.append([n])
-    run = next((run for run in runs if synced in run), runs[-1] if runs else [])
+    run = next((run for run in reversed(runs) if run[0] <= synced), runs[-1] if runs else [])
     chosen = np.array([segments[n][:2] for n in run], np.int64).reshape(-1, 2)
     return chosen[:, 0], chosen[:, 1]
 
@@ -200,7 +203,7 @@ def keep(store: Store, kept: Kept) -> None:
         for slot in slots.tolist():
             if not store.is_sealed(slot):
                 _forget_bad_chunks(store, slot)
-        _take_up_again(store, slots, int(lengths[-1]))
+        take_up_again(store, slots, int(lengths[-1]))
     for slot in keeping:
         for name in table.strange_notes(slot):
             table.forget_note(name, slot)
@@ -219,7 +222,7 @@ def _forget_derived_behind(store: Store, path: str, slot: int, length: int) -> N
         store.files.sync(store.layout.data_file(path, slot))
 
 
-def _take_up_again(store: Store, slots: Int64, length: int) -> None:
+def take_up_again(store: Store, slots: Int64, length: int) -> None:
     """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet."""
     slot, layout = int(slots[-1]), store.layout
     rows = store.table.identity(slot)

@@ -54,6 +54,9 @@ class SegmentTable:
         """Have a place for the checksums of one more column."""
         name, parts = f"{CHECKSUMS}/{path}", list[tuple[Map, Any_]]()
         self._grow(parts, name, layout.table()[name], self.slots, create)
+        if create:  # whatever was there
+            for _, checksums in parts:
+                checksums[:] = NEVER
         self._layout, self._entries = layout, layout.table()
         known = self._parts | {name: parts}
         self._parts = {entry: known[entry] for entry in self._entries}  # without one that was begun, and failed

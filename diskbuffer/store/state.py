@@ -23,7 +23,7 @@ class Fate(enum.Enum):
 
     CLOSED = "closed"  # all is on the disk
     KILLED = "killed"  # all that was acknowledged is there, but for damage
-    LOST_POWER = "lost power"  # or the store was copied while it was open: nothing counts but what checksums vouch for
+    LOST_POWER = "lost power"  # or the store was copied while it was open, and is elsewhere now: nothing counts but what checksums vouch for
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,8 @@ class State:
         contents = {"boot": self.boot, "clean": self.clean, "synced": self.synced, "checksum": self._checksum()}
         files.replace_contents(_NAME, json.dumps(contents).encode())
 
-    def fate(self, files: Files, streams: int) -> Fate:
+    def fate(self, files: Files) -> Fate:
         """Tell what became of the writer who left it."""
-        if len(self.synced) != streams:
-            return Fate.LOST_POWER
         if self.clean:
             return Fate.CLOSED
         return Fate.KILLED if self.boot and self.boot == files.boot_id() else Fate.LOST_POWER
@@ -78,4 +76,4 @@ def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[Fa
     """
     if state is None or len(state.synced) != streams:
         return Fate.KILLED, (-1,) * streams
-    return state.fate(files, streams), state.synced
+    return state.fate(files), state.synced

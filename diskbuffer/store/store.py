@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec, forks
-from diskbuffer.errors import CorruptionError, EvictedError, ReadOnlyError
+from diskbuffer.errors import CorruptionError, EvictedError, LockedError, ReadOnlyError
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import SEGMENTS, Layout
+from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.maps import Maps, Zeros
 from diskbuffer.store.marks import Origin
@@ -35,6 +36,9 @@ def file_checksum(layout: Layout, path: str, mapped: Map | Zeros) -> int:
         return shard_checksum(mapped, layout.chunks(path))
     found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
     return found if path not in layout.derived or found > UNCHECKED else found + 2
+
+
+_PATIENCE = 60.0  # seconds that a reader waits for a writer who recovers a store
 
 
 class Store:
@@ -91,7 +95,7 @@ class Store:
                 self._recover()
             self.free = np.flatnonzero(self.table.column("length") == 0).tolist()
             if writable and recover:
-                directory.remove_strays(self.files, self.layout, self.free)
+                directory.remove_strays(self.files, self.layout, self.table.slots, self.free)
         except BaseException:
             self.unlock()
             raise
@@ -99,9 +103,10 @@ class Store:
 
     def _recover(self) -> None:
         """Find out what counts of that which the last writer left; a CorruptionError where it is damaged."""
-        state = self._state = State.read(self.files)
-        if not self.writable and is_held(self.root):
+        if not self.writable and self._is_written_to():
+            self._state = State.read(self.files)
             return  # a living writer knows what he writes
+        state = self._state = State.read(self.files)
         fate, synced = how_it_was_left(state, self.files, self.layout.streams)
         if fate is not Fate.LOST_POWER:
             recovery.make_sure(self, synced, settled=fate is Fate.CLOSED)
@@ -126,6 +131,18 @@ class Store:
                         if not self.is_sealed(slot):
                             self.sync_slot(slot)
                 self.sync(recovery.heads(self))
+
+    def _is_written_to(self) -> bool:
+        """Tell whether there is a living writer; wait for one who is still looking at what the last has left, or is closing."""
+        begun = time.monotonic()
+        while is_held(self.root):
+            state = State.read(self.files)
+            if state is not None and not state.clean and state.boot == self.files.boot_id():
+                return True
+            if time.monotonic() - begun > _PATIENCE:
+                raise LockedError(f"{self.root} is being recovered by its writer, which takes long; try again later")
+            time.sleep(0.01)
+        return False
 
     def _note_state(self, *, clean: bool) -> None:
         self._state = State(self.files.boot_id(), clean, tuple(int(n) for n in self._heads_synced))
@@ -302,10 +319,13 @@ class Store:
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
         layout = dataclasses.replace(self.layout, schema=self.layout.schema.with_derived(name, column))
+        directory.remove_data(self.files, name)  # of a column that a power loss took back
         for path in directory.mend(self.files, layout, self.table.slots):
             self.files.sync(path)
             self.files.sync(os.path.dirname(path) or ".")
         self.table.take_column(layout, name, create=True)
+        for file in self.table.names(f"{CHECKSUMS}/{name}"):
+            self.files.sync(file)
         directory.write_group(self.files, layout, self.table.slots)  # which settles it
         self.layout = layout
         self.maps.take_columns(layout)

@@ -76,10 +76,21 @@ class Writer:
         self._to_take_back: dict[int, int] = {}  # heads of streams in which something failed, to be done again
         self._guarded_in: dict[tuple[str, int], str] = {}  # files that their rows will be packed into
         self.tails = np.array([store.tails[p].address if p in store.tails else 0 for p in self._paths], np.int64)
-        for stream in range(layout.streams):
-            self._recover(stream, int(heads[stream]), slots[stream])
-        self._drop_packed(heads)
-        self.guard(heads)
+        try:
+            for stream in range(layout.streams):
+                self._recover(stream, int(heads[stream]), slots[stream])
+            self._pack_and_sync(heads)
+            self.guard(heads)
+        except BaseException:
+            self.close()
+            raise
+
+    def _pack_and_sync(self, heads: Int64) -> None:
+        """Leave in the tail alone what is one incomplete chunk of each stream: what is guarded lies in one file then."""
+        self.pack(heads)
+        for segment in self.open_segments():
+            for path in self._layout.packed:
+                self._store.files.sync(self._layout.data_file(path, segment.slot))
 
     # Opening
 
@@ -132,6 +143,8 @@ class Writer:
                 if durable:
                     self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
             shard.forget(min(full, there))
+            if durable and there > full:  # before its room is used again
+                self._store.files.sync(shard.name)
             if there < full:
                 self._packed[path][stream] = segment.first_row + there * chunk_rows
                 break

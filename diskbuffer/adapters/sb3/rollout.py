@@ -148,13 +148,15 @@ class DiskRolloutBuffer(RolloutBuffer):
         ages = np.maximum(self.buffer_size - 2 - steps, 0)
         begun = time.perf_counter()
         batches = self.stored.in_order(ages, envs, size) if self.buffer_size > 1 else self._all_newest(envs, size)
-        for n, (obs, waited) in enumerate(batches):
-            some = slice(n * size, (n + 1) * size)
-            for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():
-                _put(obs, at, self._newest, int(envs[some][at]))
-            yield self._minibatch(obs, indices[some])
-            self.waited += waited
-        self.updating += time.perf_counter() - begun
+        try:
+            for n, (obs, waited) in enumerate(batches):
+                self.waited += waited
+                some = slice(n * size, (n + 1) * size)
+                for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():
+                    _put(obs, at, self._newest, int(envs[some][at]))
+                yield self._minibatch(obs, indices[some])
+        finally:  # the learner may leave before the end
+            self.updating += time.perf_counter() - begun
 
     def _all_newest(self, envs: Array, size: int) -> Iterator[tuple[Any, float]]:
         """Yield observations of a rollout of one step, none of which is recorded yet."""
