@@ -387,3 +387,26 @@ def test_a_file_of_a_written_column_that_is_gone_is_no_column_of_zeros(
     next((tmp_path / "store" / "value").glob("c.*")).unlink()
     with db.ReplayBuffer(tmp_path / "store") as buffer, pytest.raises(db.CorruptionError, match=r"value.*missing"):
         buffer.at(np.arange(5))
+
+
+def test_who_writes_to_a_store_that_is_elsewhere_by_now_is_told_and_leaves_what_came_in_its_place(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    old, new, path = experience(1, 20, (40, 40)), experience(1, 30, (40, 40)), tmp_path / "store"
+    buffer = old.open(path, segment_rows=32)
+    feed = feeder(old, buffer)
+    feed.add(40)
+    path.rename(tmp_path / "elsewhere")
+    with new.open(path, segment_rows=32) as other:
+        feeder(new, other).add(100)
+        with pytest.raises(db.NotAStoreError, match="moved, removed or replaced"):
+            feed.add(100)
+        for call in (buffer.flush, buffer.close):
+            with pytest.raises(db.NotAStoreError, match="moved, removed or replaced"):
+                call()
+        new.check(other)
+    assert db.check(path, progress=False).ok
+    with db.ReplayBuffer(path) as other:
+        assert new.check(other) == 100
+    with db.ReplayBuffer(tmp_path / "elsewhere") as found:
+        assert old.check(found) >= 40

@@ -50,6 +50,16 @@ class WriterLock:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         (root / _HOLDER).write_text(json.dumps(holder))
 
+    def is_in_place(self) -> bool:
+        """Tell whether the store is where it was locked: not removed, nor replaced by another."""
+        fd = self._lock._context.lock_file_fd
+        if fd is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(fd), os.lstat(self._lock.lock_file))
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Let others write; twice is fine."""
         self._lock.release()

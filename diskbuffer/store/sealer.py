@@ -134,6 +134,7 @@ class Sealer:
         store, layout = self._store, self._store.layout
         if store.table.is_sealed(slot):
             return
+        store.refuse_to_write_elsewhere()
         rows = store.table.identity(slot)
         temporary = {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}
         checksums = {}
@@ -148,6 +149,7 @@ class Sealer:
             with store.lock:
                 if self._evicted(slot, rows):
                     return
+                store.refuse_to_write_elsewhere()
                 for path, name in temporary.items():
                     store.files.rename(name, layout.data_file(path, slot))
                 store.maps.retire(slot, layout.packed)

@@ -23,7 +23,7 @@ class Fate(enum.Enum):
 
     CLOSED = "closed"  # all is on the disk
     KILLED = "killed"  # all that was acknowledged is there, but for damage
-    LOST_POWER = "lost power"  # or the store was copied while it was open, and is elsewhere now: nothing counts but what checksums vouch for
+    LOST_POWER = "lost power"  # or it was copied while it was open: nothing counts but what checksums vouch for
 
 
 @dataclass(frozen=True)

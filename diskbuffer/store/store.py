@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec, forks
-from diskbuffer.errors import CorruptionError, EvictedError, LockedError, ReadOnlyError
+from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
@@ -298,8 +298,17 @@ class Store:
             f"steps {first * n + stream} to {last * n + stream})"
         )
 
+    def refuse_to_write_elsewhere(self) -> None:
+        """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
+        if self._writer_lock is not None and not self._writer_lock.is_in_place():
+            raise NotAStoreError(
+                f"{self.root} was moved, removed or replaced while this buffer wrote to it; nothing more is written there. Open "
+                "the store where it is now"
+            )
+
     def take_slot(self, stream: int, first_row: int) -> int:
         """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free."""
+        self.refuse_to_write_elsewhere()
         if not self.free:
             slots = self.maps.sources.shape[1]
             more = slots + max(self.layout.streams, slots // 8)
@@ -376,6 +385,8 @@ class Store:
 
     def remove_files(self, slot: int) -> None:
         """Remove a slot's files, where they are."""
+        if self._writer_lock is not None and not self._writer_lock.is_in_place():
+            return  # another store's may be there
         for path in self.layout.schema:
             self.files.remove(self.layout.data_file(path, slot))
             self.written.discard((path, slot))
@@ -390,6 +401,7 @@ class Store:
 
         `heads` are the positions of the newest rows, whose segments are synced already.
         """
+        self.refuse_to_write_elsewhere()
         for path, slot in sorted(self.written):  # they may be written to again at any time, as the sampler keeps them mapped
             self.files.sync(self.layout.data_file(path, slot))
         for path in self.layout.packed:
@@ -411,6 +423,7 @@ class Store:
         """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
         for name in self.table.names():
             self.files.sync(name)
+        self.refuse_to_write_elsewhere()
         with self.lock:
             self._heads_synced = np.maximum(self._heads_synced, heads)
             self._note_state(clean=False)

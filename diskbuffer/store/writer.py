@@ -446,6 +446,7 @@ def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Byte
 def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> OpenSegment:
     """Open a slot's files for writing, new ones where `create` is set."""
     layout, files, segment = store.layout, store.files, OpenSegment(slot, first_row)
+    store.refuse_to_write_elsewhere()
     try:
         for path in layout.flat:
             name, size = layout.data_file(path, slot), layout.flat_bytes(path)
