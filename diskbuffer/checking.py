@@ -397,7 +397,7 @@ class _Check:
             if self._holds_what_was_written(path, slot):
                 continue
             file, last = store.root / self._layout.data_file(path, slot), first + length - 1
-            what = "the checksum does not match, or the file is missing; repair drops the values, which are zeros then, not the steps"
+            what = "the checksum does not match, or the file is missing; repair drops the values, zeros then, not the steps"
             self._report.problems.append(self._problem(file, stream, first, last, what, path))
             if self._repair:
                 store.maps.retire(slot, (path,))
