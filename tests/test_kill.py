@@ -69,7 +69,7 @@ def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
     for round_ in range(ROUNDS):
         writers.start(path, world, how, **job)
         if round_ % 4 != 3:  # every fourth may be killed while it opens the store
-            writers.wait_for(0)
+            writers.wait_for(30 if round_ % 2 else 0)
         time.sleep(rng.uniform(0, 0.06))
         acknowledged = np.maximum(acknowledged, writers.kill())
         if (path / "zarr.json").exists():
@@ -78,7 +78,7 @@ def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
         heads = buffer._reader.index.heads
         added = buffer.stats()["added"]
         assert added == sum(int((~world.is_last(s, np.arange(heads[s]))).sum()) for s in range(world.n_envs))
-        assert added > 300
+        assert added > 80
         assert len(buffer) == added if capacity is None else len(buffer) >= min(added, capacity)
 
 
