@@ -107,6 +107,7 @@ def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = F
     """Return what checksums vouch for. `synced` are the positions up to which rows were on the disk for certain.
 
     A CorruptionError where one of these is not as it was written, which no power loss explains; with `damaged` it counts for now.
+    Where segments are evicted, it may explain that: files of one that was evicted, and came back, may be another's by now.
     """
     rows, size = store.layout.segment_rows, store.layout.streams
     length, _ = store.table.used()
@@ -114,17 +115,31 @@ def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = F
     for slot in np.flatnonzero(length).tolist():
         stream, first = store.table.identity(slot)
         if 0 <= stream < size and first >= 0 and first % rows == 0 and length[slot] <= rows:
-            there, complete = _rows_that_count(store, slot, int(length[slot]), max(0, synced[stream] - first), damaged)
+            certain = max(0, synced[stream] - first) if _stays(store, stream) else 0
+            there, complete = _rows_that_count(store, slot, int(length[slot]), certain, damaged)
             if there > found[stream].get(first // rows, (0, 0))[1]:
                 found[stream][first // rows] = (slot, there, complete)
-    return [_run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
+    kept = [_run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
+    for stream, (slots, _) in enumerate(kept):
+        begins = store.table.get("first_row", int(slots[0])) if len(slots) else rows
+        if _stays(store, stream) and synced[stream] >= 0 and begins > 0 and not damaged:
+            raise CorruptionError(
+                f"{store.root}/{SEGMENTS}: rows before row {begins} of stream {stream} were on the disk, and the segment table does "
+                "not have them; it is damaged. `diskbuffer check --repair` saves what can be saved"
+            )
+    return kept
+
+
+def _stays(store: Store, stream: int) -> bool:
+    """Tell whether nothing of a stream is ever evicted."""
+    return store.layout.capacity is None or stream >= store.layout.n_envs
 
 
 def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged: bool) -> tuple[int, bool]:
     """Return how many rows of a segment are there as they were written, from the first on, and whether these are all.
 
     What was done at the last of them need not be there; then they are not all. The first `synced` are certain to have been on the
-    disk: if some of these are not as they were written, and others are, the segment was not evicted but is damaged.
+    disk: where one of these is not as it was written, it is damaged.
     """
     rows = store.layout.segment_rows
     if store.is_sealed(slot) and length == rows:
@@ -135,12 +150,14 @@ def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged:
         store.disbelieve(slot)
     found = Inspected(store, slot, length, decode=True)
     if found.damage:
-        return 0, False
+        if synced and not damaged:
+            raise CorruptionError(next(iter(found.damage.values())))
+        return (rows, True) if synced >= rows else (0, False)
     for path in store.layout.packed:  # rows behind a bad chunk count only where the tail has them
         for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
             found.bad_chunks[path].setdefault(chunk, "behind one that is bad")
     obs, both = found.vouched(OBS), found.vouched(OBS) & found.vouched(STEP)
-    if both.any() and not both[:synced].all():
+    if not both[:synced].all():
         if not damaged:
             bad = int(np.flatnonzero(~both[:synced])[0])
             raise CorruptionError(_damage(store, found, STEP if obs[bad] else OBS, bad))
