@@ -124,8 +124,8 @@ def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = F
         begins = store.table.get("first_row", int(slots[0])) if len(slots) else rows
         if _stays(store, stream) and synced[stream] >= 0 and begins > 0 and not damaged:
             raise CorruptionError(
-                f"{store.root}/{SEGMENTS}: rows before row {begins} of stream {stream} were on the disk, and the segment table does "
-                "not have them; it is damaged. `diskbuffer check --repair` saves what can be saved"
+                f"{store.root}/{SEGMENTS}: rows before row {begins} of stream {stream} were on the disk, and the segment table "
+                "does not have them; it is damaged. `diskbuffer check --repair` saves what can be saved"
             )
     return kept
 
