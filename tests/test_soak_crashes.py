@@ -162,6 +162,14 @@ def some(choose: Callable[[crashes.State], bool], recording: int, count: int) ->
     return filter(choose, crashes.states_of(0, recording, crashes.recorded(0, recording), count))
 
 
+@pytest.mark.parametrize(("seed", "recording", "number"), [(11, 1, 4)])
+def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: int) -> None:
+    """11, 1, 4: of chunks that were not synced, a later one was there and an earlier one only in the tail."""
+    states = crashes.states_of(seed, recording, crashes.recorded(seed, recording), crashes.STATES)
+    state = next(state for state in states if state.number == number)
+    assert crashes.judged(state) is None
+
+
 def test_power_losses_lose_nothing_that_was_flushed() -> None:
     findings = crashes.run(200, seed=0, states=100, first=3)
     assert findings.done >= 120

@@ -134,7 +134,8 @@ class Writer:
         chunk_rows, rows = self._layout.chunk_rows(path), self._layout.segment_rows
         done = max(head, 0) // chunk_rows * chunk_rows
         self._packed[path][stream] = done
-        for ordinal in sorted(self._open[stream]):
+        ordinals = sorted(self._open[stream])
+        for n, ordinal in enumerate(ordinals):
             segment = self._open[stream][ordinal]
             shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
             there = shard.packed_chunks()
@@ -145,7 +146,9 @@ class Writer:
             shard.forget(min(full, there))
             if durable and there > full:  # before its room is used again
                 self._store.files.sync(shard.name)
-            if there < full:
+            if there < full and any(self._open[stream][o].shards[path].packed_chunks() for o in ordinals[n + 1 :]):
+                self._pack_missing(path, stream, segment, there, full)  # a power loss took these, and not those behind them
+            elif there < full:
                 self._packed[path][stream] = segment.first_row + there * chunk_rows
                 break
         if head + 1 - self._packed[path][stream] > self._layout.tail_rows:
@@ -153,6 +156,14 @@ class Writer:
                 f"{self._store.root}/{path}: rows {self._packed[path][stream]} to {head} of stream {stream} are neither in a "
                 "shard nor in the tail"
             )
+
+    def _pack_missing(self, path: str, stream: int, segment: OpenSegment, chunk: int, until: int) -> None:
+        """Pack chunks that only the tail has, though later ones are packed."""
+        head = int(self._packed[path][stream])
+        first = segment.first_row + chunk * self._layout.chunk_rows(path)
+        memory = self._ring(path, stream, first)
+        self._packer.pack([self._packer.runs(path, stream, first, until - chunk, memory, self._shards(path, stream))])
+        self._packed[path][stream] = head
 
     def _unpack(self, path: str, stream: int, segment: OpenSegment, chunk: int) -> None:
         """Copy the rows of an incomplete chunk back into the tail."""
@@ -367,10 +378,13 @@ class Writer:
         chunks = end // chunk_rows - first // chunk_rows
         if chunks <= 0:
             return []
+        return [self._packer.runs(path, stream, first, chunks, self._ring(path, stream, first), self._shards(path, stream))]
+
+    def _ring(self, path: str, stream: int, first: int) -> tuple[int, int, int]:
+        """Return where a stream's tail lies in memory, the byte of the row `first` if it had no end, and its size."""
         row_bytes = self._layout.schema[path].row_bytes
         ring = self._layout.tail_rows * row_bytes
-        memory = (self._store.tails[path].address + stream * ring, first * row_bytes, ring)
-        return [self._packer.runs(path, stream, first, chunks, memory, self._shards(path, stream))]
+        return self._store.tails[path].address + stream * ring, first * row_bytes, ring
 
     def _shards(self, path: str, stream: int) -> dict[int, LiveShard]:
         return {ordinal: segment.shards[path] for ordinal, segment in self._open[stream].items()}
