@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from diskbuffer.reader import Planned, Reader
 from diskbuffer.samplers.epochs import Epochs, Place
 from diskbuffer.samplers.population import Everything
 
+B = TypeVar("B")
 Int64 = npt.NDArray[np.int64]
 
 
@@ -35,7 +36,36 @@ class Part:
         return self.planned.request
 
 
-class Pass:
+class _InOrder:
+    """What is read in an order that is settled when it begins; a loader's source."""
+
+    def __init__(self, reader: Reader, size: int, merge_last: bool, check: Callable[[], None]) -> None:
+        self._reader, self._size, self._merge_last, self._check = reader, size, merge_last, check
+
+    def _left(self) -> int:
+        """Count the steps to come."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """How many batches are to come, if nothing is evicted meanwhile."""
+        left = self._left()
+        return max(min(left, 1), left // self._size) if self._merge_last else -(-left // self._size)
+
+    def _wanted(self) -> int:
+        """Return how many steps the next batch has."""
+        left = self._left()
+        return left if self._merge_last and left < 2 * self._size else min(self._size, left)
+
+    def allocate(self, request: Request, pinned: bool) -> Arrays:
+        """Return memory for a batch."""
+        return allocate(request, pinned)
+
+    def settle(self, begun: B) -> B:
+        """Return the batch as it was begun: what was evicted since was read before."""
+        return begun
+
+
+class Pass(_InOrder):
     """One pass over the steps that are there when it begins; a loader's source.
 
     Attributes
@@ -54,23 +84,22 @@ class Pass:
         check: Callable[[], None],
         place: Place | None = None,
     ) -> None:
-        self._reader, self._size, self._seed, self._merge_last, self._check = reader, size, seed, merge_last, check
+        super().__init__(reader, size, merge_last, check)
+        self._seed = seed
         self._epochs = Epochs(Everything(), shuffle)
         with reader.lock:
             self.place = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
         self._next = self.place
 
-    def __len__(self) -> int:
-        """How many batches are to come, if nothing is evicted meanwhile."""
-        left = self._next.steps - self._next.at
-        return max(min(left, 1), left // self._size) if self._merge_last else -(-left // self._size)
+    def _left(self) -> int:
+        return self._next.steps - self._next.at
 
     def begin(self) -> Part | None:
         """Settle the next batch; None behind the last."""
         self._check()
         with self._reader.lock:
-            while (left := self._next.steps - self._next.at) > 0:
-                wanted = left if self._merge_last and left < 2 * self._size else self._size
+            while self._left() > 0:
+                wanted = self._wanted()
                 behind = self._next
 
                 def draw(index: Index, wanted: int = wanted) -> Draw:
@@ -84,17 +113,9 @@ class Pass:
                     return Part(planned, behind)
         return None
 
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-        return allocate(request, pinned)
-
     def fill(self, begun: Part, arrays: Arrays) -> None:
         """Gather a batch."""
         begun.planned.gather(arrays, threads=1)
-
-    def settle(self, begun: Part) -> Part:
-        """Return the batch as it was begun: what was evicted since was read before."""
-        return begun
 
     def deliver(self, begun: Part) -> None:
         """Note how far the learner has come."""
@@ -104,40 +125,29 @@ class Pass:
         """Forget a batch: the next loop begins anew."""
 
 
-class Listed:
+class Listed(_InOrder):
     """A pass over given steps, in their order; a loader's source."""
 
     def __init__(self, reader: Reader, steps: Int64, size: int, merge_last: bool, check: Callable[[], None]) -> None:
-        self._reader, self._steps, self._size, self._merge_last, self._check = reader, steps, size, merge_last, check
-        self._at = 0
+        super().__init__(reader, size, merge_last, check)
+        self._steps, self._at = steps, 0
 
-    def __len__(self) -> int:
-        """How many batches are to come."""
-        left = len(self._steps) - self._at
-        return max(min(left, 1), left // self._size) if self._merge_last else -(-left // self._size)
+    def _left(self) -> int:
+        return len(self._steps) - self._at
 
     def begin(self) -> Planned | None:
         """Settle the next batch; None behind the last."""
         self._check()
-        left = len(self._steps) - self._at
-        if left == 0:
+        if self._left() == 0:
             return None
-        wanted = left if self._merge_last and left < 2 * self._size else min(self._size, left)
+        wanted = self._wanted()
         planned = self._reader.plan(self._reader.draw_named(self._steps[self._at : self._at + wanted]), Steps())
         self._at += wanted
         return planned
 
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-        return allocate(request, pinned)
-
     def fill(self, begun: Planned, arrays: Arrays) -> None:
         """Gather a batch."""
         begun.gather(arrays, threads=1)
-
-    def settle(self, begun: Planned) -> Planned:
-        """Return the batch as it was begun: what was evicted since was read before."""
-        return begun
 
     def deliver(self, begun: Planned) -> None:
         """Do nothing: nobody resumes it."""

@@ -197,10 +197,9 @@ class Reader:
         def draw(index: Index) -> Draw:
             if ((of < 0) | (of >= len(index.table))).any():
                 raise InputError(f"environments are numbered from 0 to {len(index.table) - 1}, found {of.min()} to {of.max()}")
-            bad = np.flatnonzero((back < 0) | (back >= index.steps()[of]))
-            if len(bad):
-                there = int(index.steps()[of[bad[0]]])
-                raise InputError(f"environment {of[bad[0]]} has {there} steps; there is none of age {back[bad[0]]}")
+            there = index.steps()[of]
+            for bad in np.flatnonzero((back < 0) | (back >= there))[:1]:
+                raise InputError(f"environment {of[bad]} has {there[bad]} steps; there is none of age {back[bad]}")
             return Draw(*index.recent(of, back))
 
         return draw

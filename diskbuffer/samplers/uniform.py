@@ -81,7 +81,7 @@ class Uniform(Sampler):
         """Draw `size` steps."""
         count_steps(index)
         if self._half_life is not None:
-            found = index.locate(_recent(index, size, self._half_life, rng))
+            found = _draw_recent(index, size, self._half_life, rng)
         elif self.epochs is not None:
             found = self.epochs.draw(index, size, self._entropy)
         else:
@@ -114,11 +114,11 @@ def n_step_form(n_step: int, gamma: float) -> Form:
     return NSteps(n_step, float(gamma)) if n_step > 1 else Steps()
 
 
-def _recent(index: Index, size: int, half_life: float, rng: np.random.Generator) -> Int64:
-    """Draw steps by number, with probabilities that halve with every `half_life` steps of age within a stream."""
+def _draw_recent(index: Index, size: int, half_life: float, rng: np.random.Generator) -> Int64:
+    """Draw steps, with probabilities that halve with every `half_life` steps of age within a stream."""
     counts, rate = index.steps(), np.log(2) / half_life
     streams = np.cumsum(-np.expm1(-rate * counts))  # in proportion to the sum of the streams' probabilities
     chosen = np.searchsorted(streams / streams[-1], rng.random(size), side="right")
     ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts[chosen])) / rate  # of a geometric distribution, cut off
     ages = np.minimum(ages.astype(np.int64), counts[chosen] - 1)
-    return np.asarray(np.cumsum(counts)[chosen] - 1 - ages, np.int64)
+    return index.recent(chosen, ages)

@@ -8,6 +8,7 @@ vouch for: of each stream the rows around those that were synced, up to the firs
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,13 +92,16 @@ def unsettled_ends(store: Store) -> dict[int, bool]:
 
     For a reader; a writer settles it, with `settle_newest`.
     """
-    found = {}
+    return {stream: _is_over(store, slots, length) for stream, slots, length in _unsettled(store)}
+
+
+def _unsettled(store: Store) -> Iterator[tuple[int, Int64, int]]:
+    """Yield such streams, their slots, and how many rows the newest of these has."""
     for stream, (slots, lengths) in enumerate(store.segments()):
         if len(slots) and not store.is_sealed(int(slots[-1])):
-            length = int(lengths[-1])
-            if not Inspected(store, int(slots[-1]), length, decode=_is_mixed(store.layout)).vouched(STEP)[-1]:
-                found[stream] = _is_over(store, slots, length)
-    return found
+            found = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=_is_mixed(store.layout))
+            if not found.vouched(STEP)[-1]:
+                yield stream, slots, found.length
 
 
 # After a power loss
@@ -257,11 +261,8 @@ def take_up_again(store: Store, slots: Int64, length: int) -> None:
 
 def settle_newest(store: Store) -> None:
     """Make it settled that nothing was done at each stream's newest row, where a kill came in between."""
-    for slots, lengths in store.segments():
-        if len(slots) and not store.is_sealed(int(slots[-1])):
-            found = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=_is_mixed(store.layout))
-            if not found.vouched(STEP)[-1]:
-                _settle(store, slots, found.length)
+    for _, slots, length in _unsettled(store):
+        _settle(store, slots, length)
 
 
 def _settle(store: Store, slots: Int64, length: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, Repla
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
-from diskbuffer.adapters.sb3.ring import RingColumn
+from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
 from diskbuffer.adapters.sb3.stored import Stored
 from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
@@ -88,14 +86,13 @@ class DiskReplayBuffer(ReplayBuffer):
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
         self.n_steps, self.gamma = at_least_one("n_steps", n_steps), gamma
-        parts: Any = self.obs_shape if isinstance(self.obs_shape, dict) else {"": self.obs_shape}
         action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
         columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
         self.stored = Stored(
-            Path(path).absolute(),
+            path,
             self.buffer_size * n_envs,
             observation_space,
-            parts,
+            self.obs_shape,
             columns,
             n_envs,
             frame_stack,
@@ -183,12 +180,12 @@ class DiskReplayBuffer(ReplayBuffer):
     @property
     def observations(self) -> Any:
         """All observations, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
-        return self._ring("obs")
+        return observations_of(self, "obs", self.observation_space, self.obs_shape)
 
     @property
     def next_observations(self) -> Any:
         """Those after each step."""
-        return self._ring("next_obs")
+        return observations_of(self, "next_obs", self.observation_space, self.obs_shape)
 
     @property
     def actions(self) -> Any:
@@ -228,14 +225,6 @@ class DiskReplayBuffer(ReplayBuffer):
         dtype = self._maybe_cast_dtype(self.action_space.dtype) if name == "action" else np.float32
         return RingColumn(self, lambda batch: batch[name], shape, np.dtype(dtype))
 
-    def _ring(self, name: str) -> Any:
-        if not isinstance(self.observation_space, spaces.Dict):
-            return RingColumn(self, lambda batch: batch[name], self.obs_shape, self.observation_space.dtype)
-        return {
-            part: RingColumn(self, partial(_part, name, part), self.obs_shape[part], space.dtype)
-            for part, space in self.observation_space.spaces.items()
-        }
-
     # Keeping
 
     def flush(self) -> None:
@@ -250,11 +239,6 @@ class DiskReplayBuffer(ReplayBuffer):
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         self.__dict__.update(state)
         self._take_up()
-
-
-def _part(name: str, part: str, batch: Batch) -> torch.Tensor:
-    found: torch.Tensor = batch[name][part]
-    return found
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):

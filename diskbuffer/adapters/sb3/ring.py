@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium import spaces
 
 from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
@@ -89,3 +91,15 @@ class RingColumn:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         found: Array = self[:]
         return found if dtype is None else found.astype(dtype)
+
+
+def observations_of(ring: Ring, name: str, space: spaces.Space[Any], shapes: Any) -> Any:
+    """Return the array of observations, or one for each part of dict observations; `name` is theirs in a batch."""
+    if not isinstance(space, spaces.Dict):
+        return RingColumn(ring, lambda batch: batch[name], shapes, space.dtype)
+    return {part: RingColumn(ring, partial(_part, name, part), shapes[part], of.dtype) for part, of in space.spaces.items()}
+
+
+def _part(name: str, part: str, batch: Batch) -> torch.Tensor:
+    found: torch.Tensor = batch[name][part]
+    return found

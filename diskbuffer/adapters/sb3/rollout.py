@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
-from diskbuffer.adapters.sb3.ring import RingColumn
+from diskbuffer.adapters.sb3.ring import observations_of
 from diskbuffer.adapters.sb3.stored import Stored
 from diskbuffer.schema import Column
 
@@ -73,12 +71,11 @@ class DiskRolloutBuffer(RolloutBuffer):
         # Not RolloutBuffer's own, which takes the memory.
         super(RolloutBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.gae_lambda, self.gamma, self.generator_ready = gae_lambda, gamma, False
-        parts: Any = self.obs_shape if isinstance(self.obs_shape, dict) else {"": self.obs_shape}
         self.stored = Stored(
-            Path(path).absolute(),
+            path,
             buffer_size * n_envs,
             observation_space,
-            parts,
+            self.obs_shape,
             {"action": Column((), "int8"), "reward": Column((), allow_nan=True)},
             n_envs,
             frame_stack,
@@ -192,12 +189,7 @@ class DiskRolloutBuffer(RolloutBuffer):
     @property
     def observations(self) -> Any:
         """Those of the rollout, (buffer_size, n_envs, ...), read from the disk when they are indexed."""
-        if not isinstance(self.observation_space, spaces.Dict):
-            return RingColumn(self, lambda batch: batch["obs"], self.obs_shape, self.observation_space.dtype)
-        return {
-            name: RingColumn(self, partial(_part, name), self.obs_shape[name], space.dtype)
-            for name, space in self.observation_space.spaces.items()
-        }
+        return observations_of(self, "obs", self.observation_space, self.obs_shape)
 
     def close(self) -> None:
         """Close the store."""
@@ -210,11 +202,6 @@ def _put(obs: Any, at: int, newest: Any, env: int) -> None:
             part[at] = torch.as_tensor(newest[name][env])
     else:
         obs[at] = torch.as_tensor(newest[env])
-
-
-def _part(name: str, batch: Any) -> torch.Tensor:
-    found: torch.Tensor = batch["obs"][name]
-    return found
 
 
 class DiskDictRolloutBuffer(DiskRolloutBuffer, DictRolloutBuffer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import secrets
 import threading
 import weakref
@@ -35,13 +36,13 @@ class Stored:
 
     Parameters
     ----------
-    path : Path
+    path : path-like
     capacity : int
         Steps of all environments together.
     space : gymnasium.Space
         Of observations.
-    shapes : mapping of str to tuple of int
-        Of each part of an observation, as Stable-Baselines3 has it; under "" where there are no parts.
+    shapes : tuple of int, or dict of str to tuple of int
+        Of an observation, or of each part of one, as Stable-Baselines3 has them.
     columns : mapping of str to Column
         All others.
     n_envs : int
@@ -53,24 +54,25 @@ class Stored:
 
     def __init__(
         self,
-        path: Path,
+        path: str | os.PathLike[str],
         capacity: int,
         space: spaces.Space[Any],
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Any,
         columns: Mapping[str, Column],
         n_envs: int,
         frame_stack: int | None,
         **options: Any,
     ) -> None:
-        self.path, self._capacity, self._columns, self.n_envs = path, capacity, dict(columns), n_envs
+        self.path, self._capacity, self._columns, self.n_envs = Path(path).absolute(), capacity, dict(columns), n_envs
         self._frame_stack, self._options = frame_stack, options
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        shapes = shapes if isinstance(shapes, dict) else {"": shapes}
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
         self._identity = secrets.token_hex(8)
         self._frames: dict[str, Frames] = {}
         self._buffer: ReplayBuffer | None = None
         self._writes = False
-        if directory.is_there(path):
+        if directory.is_there(self.path):
             self._open("r")
 
     # Opening
