@@ -12,6 +12,7 @@ state is also kept as a file below ``--keep``, and ``--replay FILE`` judges it.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import multiprocessing
 import multiprocessing.connection
@@ -31,13 +32,13 @@ from typing import Any, get_args
 import numpy as np
 
 from soak.judging import BrokenError, Expected, broken_by, expect, judge
-from soak.simulated_disk import Assumption, Event, Kind, Sync, Tree, build
+from soak.simulated_disk import Assumption, Disk, Event, Kind, Sync, Tree, build
 from soak.table import Row
 from soak.workloads import WORKLOADS, Recorded, Resumed, record
 
 STATES = 250  # of a recording
-AGAIN, AGAIN_STATES, AGAIN_CALLS = 2, 20, 15  # of how many of those a crash is recovered from, to crash again how often, in which
-PATIENCE = 120.0  # seconds that one state may take
+AGAIN, AGAIN_STATES, AGAIN_CALLS = 2, 20, 15  # of how many a crash is recovered from, to crash again how often, in which calls
+PATIENCE = 180.0  # seconds that one state may take, or a workload
 SHOWN = 30
 
 
@@ -52,6 +53,7 @@ class State:
     reader: bool
     thorough: bool
     how: str
+    disk: Disk | None = None  # of a kill that the workload goes on after
     failed: BrokenError | None = None  # where the library failed before it came to a crash
 
 
@@ -117,8 +119,13 @@ def states_of(
         found = State(
             state, disk.crash(kind, rng, assume), expected, 1 if killed else 2, state % 4 == 3, state // 10 % 2 == 0, how
         )
-        if again and kind == "random" and len(chosen) < AGAIN and rng.random() < 4 * AGAIN / first:
-            chosen.append(found)
+        if (
+            again
+            and len(chosen) < AGAIN
+            and (killed or kind == "random")
+            and rng.random() < (16 if killed else 3) * AGAIN / first
+        ):
+            chosen.append(dataclasses.replace(found, disk=copy.deepcopy(disk) if killed else None))
         yield found
     for n, one in enumerate(chosen):
         yield from _crashed_again(one, first + n * again, rngs[first + n * again : first + (n + 1) * again], assume)
@@ -136,10 +143,10 @@ def _near_syncs(events: list[Event]) -> list[int]:
 
 
 def _crashed_again(state: State, number: int, rngs: list[np.random.Generator], assume: frozenset[Assumption]) -> Iterator[State]:
-    """Open a state and go on with it for some calls, and yield what crashes leave while that is done."""
+    """Open a state and go on with it for some calls, and yield what power losses and kills leave while that is done."""
     expected = state.expected
     workload = dataclasses.replace(expected.workload, calls=AGAIN_CALLS)
-    resumed = Resumed(expected.world, expected.must, expected.may, expected.sealed)
+    resumed = Resumed(expected.world, expected.must, expected.flushed, expected.may, expected.sealed, state.boot, state.disk)
     if judged(state) is not None:
         return
     with scratch() as base:
@@ -151,14 +158,19 @@ def _crashed_again(state: State, number: int, rngs: list[np.random.Generator], a
             yield dataclasses.replace(state, number=number, how=what, failed=broken_by("going on", error))
             return
     points, disk, applied = [int(rng.integers(len(recording.events) + 1)) for rng in rngs], recording.disk(), 0
+    kills = [n % 10 == 0 and not workload.concurrent for n in range(len(rngs))]
+    looks = np.array(recording.trace.looks)
+    points = [int(looks[np.searchsorted(looks, at)]) if killed else at for at, killed in zip(points, kills, strict=True)]
     for n in sorted(range(len(rngs)), key=points.__getitem__):
         for event in recording.events[applied : points[n]]:
             disk.apply(event)
-        applied = points[n]
-        kind: Kind = "everything" if n == 0 else "random"
-        again = expect(recording, applied, killed=False)
-        how = f"state {state.number} ({state.how}), gone on with; {kind}; {again.before}; event {applied}"
-        yield State(number + n, disk.crash(kind, rngs[n], assume), again, 3, n % 4 == 3, n % 2 == 0, how)
+        applied, killed = points[n], kills[n]
+        kind: Kind = "everything" if killed else "random"
+        again = expect(recording, applied, killed=killed)
+        what = f"{kind}{', a kill' if killed else ''}; {again.before}; event {applied}"
+        how = f"state {state.number} ({state.how}), gone on with; {what}"
+        boot = state.boot if killed else state.boot + 1
+        yield State(number + n, disk.crash(kind, rngs[n], assume), again, boot, n % 4 == 3, n % 2 == 0, how)
 
 
 class scratch:  # noqa: N801  used as a function
@@ -246,8 +258,7 @@ class Worker:
         try:
             message = self.jobs.recv()
         except (EOFError, ConnectionResetError):
-            self._died(findings)
-            return False
+            return self._died(findings)
         self._since = time.monotonic()
         if isinstance(message, tuple):
             self._state = message
@@ -261,7 +272,7 @@ class Worker:
     def _count(self, findings: Findings, found: Found | None) -> None:
         assert self._state is not None
         findings.done += 1
-        killed = ", a kill;" in self._state[1]
+        killed = ", a kill;" in self._state[1].split("gone on with")[-1]
         findings.kills += killed
         findings.broken_kills += killed and found is not None
         self._skip.add(self._state[0])
@@ -269,19 +280,21 @@ class Worker:
         if found is not None:
             findings.add(found)
 
-    def _died(self, findings: Findings) -> None:
+    def _died(self, findings: Findings) -> bool:
         self._process.join()
         code, self._process = self._process.exitcode, None
-        if self._state is None:
-            raise RuntimeError(f"recording {self.recording} ended its process with {code}, outside of any state")
-        number, how = self._state
         what = "it hangs" if code == -signal.SIGKILL else f"it ends the process with {code}"
+        if self._state is None:  # no crash was needed
+            findings.add(Found(self.recording, -1, f"while a workload runs, {what}", "", "no crash"))
+            return True
+        number, how = self._state
         self._count(findings, Found(self.recording, number, what, "", how))
         self._send()
+        return False
 
     def watch(self) -> None:
         """End a process that hangs."""
-        if self._process is not None and self._state is not None and time.monotonic() - self._since > PATIENCE:
+        if self._process is not None and time.monotonic() - self._since > PATIENCE:
             self._process.kill()
 
     def stop(self) -> None:

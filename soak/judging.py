@@ -27,6 +27,8 @@ class Expected:
         What was there at the last flush, or, after a kill, at the last call that returned. None where nothing was promised.
     may : Promise
         What the call under way might have made of it; steps before its `low` may be gone.
+    flushed : Promise or None
+        What was there at the last flush.
     sealed : set of (stream, ordinal)
         Segments that must be there.
     killed : bool
@@ -39,6 +41,7 @@ class Expected:
     world: World
     must: Promise | None
     may: Promise
+    flushed: Promise | None
     sealed: frozenset[tuple[int, int]]
     killed: bool
     before: str
@@ -50,12 +53,12 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     n = sum(moment.events <= events for moment in moments) - 1
     if n < 0:
         none = Promise.none(workload.streams)
-        return Expected(workload, world, None, none, frozenset(), killed, "create")
+        return Expected(workload, world, None, none, None, frozenset(), killed, "create")
     last = moments[n]
     under_way = last if last.events == events or n + 1 == len(moments) else moments[n + 1]
-    must = last.now if killed else last.flushed
+    must = last.kept if killed else last.flushed
     before = last.call if under_way is last else f"{last.call}, then {under_way.call}"
-    return Expected(workload, world, must, under_way.now, frozenset(last.now.sealed), killed, before)
+    return Expected(workload, world, must, under_way.now, last.flushed, frozenset(last.now.sealed), killed, before)
 
 
 class BrokenError(Exception):
@@ -168,7 +171,7 @@ class Judgement:
             )
             found = [np.stack([np.full(n, stream), np.arange(first, first + n)]) for stream, first, n in runs]
             streams, at = np.concatenate([np.zeros((2, 0), np.int64), *found], axis=1)
-            batch = buffer.at(at * self._streams + streams) if len(at) else {}
+            batch = self._workload.taken(buffer.at(at * self._streams + streams)) if len(at) else {}
         except Exception as error:
             raise broken_by(f"{when}reading", error) from error
         if len(at) != len(buffer):
@@ -265,7 +268,7 @@ class Judgement:
                 buffer.sample(8)
             for t in range(FRESH):
                 steps = [self._fresh_step(stream, np.array([t])) for stream in range(envs)]
-                buffer.add(**{name: np.concatenate([step[name] for step in steps]) for name in steps[0]})
+                buffer.add(**self._workload.given({name: np.concatenate([step[name] for step in steps]) for name in steps[0]}))
             episodes = buffer.episodes
             buffer.tag("fresh", episodes.start[(episodes.stream < envs) & (episodes.length == FRESH)])
             buffer.flush()
@@ -283,7 +286,8 @@ class Judgement:
             "truncated": t < 0,
             "noise": np.full((len(t), 3), -1.0 - stream, np.float32),
         }
-        return step | ({"depth": np.full((len(t), 16, 32), -1 - stream, np.int16)} if self._workload.wide else {})
+        depths = np.full((len(t), 16, 32), -1 - stream, np.int16)
+        return step | {"depth": depths, "next_depth": depths}
 
     def _check_fresh(
         self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str
@@ -292,7 +296,7 @@ class Judgement:
         if len(at) < FRESH:
             raise BrokenError(f"{when}steps that were added afterwards are missing", f"stream {stream}")
         for name, values in self._fresh_step(stream, np.arange(FRESH)).items():
-            if not np.array_equal(columns[name][-FRESH:], values):
+            if name in columns and not np.array_equal(columns[name][-FRESH:], values):
                 raise BrokenError(f"{when}wrong {name} in steps that were added afterwards", f"stream {stream}")
         if VALUE in columns and columns[VALUE][-FRESH:].any():
             raise BrokenError(f"{when}steps that were added afterwards have an old derived value", f"stream {stream}")

@@ -210,6 +210,18 @@ class Disk:
         self._files: dict[int, _File] = {}
         self._directories: dict[int, _Directory] = {root: _Directory()}
 
+    def numbers(self) -> dict[str, int]:
+        """Return the number of every file and directory that has a name now, by path."""
+        found, left = {".": self.root}, [("", self.root)]
+        while left:
+            prefix, number = left.pop()
+            directory = self._directory(number)
+            for name, (inside, is_directory) in directory.after(len(directory.pending)).items():
+                found[prefix + name] = inside
+                if is_directory:
+                    left.append((f"{prefix}{name}/", inside))
+        return found
+
     def apply(self, event: Event) -> None:
         """Have an event happen."""
         match event:

@@ -6,6 +6,7 @@ comparing all files with what they were at the last look; there is one before an
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import threading
@@ -25,6 +26,12 @@ _SYNCS = ("fsync", "fdatasync")
 class Trace:
     """Record events below `base`, a directory whose contents at the beginning count as synced.
 
+    Parameters
+    ----------
+    base : Path
+    disk : Disk, optional
+        Of an earlier trace, with what is in `base` as its newest contents, synced or not. This trace's events go on from there.
+
     Attributes
     ----------
     events : list of Event
@@ -32,12 +39,15 @@ class Trace:
         How many events there were after each look. In between lie what was done in an order that is not known.
     """
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, disk: Disk | None = None) -> None:
         self.events: list[Event] = []
         self.looks: list[int] = []
         self._base, self._device = str(base), base.stat().st_dev
-        self._lock, self._count = threading.RLock(), itertools.count()
-        self._numbers: dict[int, int] = {}  # ours, by the system's, which it gives anew to other files
+        known = {} if disk is None else disk.numbers()
+        self._lock, self._count = threading.RLock(), itertools.count(max(known.values(), default=-1) + 1)
+        # ours, by the system's, which it gives anew to other files
+        self._numbers = {(base / path).stat().st_ino: number for path, number in known.items()}
+        self._earlier = disk
         self._root = self._own(base.stat().st_ino)
         self._seen: dict[int, bytes] = {}  # files that have a name, by number
         self._fds: dict[int, int] = {}
@@ -50,6 +60,8 @@ class Trace:
 
     def disk(self) -> Disk:
         """Return the disk as it was at the beginning."""
+        if self._earlier is not None:
+            return copy.deepcopy(self._earlier)
         disk = Disk(self._root)
         for event in self._beginning:
             disk.apply(event)

@@ -33,8 +33,9 @@ class World:
     Positions that are written again after a crash, as what was there was lost, are of another generation.
     """
 
-    def __init__(self, seed: int, streams: int) -> None:
+    def __init__(self, seed: int, streams: int, *, noisy: bool = False) -> None:
         rng = np.random.default_rng([seed, 77])
+        self._noise = rng.integers(1, 256, 2**20, np.uint8) if noisy else None  # of which frames are made that cannot be packed
         self.generation = np.zeros((streams, POSITIONS + 1), np.int64)
         self.last = np.zeros((streams, POSITIONS), np.bool_)
         self.ending = np.zeros((streams, POSITIONS), np.int8)  # of the step before an episode's last row: 1, 2, both, cut off
@@ -49,9 +50,19 @@ class World:
         """Return (n, 32, 32), no byte of it zero behind the first eight."""
         places = np.asarray(positions, np.int64)
         generation = self.generation[stream, places]
-        flat = (self._pattern + (places * 11 + stream * 57 + generation * 29).astype(np.uint8)[:, None]) | np.uint8(1)
+        if self._noise is None:
+            flat = (self._pattern + (places * 11 + stream * 57 + generation * 29).astype(np.uint8)[:, None]) | np.uint8(1)
+        else:  # neighbours share nothing
+            first = (places * 1031 + stream * 2**18 + generation * 4099) % (len(self._noise) - 1024)
+            flat = self._noise[first[:, None] + np.arange(1024)]
         flat[:, :8] = (generation * 2**32 + places * 8 + stream + 1).astype("<i8").view(np.uint8).reshape(-1, 8)
         return np.asarray(flat.reshape(-1, 32, 32))
+
+    def depths(self, stream: int, positions: Array) -> Array:
+        """Return (n, 16, 32)."""
+        at = np.asarray(positions, np.int64)
+        first = at * 3 + stream + 1 + self.generation[stream, at] * 9000
+        return np.repeat(first.astype(np.int16)[:, None], 512, axis=1).reshape(-1, 16, 32)
 
     def step(self, stream: int, positions: Array) -> dict[str, Array]:
         """Return all columns of steps but derived ones."""
@@ -65,9 +76,8 @@ class World:
             "terminated": self.ending[stream, at] % 2 == 1,
             "truncated": self.ending[stream, at] >= 2,
             "noise": np.stack([at + 0.25, at * 2 + 0.5, new * 100 + stream + 1], axis=1).astype(np.float32),
-            "depth": np.repeat((at[:, None] * 3 + stream + 1 + new[:, None] * 9000).astype(np.int16), 512, axis=1).reshape(
-                -1, 16, 32
-            ),
+            "depth": self.depths(stream, at),
+            "next_depth": self.depths(stream, at + 1),
         }
 
     def steps(self, stream: int, first: int, until: int) -> Array:
@@ -97,7 +107,9 @@ class Workload:
     segment_rows: int = 8
     capacity: int | None = None
     protected: bool = False
-    wide: bool = False  # two packed columns
+    wide: bool = False  # a second packed column, which belongs to steps
+    views: bool = False  # a second packed column, which belongs to observations
+    noisy: bool = False  # frames that cannot be packed
     calls: int = 60
     weights: dict[str, float] = field(default_factory=dict)
     concurrent: bool = False  # whether the sealer runs beside calls; else between them, so that a trace depends on its seed alone
@@ -109,10 +121,12 @@ class Workload:
 
     def open(self, path: Path, mode: Any = "a") -> db.ReplayBuffer:
         """Open the store, or create it."""
-        columns = {"obs": db.Column((32, 32), "uint8"), "action": db.Column((), "int64")}
+        frame, depth = db.Column((32, 32), "uint8"), db.Column((16, 32), "int16")
+        columns = {"obs/frame": frame, "obs/depth": depth} if self.views else {"obs": frame}
+        columns["action"] = db.Column((), "int64")
         extra = {"noise": db.Column((3,), "float32")}
         if self.wide:
-            extra["depth"] = db.Column((16, 32), "int16")
+            extra["depth"] = depth
         return db.ReplayBuffer(
             path,
             self.capacity,
@@ -126,6 +140,29 @@ class Workload:
             seed=0,
             mode=mode,
         )
+
+    def world(self, seed: int) -> World:
+        """Return what there is to be recorded."""
+        return World(seed, self.streams, noisy=self.noisy)
+
+    def given(self, step: dict[str, Array]) -> dict[str, Any]:
+        """Return what `add` is given of a world's step."""
+        columns: dict[str, Any] = {name: array for name, array in step.items() if not name.endswith("depth")}
+        if self.views:
+            for at in ("", "next_"):
+                columns[f"{at}obs"] = {"frame": step[f"{at}obs"], "depth": step[f"{at}depth"]}
+        if self.wide:
+            columns["depth"] = step["depth"]
+        return columns
+
+    def taken(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns of a batch under the names that a world has for them."""
+        if not self.views or not batch:
+            return batch
+        found = dict(batch)
+        for at in ("", "next_"):
+            found |= {f"{at}obs": batch[f"{at}obs"]["frame"], f"{at}depth": batch[f"{at}obs"]["depth"]}
+        return found
 
 
 USUAL = {"add": 12.0, "extend": 2.0, "flush": 1.5, "seal": 0.5, "reopen": 0.4}
@@ -141,6 +178,9 @@ WORKLOADS = (
     Workload("wide", wide=True, segment_rows=16, capacity=60, weights=USUAL | {"extend": 4.0}),
     Workload("sealed", capacity=100, weights=USUAL | {"extend": 5.0, "seal": 4.0, "flush": 0.2}, calls=50),
     Workload("reopen", n_envs=2, capacity=60, weights=USUAL | DERIVED | {"reopen": 3.0}),
+    Workload("views", views=True, n_envs=2, capacity=60, weights=USUAL | {"extend": 4.0}),
+    Workload("noisy", noisy=True, n_envs=2, capacity=70, weights=USUAL | {"extend": 4.0}),
+    Workload("noisy views", noisy=True, views=True, segment_rows=16, weights=USUAL | DERIVED, calls=40),
     Workload("background", n_envs=2, capacity=80, weights=USUAL | DERIVED | {"extend": 6.0}, concurrent=True),
 )
 
@@ -181,7 +221,8 @@ class Moment:
 
     events: int
     call: str
-    now: Promise  # what a kill must leave
+    now: Promise
+    kept: Promise | None  # what a kill must leave: all of that, but right after a crash, when nobody knows how much is left
     flushed: Promise | None  # what a power loss must leave, beside sealed segments; None before the first flush
 
 
@@ -206,12 +247,25 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What is known of a store that a crash left, to go on with it."""
+    """What is known of a store that a crash left, to go on with it.
+
+    Attributes
+    ----------
+    kept, flushed : Promise or None
+        What a kill, and a power loss, must leave.
+    boot : int
+        Number of the boot of the machine in which it goes on.
+    disk : Disk or None
+        After a kill, what of it is synced, and what is not. After a power loss all is that is there.
+    """
 
     world: World
-    must: Promise | None
+    kept: Promise | None
+    flushed: Promise | None
     may: Promise
     sealed: frozenset[tuple[int, int]]
+    boot: int
+    disk: Disk | None = None
 
 
 class Driver:
@@ -222,16 +276,16 @@ class Driver:
     ) -> None:
         self._workload, self._path, self._trace, self._gate = workload, base / STORE, trace, gate
         self._rng = np.random.default_rng([seed, 5])
-        self.world = World(seed, workload.streams)
+        self.world = workload.world(seed)
         self._now = Promise.none(workload.streams)
         self._flushed: Promise | None = None
         self.moments: list[Moment] = []
         self._version = 0
         if resumed is not None:
-            self.world, self._now, self._flushed = copy.deepcopy((resumed.world, resumed.may, resumed.must))
+            self.world, self._now, self._flushed = copy.deepcopy((resumed.world, resumed.may, resumed.flushed))
             self._now.sealed = set(resumed.sealed)
             self._version = int(self._now.versions.max())
-            self.moments.append(Moment(0, "crash", copy.deepcopy(self._now), self._flushed))
+            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), resumed.kept, self._flushed))
             self._call("open", self._recover)
         else:
             self._call("create", self._open)
@@ -255,7 +309,8 @@ class Driver:
         if flushes:
             self._flushed = copy.deepcopy(self._now)
         events = self._trace.look(f"after {name}")
-        self.moments.append(Moment(events, name, copy.deepcopy(self._now), self._flushed))
+        now = copy.deepcopy(self._now)
+        self.moments.append(Moment(events, name, now, now, self._flushed))
 
     def _open(self) -> None:
         self._buffer = self._workload.open(self._path)
@@ -311,14 +366,11 @@ class Driver:
         head = int(self._now.heads[stream])
         return head + 1 if head < 0 or self.world.last[stream, head] else head
 
-    def _columns(self, steps: dict[str, Array]) -> dict[str, Array]:
-        return {name: array for name, array in steps.items() if name != "depth" or self._workload.wide}
-
     def _add(self) -> None:
         for _ in range(int(self._rng.integers(1, 4))):
             at = [self._next(stream) for stream in range(self._workload.n_envs)]
-            parts = [self._columns(self.world.step(stream, np.array([p]))) for stream, p in enumerate(at)]
-            values: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            parts = [self.world.step(stream, np.array([p])) for stream, p in enumerate(at)]
+            values = self._workload.given({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
             if self._rng.random() < 0.3:
                 self._cut_off()
             self._now.heads[: len(at)] = np.array(at) + 1
@@ -335,7 +387,7 @@ class Driver:
         stream = int(self._rng.integers(self._workload.n_envs))
         first, n = self._next(stream), int(self._rng.integers(1, 30))
         at = self.world.steps(stream, first, first + 2 * n + 2)[:n]
-        keywords: dict[str, Any] = self._columns(self.world.step(stream, at))
+        keywords = self._workload.given(self.world.step(stream, at))
         self._now.heads[stream] = at[-1] + 1
         self._call("extend", partial(self._buffer.extend, env=stream, **keywords))
 
@@ -343,7 +395,7 @@ class Driver:
         stream = self._workload.n_envs
         first = self._next(stream)
         ends = np.flatnonzero(self.world.last[stream, first:])[: int(self._rng.integers(1, 3))] + first
-        keywords: dict[str, Any] = self._columns(self.world.step(stream, self.world.steps(stream, first, int(ends[-1]))))
+        keywords = self._workload.given(self.world.step(stream, self.world.steps(stream, first, int(ends[-1]))))
         self._now.heads[stream] = ends[-1]
         self._call("protect", partial(self._buffer.extend, protect=True, **keywords))
 
@@ -479,7 +531,8 @@ def boot(number: int) -> Iterator[None]:
 
 def record(workload: Workload, seed: int, base: Path, resumed: Resumed | None = None) -> Recorded:
     """Run a workload below an empty directory, or go on with what a crash left there; return its trace."""
-    with boot(1 if resumed is None else 2), Trace(base) as trace, Gate(workload.concurrent) as gate:
+    number, disk = (1, None) if resumed is None else (resumed.boot, resumed.disk)
+    with boot(number), Trace(base, disk) as trace, Gate(workload.concurrent) as gate:
         driver = Driver(workload, seed, base, trace, gate, resumed)
         driver.run()
     return Recorded(workload, driver.world, trace, driver.moments)
