@@ -421,7 +421,7 @@ class ReplayBuffer:
         self._writing()
         return self._derived.open(name, column, self._writing)
 
-    def at(self, steps: Any, length: int | None = None) -> Batch:
+    def at(self, steps: Any, length: int | None = None, *, columns: Sequence[str] | None = None) -> Batch:
         """Return given steps, as `sample` does.
 
         Parameters
@@ -431,9 +431,12 @@ class ReplayBuffer:
         length : int, optional
             Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time behind
             the first.
+        columns : sequence of str, optional
+            These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
         """
         self._check_open()
-        return self._reader.at(steps, None if length is None else at_least_one("length", length))
+        wanted = None if columns is None else tuple(dict.fromkeys(columns))
+        return self._reader.at(steps, None if length is None else at_least_one("length", length), wanted)
 
     def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
         """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.

@@ -323,12 +323,12 @@ class _Check:
                 for n in reversed(range(len(slots))):
                     slot, length, newest = int(slots[n]), int(lengths[n]), n == len(slots) - 1
                     self._check_notes(slot, oldest=n == 0)
-                    bad_first = self._check_segment(slot, length, newest and not settled, bad_first)
+                    bad_first = self._check_segment(slot, length, newest, settled, bad_first)
                     self._report.rows += length
                     shown.update(length)
                 self._check_before(slots[:2].tolist())
 
-    def _check_segment(self, slot: int, length: int, unsettled: bool, bad_behind: bool) -> bool:
+    def _check_segment(self, slot: int, length: int, newest: bool, settled: bool, bad_behind: bool) -> bool:
         """Check a segment; return whether its first row is bad."""
         store, sealed = self._store, self._store.is_sealed(slot)
         if slot in self._made:
@@ -338,7 +338,7 @@ class _Check:
         identity = self._table.identity(slot)
         found = Inspected(store, slot, length, decode=True)
         problems = list(self._problems_of_files(found, sealed))
-        bad = self._bad_rows(found, unsettled)
+        bad = self._bad_rows(found, newest, settled)
         if sealed and {problem.column for problem in problems} == {CHECKSUM}:
             bad[:] = False  # for each other file has a checksum of its own
         if self._live and self._table.identity(slot) != identity:
@@ -350,14 +350,14 @@ class _Check:
         self._check_derived(slot, length)
         self._report.dropped += int(bad.sum())
         if self._repair and (bad.any() or problems or bad_behind):
-            nothing_done = unsettled and not found.vouched(STEP)[-1]
-            repairing.blank(store, found, bad, bad_behind, nothing_done=nothing_done)
+            nothing_done = newest and not settled and not found.vouched(STEP, newest=True)[-1]
+            repairing.blank(store, found, bad, bad_behind, newest=newest, nothing_done=nothing_done)
         return bool(bad[0])
 
-    def _bad_rows(self, found: Inspected, unsettled: bool) -> Bools:
-        """Return which rows are not vouched for; of one that is `unsettled`, what was done there need not be."""
-        obs, step = found.vouched(OBS), found.vouched(STEP)
-        if unsettled:
+    def _bad_rows(self, found: Inspected, newest: bool, settled: bool) -> Bools:
+        """Return which rows are not vouched for; at the newest one, what was done there need not be where it is not `settled`."""
+        obs, step = found.vouched(OBS), found.vouched(STEP, newest=newest)
+        if newest and not settled:
             step[-1] = True
         return ~(obs & step)
 

@@ -134,12 +134,13 @@ class Reader:
 
     # Batches
 
-    def plan(self, draw: Callable[[Index], Draw], form: Form) -> Planned:
-        """Draw steps, and plan how to gather them."""
+    def plan(self, draw: Callable[[Index], Draw], form: Form, paths: tuple[str, ...] | None = None) -> Planned:
+        """Draw steps, and plan how to gather them: all columns, or those of `paths`."""
 
         def attempt() -> Planned:
             drawn = draw(self.index)
-            request = Request(self.columns, self.frame_stack, form, drawn.size)
+            columns = self.columns if paths is None else self.columns.select(paths)
+            request = Request(columns, self.frame_stack, form, drawn.size)
             return Planned(request, drawn, self.names(drawn), [self.share(request, drawn)])
 
         with self._store.lock:
@@ -156,12 +157,16 @@ class Reader:
         """Return the names of drawn steps."""
         return drawn.positions * self.streams + drawn.streams
 
-    def at(self, steps: Any, length: int | None) -> Batch:
+    def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
-        return self.plan(self.draw_named(ids, length), Steps(length)).batch(self.pool)
+        for path in paths or ():
+            if path not in self.columns.paths:
+                raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
+        pool = self.pool if paths is None else ArraysPool()  # what is asked for once is not kept
+        return self.plan(self.draw_named(ids, length), Steps(length), paths).batch(pool)
 
     def draw_named(self, ids: Int64, length: int | None = None) -> Callable[[Index], Draw]:
         """Return what draws given steps, or the sequences that they start; an InputError where one cannot be read."""

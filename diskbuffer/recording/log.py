@@ -52,10 +52,10 @@ class Log:
 
     def _restore(self) -> None:
         """Take up the segments that were left behind, or not sealed yet, before the store was opened."""
-        table, opened, left = self._store.table, self.writer.open_slots(), []
+        opened, left = self.writer.open_slots(), list[tuple[int, int]]()
         for stream in range(self._streams):
             for n, slot in enumerate(self._index.slots(stream).tolist()):
-                completed = table.completed(slot)
+                completed = self._completed_at(stream, n, slot)
                 if completed and n == self._left[stream]:  # or it is noted anew, as those before it
                     left.append((completed, stream))
                     self._left[stream] += 1
@@ -63,6 +63,15 @@ class Log:
                     self.sealer.put(slot)
         for completed, stream in sorted(left):
             self.retention.leave(stream, completed)
+
+    def _completed_at(self, stream: int, n: int, slot: int) -> int:
+        """Return what is noted of a stream's segment number `n`; what a power loss made impossible is corrected."""
+        noted, (head, low) = self._store.table.completed(slot), self._index.table[stream, [HEAD, LOW]].tolist()
+        behind = head >= low + (n + 1) * self._rows + self._index.context
+        completed = min(noted, self.added) if behind else 0
+        if completed != noted:
+            self._store.table.note_completed(slot, completed)
+        return completed
 
     def count(self) -> None:
         """Count what was added, by the index."""
@@ -149,7 +158,7 @@ class Log:
         The store's lock must be held from before this until the copy is made.
         """
         self.pack()
-        self.writer.vouch_for_newest(self._index.heads)
+        self.writer.vouch_for_all_newest(self._index.heads)
         return self._index.heads.copy()
 
     def close(self, lock: AbstractContextManager[Any]) -> None:
@@ -160,7 +169,7 @@ class Log:
         try:
             self.sealer.stop()
             with lock:
-                self.writer.vouch_for_newest(self._index.heads)
+                self.writer.vouch_for_all_newest(self._index.heads)
                 self.writer.publish(self._index.heads)
                 self.sync()
                 self._store.note_closed()

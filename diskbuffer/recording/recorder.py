@@ -17,7 +17,7 @@ from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Kept, Staging
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import OBS, STEP, row_checksums
+from diskbuffer.store.checksums import NOT_YET, OBS, STEP, row_checksums
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
@@ -273,6 +273,8 @@ class Recorder:
         rows |= {path: block.rows(before[path], after[path]) for path in self._schema.obs}
         rows["is_last"] = block.is_last(cut=not block.goes_on[0])
         rows[CHECKSUM] = np.stack([self._checksums(env, block.head, rows, word) for word in (OBS, STEP)], axis=1)
+        if not block.ended[-1]:
+            rows[CHECKSUM][-1, STEP] ^= NOT_YET
         done = block.head
         while done < block.new_head:
             n = min(self.log.make_room_for_rows(env), block.new_head - done)
@@ -284,6 +286,8 @@ class Recorder:
                     writer.put(path, env, done + 1, values[some])
             except BaseException:
                 writer.take_back(env, done)
+                if done >= 0:
+                    writer.vouch_for_newest(env, done, over=bool(index.table[env, ENDED]))
                 raise
             done += n
             steps_before = index.steps_before(env, max(0, done - n))

@@ -2,7 +2,9 @@
 
 A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is settled when the row comes to
 be, and of what was done there, which is settled with the step. Both start from a number that only this row of this store
-has, so that neither a row from elsewhere nor one that was here before passes for it.
+has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
+something may be, its second word is another: or a power loss that took a step, and not the row behind it, would leave a step at
+which nothing was done.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ UInt64 = npt.NDArray[np.uint64]
 _NARROW = 256  # bytes of a row that are put together first
 _ZEROS = np.zeros(8, np.uint8)
 OBS, STEP = 0, 1  # words of a row's checksum
+NOT_YET = 0x5A5A5A5A  # combined with the second word, by exclusive or, of a stream's newest row if its episode is not over
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import stat
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,7 @@ def create(root: Path, layout: Layout) -> None:
             files.sync(path)
         building.rename(root)
         try:
-            for directory in (root.parent, *(parent.parent for parent in new)):
-                Files(directory).sync(".")
+            sync_names(root, new)
         except BaseException:
             root.rename(building)
             raise
@@ -79,6 +79,22 @@ def create(root: Path, layout: Layout) -> None:
             with contextlib.suppress(OSError):  # such as that somebody else put something there
                 parent.rmdir()
         raise
+
+
+def sync_names(root: Path, new: Collection[Path]) -> None:
+    """Bring to the disk by which names a store is found; `new` are the directories above it that were made for it.
+
+    Those that others made are tried, too, as far up as the file system goes: a script, or a process that was killed right after
+    it made one, will not have synced it.
+    """
+    device = root.stat().st_dev
+    needed = {root.parent, *(parent.parent for parent in new)}
+    for directory in root.parents:
+        if directory in needed:
+            Files(directory).sync(".")
+        elif directory.stat().st_dev == device:
+            with contextlib.suppress(OSError):  # it may be one that we must not open
+                Files(directory).sync(".")
 
 
 def grow(files: Files, layout: Layout, slots: int) -> None:

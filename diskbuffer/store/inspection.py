@@ -11,7 +11,7 @@ from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store import shard
-from diskbuffer.store.checksums import covered, row_checksums
+from diskbuffer.store.checksums import NOT_YET, STEP, covered, row_checksums
 from diskbuffer.store.files import Map
 from diskbuffer.store.shard import EMPTY, identity_of, index_of
 
@@ -113,8 +113,11 @@ class Inspected:
         """Return how many chunks are there and good, from the first on."""
         return min([self.chunks.get(path, 0), *self.bad_chunks.get(path, {})])
 
-    def vouched(self, word: int) -> Bools:
-        """Return which rows a word of their checksum vouches for, (length,)."""
+    def vouched(self, word: int, *, newest: bool = False) -> Bools:
+        """Return which rows a word of their checksum vouches for, (length,).
+
+        `newest` tells that the last of them is its stream's newest row, at which nothing can have been done.
+        """
         paths, good = covered(self._layout.schema, word), np.zeros(self.length, np.bool_)
         if self._words is None or not all(path in self._maps for path in paths):
             return good
@@ -128,6 +131,8 @@ class Inspected:
             rows = {path: self.rows(path, at, n) for path in paths}
             found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, n, rows, word)
             good[at : at + n] = found == self._words[at : at + n, word]
+            if newest and word == STEP and at + n == self.length and not rows["is_last"][-1].any():
+                good[-1] = found[-1] ^ NOT_YET == self._words[-1, word]
         return good
 
     def rows(self, path: str, at: int, n: int) -> Bytes:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import SEGMENTS, Layout
 from diskbuffer.store.maps import InMemory
@@ -62,9 +62,10 @@ def make_sure(store: Store, synced: tuple[int, ...], *, settled: bool) -> None:
             found = Inspected(store, slot, store.table.length(slot), decode=decode)
             for what in found.damage.values():
                 raise CorruptionError(what)
+            newest = slot == slots[-1]
             for word in (OBS, STEP):
-                good = found.vouched(word)
-                if word == STEP and not settled and slot == slots[-1]:
+                good = found.vouched(word, newest=newest)
+                if word == STEP and not settled and newest:
                     good[-1] = True
                 if not good.all():
                     raise CorruptionError(_damage(store, found, word, int(np.flatnonzero(~good)[0])))
@@ -100,7 +101,7 @@ def _unsettled(store: Store) -> Iterator[tuple[int, Int64, int]]:
     for stream, (slots, lengths) in enumerate(store.segments()):
         if len(slots) and not store.is_sealed(int(slots[-1])):
             found = Inspected(store, int(slots[-1]), int(lengths[-1]), decode=_is_mixed(store.layout))
-            if not found.vouched(STEP)[-1]:
+            if not found.vouched(STEP, newest=True)[-1]:
                 yield stream, slots, found.length
 
 
@@ -247,7 +248,7 @@ def take_up_again(store: Store, slots: Int64, length: int) -> None:
     """Make the segment with a stream's newest row one that can be written to; nothing was done at that row yet."""
     slot, layout = int(slots[-1]), store.layout
     rows = store.table.identity(slot)
-    settled = bool(Inspected(store, slot, length, decode=True).vouched(STEP)[-1])
+    settled = bool(Inspected(store, slot, length, decode=True).vouched(STEP, newest=True)[-1])
     for path in layout.packed:
         if _size(store, path, slot) != layout.live_bytes(path):
             _make_live(store, path, slot, rows)
@@ -267,17 +268,17 @@ def settle_newest(store: Store) -> None:
 
 def _settle(store: Store, slots: Int64, length: int) -> None:
     slot, layout = int(slots[-1]), store.layout
-    rows, nothing = store.table.identity(slot), {}
+    rows, nothing, over = store.table.identity(slot), {}, _is_over(store, slots, length)
     for path in covered(layout.schema, STEP):
         column = layout.schema[path]
         nothing[path] = np.zeros((1, *column.shape), column.np_dtype)
         if path in layout.chunks_of:
             store.tail(path)[rows[0], (rows[1] + length - 1) % layout.tail_rows] = 0
         else:
-            nothing[path][...] = path == "is_last" and _is_over(store, slots, length)
+            nothing[path][...] = path == "is_last" and over
             _writable(store, path, slot)[length - 1] = nothing[path].reshape(-1).view(np.uint8)
     word = row_checksums(layout.schema, layout.salt, rows[0], rows[1] + length - 1, 1, nothing, STEP)
-    _writable(store, CHECKSUM, slot).view(np.uint32)[length - 1, STEP] = word[0]
+    _writable(store, CHECKSUM, slot).view(np.uint32)[length - 1, STEP] = word[0] ^ (0 if over else NOT_YET)
 
 
 def _is_over(store: Store, slots: Int64, length: int) -> bool:

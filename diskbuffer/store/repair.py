@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diskbuffer import codec
 from diskbuffer.native import address_of
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import Layout
 from diskbuffer.store.shard import write_live
@@ -23,11 +23,19 @@ Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 
-def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False, *, nothing_done: bool = False) -> None:
+def blank(
+    store: Store,
+    found: Inspected,
+    bad: Bools,
+    bad_behind: bool = False,
+    *,
+    newest: bool = False,
+    nothing_done: bool = False,
+) -> None:
     """Write a segment anew, without the rows that are `bad`, (length,); it counts as not sealed then.
 
-    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment, `nothing_done`
-    that what is there of the newest row's step does not count.
+    The row before a bad one becomes the last of its episode; `bad_behind` tells of the row behind the segment, `newest` that it
+    ends with its stream's newest row, `nothing_done` that what is there of that row's step does not count.
     """
     layout, length = store.layout, found.length
     no_steps = bad | np.append(bad[1:], bad_behind)
@@ -42,6 +50,8 @@ def blank(store: Store, found: Inspected, bad: Bools, bad_behind: bool = False, 
     for word in (OBS, STEP):
         some = {path: rows[path] for path in covered(layout.schema, word)}
         words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, length, some, word)
+    if newest and not rows["is_last"][-1].any():
+        words[-1, STEP] ^= NOT_YET
     rows[CHECKSUM] = words.view(np.uint8)
     for path, values in rows.items():
         if path in layout.chunks_of:

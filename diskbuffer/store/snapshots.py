@@ -58,7 +58,7 @@ def put(building: Path, wanted: Path) -> None:
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)
         raise NotAStoreError(f"there is something at {wanted} by now ({error}); give another path") from error
-    Files(wanted.parent).sync(".")
+    directory.sync_names(wanted, ())
 
 
 def build(store: Store, writer: Writer, hold_still: Callable[[], Int64], building: Path, number: int = 0) -> None:

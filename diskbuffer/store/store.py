@@ -7,6 +7,7 @@ import dataclasses
 import os
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,7 @@ class Store:
                 self._vouch_for_what_is_unchecked()
                 for slots, _ in self.segments():
                     for slot in slots.tolist():
-                        if not self.is_sealed(slot):
-                            self.sync_slot(slot)
+                        self.sync_slot(slot, self.layout.derived if self.is_sealed(slot) else self.layout.schema)
                 self.sync(recovery.heads(self))
 
     def _is_written_to(self) -> bool:
@@ -391,9 +391,9 @@ class Store:
             self.files.remove(self.layout.data_file(path, slot))
             self.written.discard((path, slot))
 
-    def sync_slot(self, slot: int) -> None:
-        """Bring one segment's files to the disk."""
-        for path in self.layout.schema:
+    def sync_slot(self, slot: int, paths: Iterable[str] | None = None) -> None:
+        """Bring one segment's files to the disk: of all columns, or of these."""
+        for path in self.layout.schema if paths is None else paths:
             self.files.sync(self.layout.data_file(path, slot))
 
     def sync(self, heads: Int64) -> None:

@@ -20,7 +20,7 @@ from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native import address_of
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import STEP, covered, row_checksums
+from diskbuffer.store.checksums import NOT_YET, STEP, covered, row_checksums
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.files import Map
 from diskbuffer.store.layout import Layout
@@ -285,20 +285,25 @@ class Writer:
         """Write the checksum of what was done at the newest row."""
         self._flat(CHECKSUM, stream, head)[head % self._layout.segment_rows, STEP] = word
 
-    def vouch_for_newest(self, heads: Int64) -> None:
-        """Write that checksum anew for all streams: a step that failed may have left something there."""
+    def vouch_for_all_newest(self, heads: Int64) -> None:
+        """Do that for all streams: a step that failed may have left something there."""
         self._take_back()
-        layout = self._layout
         for stream in np.flatnonzero(heads >= 0).tolist():
-            head, rows = int(heads[stream]), dict[str, npt.NDArray[Any]]()
-            for path in covered(layout.schema, STEP):
-                if path in self._packed:
-                    rows[path] = self._store.tail(path)[stream, head % layout.tail_rows][None]
-                else:
-                    at = head % layout.segment_rows
-                    rows[path] = self._flat(path, stream, head)[at : at + 1]  # as it is: bytes of flags may be anything
-            word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
-            self.vouch_last(stream, head, int(word[0]))
+            self.vouch_for_newest(stream, int(heads[stream]))
+
+    def vouch_for_newest(self, stream: int, head: int, *, over: bool | None = None) -> None:
+        """Write that checksum anew, of a row at which nothing was done, whatever is there; `over` if it is an episode's last."""
+        layout, rows = self._layout, dict[str, npt.NDArray[Any]]()
+        if over is not None:
+            self._flat("is_last", stream, head)[head % layout.segment_rows] = over
+        for path in covered(layout.schema, STEP):
+            if path in self._packed:
+                rows[path] = self._store.tail(path)[stream, head % layout.tail_rows][None]
+            else:
+                at = head % layout.segment_rows
+                rows[path] = self._flat(path, stream, head)[at : at + 1]  # as it is: bytes of flags may be anything
+        word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
+        self.vouch_last(stream, head, int(word[0]) ^ (0 if rows["is_last"].any() else NOT_YET))
 
     def commit(self, stream: int, head: int) -> None:
         """Have the rows of the segment that `head` lies in count, up to it."""

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import secrets
-import threading
-import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +11,10 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from diskbuffer.adapters.sb3.observations import Frames, padding, recognise
+from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.stacks import Frames, padding, recognise
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import LockedError, SchemaError
+from diskbuffer.errors import SchemaError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
@@ -28,10 +24,7 @@ Obs = Array | dict[str, Array]
 Tensors = torch.Tensor | dict[str, torch.Tensor]
 
 
-_writers: weakref.WeakValueDictionary[str, Stored] = weakref.WeakValueDictionary()
-
-
-class Stored:
+class Stored(OpenedLate):
     """Steps in the terms of Stable-Baselines3, in a store that is opened read-only until the first `add`.
 
     Parameters
@@ -63,55 +56,21 @@ class Stored:
         frame_stack: int | None,
         **options: Any,
     ) -> None:
-        self.path, self._capacity, self._columns, self.n_envs = Path(path).absolute(), capacity, dict(columns), n_envs
-        self._frame_stack, self._options = frame_stack, options
+        super().__init__(path, n_envs=n_envs, autoreset="disabled", **options)
+        self._capacity, self._columns, self.n_envs, self._frame_stack = capacity, dict(columns), n_envs, frame_stack
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         shapes = shapes if isinstance(shapes, dict) else {"": shapes}
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
-        self._identity = secrets.token_hex(8)
         self._frames: dict[str, Frames] = {}
-        self._buffer: ReplayBuffer | None = None
-        self._writes = False
-        if directory.is_there(self.path):
-            self._open("r")
+        self.open_to_read()
 
     # Opening
 
-    @property
-    def writes(self) -> bool:
-        """Whether it is open for writing."""
-        return self._writes
-
-    @property
-    def buffer(self) -> ReplayBuffer | None:
-        """The store, if there is one yet."""
-        return self._buffer
-
-    def _open(self, mode: Any, **how: Any) -> None:
-        opened = self._opened(mode, how)
-        try:
-            frames = self._frames_of(opened)
-            self._refuse_another(opened)
-        except BaseException:
-            opened.close()
-            raise
-        self._frames, self._buffer, self._writes = frames, opened, mode != "r"
-        self._closing = weakref.finalize(self, _close, opened)  # also where the interpreter ends
-        if mode != "r":
-            _writers[self._identity] = self
-
-    def _opened(self, mode: Any, how: Mapping[str, Any]) -> ReplayBuffer:
-        options = {"n_envs": self.n_envs, "autoreset": "disabled", "mode": mode, **how, **self._options}
-        if mode == "r":
-            return ReplayBuffer(self.path, **options)
-        before = _writers.pop(self._identity, None)
-        if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
-            before.close()
-        try:
-            return ReplayBuffer(self.path, **options)
-        except LockedError:  # perhaps by a model that nobody has any more: the library's callbacks keep them alive for a while
-            gc.collect()
-            return ReplayBuffer(self.path, **options)
+    def accept(self, opened: ReplayBuffer) -> None:
+        """Find out how it holds observations; a SchemaError where it is another environment's."""
+        frames = self._frames_of(opened)
+        self._refuse_another(opened)
+        self._frames = frames
 
     def _frames_of(self, opened: ReplayBuffer) -> dict[str, Frames]:
         """Find out how the store's frames make up observations; a SchemaError where they cannot."""
@@ -146,8 +105,7 @@ class Stored:
     def _begin(self, obs: Obs, next_obs: Obs, known: Array) -> None:
         """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
         if self._buffer is not None or directory.is_there(self.path):
-            self.close()
-            self._open("a", capacity=self._capacity)
+            self.open_to_write(capacity=self._capacity)
             return
         befores, afters = ({name: part[known] for name, part in _parts(given).items()} for given in (obs, next_obs))
         found = {
@@ -164,27 +122,11 @@ class Stored:
             "frame_stack": first.stack,
             "padding": "first" if first.stack == 1 else padding(first.split(befores[next(iter(found))])),
         }
-        self._open("a", capacity=self._capacity, **how)
-
-    def close(self) -> None:
-        """Close the store; the next `add` or `batch` opens it again."""
-        if self._buffer is not None:
-            self._closing.detach()
-            self._buffer.close()
-        self._buffer, self._writes = None, False
+        self.open_to_write(capacity=self._capacity, **how)
 
     def cut_off(self) -> None:
         """End the running episodes."""
-        if not self._writes:
-            self.close()
-            self._open("a", capacity=self._capacity)
-        assert self._buffer is not None
-        self._buffer.cut_off()
-
-    def flush(self) -> None:
-        """Bring everything to the disk, if anything was added here."""
-        if self._buffer is not None and self._writes:
-            self._buffer.flush()
+        self.open_to_write(capacity=self._capacity).cut_off()
 
     # Steps
 
@@ -230,11 +172,10 @@ class Stored:
 
     def batch(self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
         """Return steps by age, with the environment's own observations."""
-        if self._buffer is None and directory.is_there(self.path):
-            self._open("r")
-        if self._buffer is None:
+        buffer = self.open_to_read()
+        if buffer is None:
             return self._zeros(len(ages))
-        batch = self._buffer.recent(ages, envs, n_step=n_step, gamma=gamma)
+        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma)
         return batch | {"obs": self.join(batch["obs"]), "next_obs": self.join(batch["next_obs"])}
 
     def _zeros(self, size: int) -> Batch:
@@ -263,26 +204,6 @@ class Stored:
             return 0, 0
         there, ever = self._buffer.counts()
         return int(there.min()), int(ever.min())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what it takes to open it again elsewhere: no data."""
-        self.flush()
-        state = self.__dict__ | {"_buffer": None, "_writes": False}
-        state.pop("_closing", None)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._frames or directory.is_there(self.path):
-            self._open("r")
-
-
-def _close(opened: ReplayBuffer) -> None:
-    """Close a buffer that nobody has any more; elsewhere, if this is a thread of its own that collects garbage."""
-    if threading.current_thread() is threading.main_thread():
-        opened.close()
-    else:
-        threading.Thread(target=opened.close).start()
 
 
 def _is(frames: Frames, column: Column | None) -> bool:

@@ -1,0 +1,119 @@
+"""A buffer that other libraries hold: opened late, for reading until something is written, and pickled as its path."""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import LockedError
+from diskbuffer.store import directory
+
+_writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
+
+
+class OpenedLate:
+    """A store that is opened read-only where it is there, and for writing by who writes first.
+
+    A model that is loaded to be evaluated, while it is trained elsewhere, needs no lock. What was pickled, and is loaded in the
+    same process, takes the lock over.
+
+    Parameters
+    ----------
+    path : path-like
+    **options
+        Of `ReplayBuffer`, in every mode.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        self.path, self._options = Path(path).absolute(), options
+        self._identity = secrets.token_hex(8)
+        self._buffer: ReplayBuffer | None = None
+        self._writes = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is open for writing."""
+        return self._writes
+
+    @property
+    def buffer(self) -> ReplayBuffer | None:
+        """The store, if there is one yet."""
+        return self._buffer
+
+    def accept(self, opened: ReplayBuffer) -> None:
+        """Take up what the store is; a SchemaError where it cannot be used."""
+
+    def open_to_read(self) -> ReplayBuffer | None:
+        """Open it where it is there and not open yet."""
+        if self._buffer is None and directory.is_there(self.path):
+            self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
+        return self._buffer
+
+    def open_to_write(self, **how: Any) -> ReplayBuffer:
+        """Open it for writing; `how` is for a new one, and must fit one that is there."""
+        if self._writes:
+            assert self._buffer is not None
+            return self._buffer
+        self.close()
+        opened = self._locked(how)
+        self._take(opened, writes=True)
+        _writers[self._identity] = self
+        return opened
+
+    def _locked(self, how: Mapping[str, Any]) -> ReplayBuffer:
+        before = _writers.pop(self._identity, None)
+        if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
+            before.close()
+        options = self._options | dict(how)
+        try:
+            return ReplayBuffer(self.path, **options)
+        except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
+            gc.collect()
+            return ReplayBuffer(self.path, **options)
+
+    def _take(self, opened: ReplayBuffer, *, writes: bool) -> None:
+        try:
+            self.accept(opened)
+        except BaseException:
+            opened.close()
+            raise
+        self._buffer, self._writes = opened, writes
+        self._closing = weakref.finalize(self, _close, opened)  # also where the interpreter ends
+
+    def close(self) -> None:
+        """Close the store; who needs it next opens it again."""
+        if self._buffer is not None:
+            self._closing.detach()
+            self._buffer.close()
+        self._buffer, self._writes = None, False
+
+    def flush(self) -> None:
+        """Bring everything to the disk, if anything was written here."""
+        if self._buffer is not None and self._writes:
+            self._buffer.flush()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what it takes to open it again elsewhere: no data."""
+        self.flush()
+        state = self.__dict__ | {"_buffer": None, "_writes": False}
+        state.pop("_closing", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.open_to_read()
+
+
+def _close(opened: ReplayBuffer) -> None:
+    """Close a buffer that nobody has any more; elsewhere, if this is a thread of its own that collects garbage."""
+    if threading.current_thread() is threading.main_thread():
+        opened.close()
+    else:
+        threading.Thread(target=opened.close).start()
