@@ -399,6 +399,25 @@ class ReplayBuffer:
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         return self._sampling(sampler, size).sample()
 
+    def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Draw as `sample` does, and read nothing.
+
+        Parameters
+        ----------
+        batch_size : int
+        sampler : Sampler, optional
+            As in `sample`, of which it takes a batch; the draw's own state goes on in the same way.
+
+        Returns
+        -------
+        dict of str to array
+            ``steps``, (batch_size,) int64, for `at`: of sequences, each one's first. What else the sampler tells of each, such as
+            ``weights``.
+        """
+        self._check_open()
+        sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
+        return self._sampling(sampler, size).draw()
+
     def _sampling(self, sampler: Sampler, size: int) -> Sampling:
         return Sampling([Part(self._reader, sampler, size)], self._reader.pool, self._check_open)
 

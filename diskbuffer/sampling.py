@@ -153,6 +153,17 @@ class Sampling:
             for part, ahead in zip(self._parts, begun.aheads, strict=True):
                 part.sampler.leave(ahead)
 
+    def draw(self) -> dict[str, Any]:
+        """Return what the next batch would be of, without reading it."""
+        begun = self.begin()
+        try:
+            planned = self.settle(begun).planned
+            assert planned is not None
+            notes = {name: note for name, note in planned.drawn.notes.items() if not name.startswith("_")}
+            return {"steps": planned.steps, **notes}
+        finally:
+            self.deliver(begun)
+
     def sample(self) -> Batch:
         """Return the next batch."""
         begun = self.begin()

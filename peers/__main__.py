@@ -30,6 +30,7 @@ class Peer:
     plugin: str
     files: tuple[str, ...]
     without: dict[str, str]
+    path: tuple[str, ...] = ()  # directories of the checkout that its tests import from
 
 
 PEERS = {
@@ -47,6 +48,15 @@ PEERS = {
         ),
         {},
     ),
+    "torchrl": Peer(
+        "peers.torchrl",
+        tuple(
+            f"test/rb/test_{name}.py"
+            for name in ("rb_core", "storages", "samplers", "writers", "composable", "prioritized", "query")
+        ),
+        {},
+        ("test", "test/rb"),
+    ),
 }
 
 
@@ -57,9 +67,22 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help="of the library's repository, at the tag of the version that is installed")
     options, rest = parser.parse_known_args()
     peer, here = PEERS[options.library], Path(__file__).resolve().parents[1]
-    command = [sys.executable, "-m", "pytest", "-p", peer.plugin, "-p", "no:cacheprovider", "-q", "--import-mode=importlib"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        peer.plugin,
+        "-p",
+        "peers.patience",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--import-mode=importlib",
+    ]
     command += [f"--deselect={test}" for test in peer.without]
-    environment = os.environ | {"PYTHONPATH": str(here)}
+    paths = [str(here), *(str(options.checkout.absolute() / directory) for directory in peer.path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     files = [file for file in peer.files if (options.checkout / file).exists()]
     return subprocess.run([*command, *files, *rest], cwd=options.checkout, env=environment, check=False).returncode
 

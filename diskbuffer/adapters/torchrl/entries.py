@@ -1,0 +1,286 @@
+"""Which columns of a store hold which entries of a tensordict, and the way between the two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tensordict import is_tensor_collection
+from torch.utils._pytree import tree_flatten_with_path
+
+from diskbuffer.adapters.stacks import Frames, padding, recognise
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.gather.arrays import Batch
+from diskbuffer.schema import Column
+
+Array = npt.NDArray[Any]
+Key = tuple[str, ...]
+
+NEXT = "next"
+SLOT = "slot"  # the column that tells where in the storage a step was put
+NOTHING = "obs"  # the observation of what has none
+_ESCAPED = "x_"  # begins the names of columns whose keys are no names of columns
+KEPT = ("terminated", "truncated", "is_last", "row_checksum", "tag", SLOT)  # columns that are no entries
+_OTHERS = (
+    "obs",
+    "next_obs",
+    "reward",
+    "steps",
+    "mask",
+    "discount",
+    "weights",
+    "is_first",
+    "relabelled",
+    "part",
+    "self",
+    "info",
+    "env",
+)
+_TAKEN = {*KEPT, *_OTHERS, "protect"}
+_REWARD = (NEXT, "reward")
+
+
+def column_of(key: Key, *, paired: bool) -> str:
+    """Return the path of the column for an entry; `paired` if there is one below "next", too, of which it is the observation."""
+    if paired:
+        return "/".join(["obs", *map(_name, key)])
+    if key == _REWARD:
+        return "reward"
+    first, *rest = key or ("",)
+    return "/".join([_escape(first) if first in _TAKEN else _name(first), *map(_name, rest)])
+
+
+def key_of(path: str) -> tuple[Key, bool]:
+    """Return the entry that a column holds, and whether it is one of a pair."""
+    if path == "reward":
+        return _REWARD, False
+    names = path.split("/")
+    paired = names[0] == "obs"
+    key = tuple(bytes.fromhex(name[2:]).decode() if name.startswith(_ESCAPED) else name for name in names[paired:])
+    return (() if key == ("",) else key), paired
+
+
+def _name(part: str) -> str:
+    return part if part.isidentifier() and not part.startswith(("_", _ESCAPED)) else _escape(part)
+
+
+def _escape(part: str) -> str:
+    return _ESCAPED + part.encode().hex()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, and its column.
+
+    Attributes
+    ----------
+    key : tuple of str
+        Where a tensordict has it; () for plain tensors.
+    paired : bool
+        Whether ``("next", *key)`` is what follows it: stored once, unless an episode ends.
+    frames : Frames
+        What it is made of.
+    """
+
+    key: Key
+    paired: bool
+    frames: Frames
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it could be a stack of frames."""
+        return self.paired and len(self.frames.shape) >= 2
+
+    @property
+    def path(self) -> str:
+        """The column's."""
+        return column_of(self.key, paired=self.paired)
+
+    def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:
+        """Return its values out of a batch; `at` is "obs" or "next_obs" where it is paired. `stack` is the store's."""
+        values: Any = batch
+        for name in [at, *self.path.split("/")[1:]] if self.paired else self.path.split("/"):
+            values = values[name]
+        if not self.paired or stack == 1:
+            return values  # type: ignore[no-any-return]
+        return self.frames.join(values) if self.frames.stack > 1 else values[:, -1]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """All entries of what a storage holds.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+    lanes : tuple of int
+        The storage's other axes: environments side by side.
+    stack : int
+        Frames in the stacks among them, which are all observations with two axes or more; 1 if there are none.
+    """
+
+    entries: tuple[Entry, ...]
+    lanes: tuple[int, ...]
+    stack: int = 1
+
+    @classmethod
+    def of(cls, data: Any, ndim: int, frame_stack: int | None) -> Entries:
+        """Find them in steps, (n, ...), of which the first begins an episode."""
+        found = dict(leaves(data))
+        lanes = tuple(next(iter(found.values())).shape[1:ndim])
+        entries = []
+        for key, values in found.items():
+            if key[:1] == (NEXT,) and key[1:] in found and _alike(found[key[1:]], values):
+                continue
+            shape, after = tuple(values.shape[ndim:]), found.get((NEXT, *key))
+            frames, paired = Frames(shape, _dtype(key, values)), False
+            if after is not None and _alike(values, after):
+                paired = True
+                if len(shape) >= 2:
+                    before, following = (array[:1].cpu().reshape(-1, *shape).numpy() for array in (values, after))
+                    frames = recognise(shape, frames.dtype, before, following, frame_stack)
+            entries.append(Entry(key, paired, frames))
+        stacks = {entry.frames.stack for entry in entries if entry.is_picture}
+        if len(stacks) > 1 or any(entry.frames.last for entry in entries):  # so that it can be told from the columns
+            entries, stacks = [replace(e, frames=Frames(e.frames.shape, e.frames.dtype)) for e in entries], {1}
+        return cls(tuple(entries), lanes, max(stacks, default=1))
+
+    @classmethod
+    def stored(cls, columns: Mapping[str, Column], lanes: tuple[int, ...], stack: int) -> Entries:
+        """Find them in a store's columns."""
+        entries = []
+        for path, column in columns.items():
+            if path in KEPT or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
+                continue
+            key, paired = key_of(path)
+            frames = Frames(column.shape, column.np_dtype)
+            if paired and len(column.shape) >= 2 and stack > 1:
+                channels, rest = (column.shape[0], column.shape[1:]) if len(column.shape) > 2 else (1, column.shape)
+                frames = Frames((stack * channels, *rest), column.np_dtype, stack)
+            entries.append(Entry(key, paired, frames))
+        return cls(tuple(entries), lanes, stack)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """What the store is made with, beside what every store has."""
+        found = {entry.path: entry.frames.column for entry in self.entries}
+        if not any(entry.paired for entry in self.entries):
+            found[NOTHING] = Column((), "bool")
+        return {"reward": Column((), "bool")} | found | {SLOT: Column((), "int64")}
+
+    def padding(self, data: Any) -> str:
+        """Tell what an episode's first stack is filled up with, by steps of which the first begins one."""
+        for entry in self.entries:
+            if entry.frames.stack > 1:
+                first = dict(leaves(data))[entry.key][:1].cpu().reshape(-1, *entry.frames.shape).numpy()
+                return padding(entry.frames.split(first))
+        return "first"
+
+    def rows(self, data: Any, n: int) -> dict[str, Any]:
+        """Return what `ReplayBuffer.extend` is given, with an axis of lanes, (n, lanes, ...), behind that of steps."""
+        found, n_lanes = dict(leaves(data)), math.prod(self.lanes)
+        missing = [e.key for e in self.entries if e.key not in found or (e.paired and (NEXT, *e.key) not in found)]
+        known = {e.key for e in self.entries} | {(NEXT, *e.key) for e in self.entries if e.paired}
+        if missing or found.keys() - known:
+            new = sorted(found.keys() - known) or "none"
+            raise InputError(
+                f"a storage holds the same entries of every step; missing are {missing or 'none'}, and new are {new}"
+            )
+
+        def array(key: Key, frames: Frames) -> Array:
+            values = found[key]
+            if _dtype(key, values) != frames.dtype or values.numel() != n * n_lanes * math.prod(frames.shape):
+                raise InputError(
+                    f"{key}: expected {frames.dtype} of shape {(n, *self.lanes, *frames.shape)}, found {tuple(values.shape)} of "
+                    f"{_dtype(key, values)}"
+                )
+            return values.detach().cpu().reshape(n * n_lanes, *frames.shape).numpy()
+
+        def apart(values: Array) -> Array:
+            return values.reshape(n, n_lanes, *values.shape[1:])
+
+        rows: dict[str, Any] = {"reward": np.zeros((n, n_lanes), np.bool_), "obs": {}, "next_obs": {}}
+        for entry in self.entries:
+            if entry.paired:
+                name = entry.path.removeprefix("obs/")
+                rows["obs"][name] = apart(entry.frames.split(array(entry.key, entry.frames)))
+                rows["next_obs"][name] = apart(entry.frames.split(array((NEXT, *entry.key), entry.frames)))
+            else:
+                rows[entry.path] = apart(array(entry.key, entry.frames))
+        if not rows["obs"]:
+            rows["obs"] = rows["next_obs"] = np.zeros((n, n_lanes), np.bool_)
+        return rows | self._flags(found, n, n_lanes)
+
+    @staticmethod
+    def _flags(found: dict[Key, torch.Tensor], n: int, n_lanes: int) -> dict[str, Array]:
+        flags: dict[str, Array] = {}
+        for name in ("terminated", "truncated", "done"):
+            values = found.get((NEXT, name))
+            flat = np.zeros((n, n_lanes, 1), np.bool_) if values is None else values.cpu().numpy().reshape(n, n_lanes, -1)
+            flags[name] = np.asarray(flat.any(axis=2))
+        done = flags.pop("done")
+        if (NEXT, "terminated") not in found:
+            flags["terminated"] = done & ~flags["truncated"]
+        return flags
+
+    def nested(self, values: Callable[[Entry, str], Any]) -> dict[str, Any]:
+        """Put ``values(entry, "obs" or "next_obs")`` where a tensordict has them; dicts are what is nested."""
+        tree: dict[str, Any] = {}
+        for entry in self.entries:
+            _put(tree, entry.key, values(entry, "obs"))
+            if entry.paired:
+                _put(tree, (NEXT, *entry.key), values(entry, "next_obs"))
+        return tree
+
+    @property
+    def bare(self) -> bool:
+        """Whether what is held are tensors, and not tensordicts."""
+        return len(self.entries) == 1 and self.entries[0].key == ()
+
+
+def value_at(tree: Mapping[str, Any], key: Key) -> Any:
+    """Return what `nested` has put there."""
+    for part in key or ("",):
+        tree = tree[part]
+    return tree
+
+
+def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor]]:
+    """Yield the entries of a tensordict, of nested dicts, lists and tuples, or a tensor under the key ()."""
+    if is_tensor_collection(data):
+        found = [(key if isinstance(key, tuple) else (key,), value) for key, value in data.items(True, True)]
+    else:
+        found = [(tuple(map(_part, path)), value) for path, value in tree_flatten_with_path(data)[0]]
+    for key, value in found:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"entry {key!r} is a {type(value).__name__}; this storage holds tensors, which Zarr can hold, too")
+        yield key, value
+
+
+def _part(entry: Any) -> str:
+    return str(next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name)))
+
+
+def _put(tree: dict[str, Any], key: Key, value: Any) -> None:
+    for part in key[:-1]:
+        tree = tree.setdefault(part, {})
+    tree[key[-1] if key else ""] = value
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def _dtype(key: Key, values: torch.Tensor) -> np.dtype[Any]:
+    try:
+        return torch.empty(0, dtype=values.dtype).numpy().dtype
+    except TypeError:
+        raise SchemaError(f"{key}: {values.dtype} is no dtype that Zarr holds; convert it, to torch.float32 for one") from None

@@ -1,0 +1,122 @@
+"""Samplers for TorchRL's buffers that ask the store's index, where TorchRL's scan the storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
+from torchrl.data.replay_buffers.samplers import SliceSampler
+
+from diskbuffer.adapters.torchrl.storage import DiskStorage
+from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.samplers import Sampler
+
+_TRIES = 100
+
+
+class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
+    """TorchRL's `SliceSampler`, with all its arguments, whose trajectories come from the store's index.
+
+    TorchRL's own reads a whole column of the storage, for every batch after something was added. The slices are the same, for the
+    same generator, where steps of one episode were written one behind the other; episodes are what followed each other without a
+    break, so no key is needed.
+    """
+
+    def _get_stop_and_length(self, storage: Any, fallback: bool = True) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if not isinstance(storage, DiskStorage) or not storage.in_order:
+            found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = super()._get_stop_and_length(storage, fallback)
+            return found
+        revision, known = self._cache.get("episodes", (None, None))
+        if known is None or revision != storage._mutation_revision:
+            revision, known = storage._mutation_revision, storage.episodes()
+            self._cache["episodes"] = revision, known
+        starts, stops, lengths = known
+        return starts, stops, lengths
+
+
+class DiskSampler(TorchRLSampler):  # type: ignore[misc]
+    """One of diskbuffer's samplers, such as `diskbuffer.Prioritized()`, for a TorchRL buffer on a `DiskStorage`.
+
+    Sequences, of `Slices`, come one behind the other, as TorchRL's slices do: the batch size counts steps. Weights are under
+    "priority_weight"; ``rb.update_priority(index, priority)`` tells new priorities.
+
+    Parameters
+    ----------
+    sampler : diskbuffer.Sampler
+        One that draws steps, or sequences of a fixed length.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        length = getattr(sampler.form, "length", None) or 1
+        if getattr(sampler.form, "burn_in", 0) or getattr(sampler.form, "padded", False) or not hasattr(sampler.form, "length"):
+            raise InputError(f"a TorchRL buffer reads steps, or whole sequences; {type(sampler).__name__} draws something else")
+        self.sampler, self._length = sampler, int(length)
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Draw places of the storage."""
+        if not isinstance(storage, DiskStorage):
+            raise InputError(f"a DiskSampler draws from a DiskStorage, found {type(storage).__name__}")
+        if batch_size % self._length:
+            raise InputError(f"the batch size must be a multiple of the sequences' length, {self._length}, found {batch_size}")
+        steps, notes = self._draw(storage, batch_size // self._length)
+        info: dict[Any, Any] = {}
+        if "weights" in notes:
+            info["priority_weight"] = torch.from_numpy(np.repeat(notes["weights"], self._length))
+        if self._length > 1:
+            ends = torch.zeros(batch_size, 1, dtype=torch.bool)
+            ends[self._length - 1 :: self._length] = True
+            info["next", "truncated"] = ends
+        index = storage.index_of(steps.ravel())
+        return index, info
+
+    def _draw(self, storage: DiskStorage, n: int) -> tuple[Any, dict[str, Any]]:
+        """Draw until all steps are in places: some may wait on the disk to be evicted."""
+        buffer = storage.reading()
+        found, notes = list[Any](), list[dict[str, Any]]()
+        for _ in range(_TRIES):
+            drawn = buffer.draw(n, self.sampler)
+            steps = drawn.pop("steps")[:, None] + np.arange(self._length) * buffer.n_envs
+            good = (storage.places(steps) >= 0).all(axis=1)
+            found.append(steps[good])
+            notes.append({name: values[good] for name, values in drawn.items()})
+            n -= int(good.sum())
+            if n == 0:
+                return np.concatenate(found), {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
+        raise EmptyBufferError("hardly any of the steps on the disk is in use; sample with TorchRL's own samplers")
+
+    def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
+        """Tell new priorities of steps."""
+        if not hasattr(self.sampler, "update"):
+            raise InputError(f"{type(self.sampler).__name__} knows no priorities")
+        values = torch.as_tensor(priority).detach().cpu().reshape(-1)
+        steps = storage.steps(index if isinstance(index, tuple) else torch.as_tensor(index)).ravel()
+        self.sampler.update(steps, values.expand(len(steps)) if values.numel() == 1 else values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.sampler.load_state_dict(state_dict)
+
+    def dumps(self, path: Any) -> None:
+        """Save the sampler's state."""
+        torch.save(self.state_dict(), _file(path, make=True))
+
+    def loads(self, path: Any) -> None:
+        """Go on from a saved state."""
+        self.load_state_dict(torch.load(_file(path), weights_only=True))
+
+    def _empty(self) -> None:
+        """Do nothing: the storage knows which steps are in use."""
+
+
+def _file(path: Any, *, make: bool = False) -> Any:
+    from pathlib import Path
+
+    if make:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    return Path(path) / "sampler.pt"

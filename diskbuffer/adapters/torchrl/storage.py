@@ -1,0 +1,545 @@
+"""A storage for TorchRL's replay buffers, on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from functools import partial
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tensordict import TensorDict, is_tensor_collection
+from tensordict.utils import is_tensorclass
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+from torchrl.data.replay_buffers.storages import Storage, TensorStorage
+from torchrl.data.replay_buffers.writers import RoundRobinWriter
+
+from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.torchrl.entries import SLOT, Entries, Entry, Key, leaves, value_at
+from diskbuffer.adapters.torchrl.rows import Later, Rows
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.samplers.sampler import at_least_one
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_AT_ONCE = 4096  # steps that are read, or copied, together
+_SLOTS, _GENERATIONS = 2**40, 2**16  # more places than any storage has, and more often than any is emptied; see `_slot`
+
+
+class DiskStorage(TensorStorage):  # type: ignore[misc]
+    """A `Storage` for TorchRL's replay buffers whose steps lie in a store on disk, in place of `LazyMemmapStorage`.
+
+    What a buffer draws with TorchRL's own samplers and writers is what it would draw from a storage in memory, bit for bit.
+    Entries below "next" that are what the next step begins with are stored once, and rolling stacks of frames frame by frame.
+
+    It is opened, never wiped: a buffer that is made with the same `path` goes on with what is there, its writer behind the newest
+    step. Until something is written it is opened for reading, and needs no lock.
+
+    Parameters
+    ----------
+    max_size : int
+        Places, of all environments together.
+    path : path-like, optional
+        Where the store is, or will be. Where it is missing, a temporary directory that goes with the storage.
+    ndim : int
+        As of `TensorStorage`: 2 for data of shape (time, environments).
+    device : torch.device or str
+        Where samples go.
+    frame_stack : int, optional
+        Frames along the first axis of observations with at least two; 1 to store them as they are. Recognised by the first step.
+    threads, segment_rows
+        Of `diskbuffer.ReplayBuffer`.
+
+    Raises
+    ------
+    InputError, SchemaError
+        What is written does not fit to what is there. The storage is as it was.
+    LockedError
+        By the first write: another process writes to this path.
+
+    Notes
+    -----
+    16 bytes of RAM for each place. What a place held before it was written to again is on the disk until it is evicted; up to an
+    eighth more than `max_size` is kept for that. Where writes are not in a ring, old steps that are in use are copied now and
+    then.
+
+    Examples
+    --------
+    >>> rb = TensorDictReplayBuffer(storage=DiskStorage(1_000_000, "runs/pong"), batch_size=32)  # doctest: +SKIP
+    """
+
+    supports_conditional_update = False
+
+    def __init__(
+        self,
+        max_size: int,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        ndim: int = 1,
+        device: torch.device | str = "cpu",
+        frame_stack: int | None = None,
+        threads: int | None = None,
+        segment_rows: int | None = None,
+    ) -> None:
+        self.ndim, self.device = at_least_one("ndim", ndim), torch.device(device)
+        self._frame_stack = frame_stack
+        Storage.__init__(self, at_least_one("max_size", max_size))  # not TensorStorage's, which wants a tensor
+        self._last_cursor: Any = None
+        self._compilable = False
+        self._lock = threading.RLock()
+        self._entries: Entries | None = None
+        self._class: Any = None
+        self._tree: Any = None
+        self._keys: list[Key] = []
+        self._names = np.zeros(0, np.int64)  # of the steps in each place, (places, *lanes); -1 where there is none
+        self._written = np.zeros(0, np.int64)  # when each place was, counted in steps of a lane
+        self._filled, self._count, self._generation = 0, 0, 0
+        self._oldest = 0  # no step in use was written before
+        self._axes = 0  # of a step, in the batch size of tensordicts
+        self._newest, self._in_order = -1, True
+        where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else Path(path)
+        self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
+        if path is None:
+            weakref.finalize(self, _remove, self.store)
+        self._open_to_read()
+
+    # Opening
+
+    @property
+    def path(self) -> Path:
+        """Where the store is."""
+        return self.store.path
+
+    def _open_to_read(self) -> None:
+        opened = self.store.open_to_read()
+        if opened is not None:
+            self._take_up(opened)
+
+    def _take_up(self, opened: ReplayBuffer) -> None:
+        """Find out what is there, and where."""
+        if self.ndim > 2:
+            raise InputError(f"{self.path} holds steps already, and a storage of {self.ndim} dimensions cannot be opened again")
+        lanes = (opened.n_envs,) if self.ndim == 2 else ()
+        places = -(-self.max_size // max(opened.n_envs, 1))
+        if (
+            SLOT not in opened.columns
+            or (self.ndim == 1 and opened.n_envs > 1)
+            or opened.capacity != _capacity(places) * opened.n_envs
+        ):
+            raise SchemaError(
+                f"{self.path} holds {opened.capacity} steps of {opened.n_envs} environments, in the columns "
+                f"{list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot be that. Give another path, or "
+                "what it was made with"
+            )
+        self._begin(Entries.stored(opened.columns, lanes, opened.frame_stack), places)
+        there = opened.counts()[0].min()
+        for first in range(0, int(there), _AT_ONCE * 16):
+            ages = np.arange(there - 1 - first, max(there - 1 - first - _AT_ONCE * 16, -1), -1)
+            names = np.stack([opened.recent_steps(ages, lane) for lane in range(opened.n_envs)], axis=1)
+            slots = opened.at(names[:, 0], columns=[SLOT])[SLOT].numpy()
+            self._note(slots, names)
+
+    def _begin(self, entries: Entries, places: int) -> None:
+        self._entries = entries
+        self.max_size = places * int(np.prod(entries.lanes))
+        self._names = np.full((places, *entries.lanes), -1, np.int64)
+        self._written = np.zeros(places, np.int64)
+        self._filled = self._count = self._oldest = 0
+        self._newest, self._in_order = -1, True
+
+    def _slot(self, places: Int64) -> Int64:
+        """Return what is stored with steps: the place, how often the storage had been emptied, and how many axes a step has."""
+        return places + (self._generation + self._axes * _GENERATIONS) * _SLOTS
+
+    def _note(self, slots: Int64, names: Int64) -> None:
+        """Know which steps, (n, lanes), are in which places; `slots` are those of the store."""
+        generations = slots // _SLOTS % _GENERATIONS
+        newest = int(generations.max(initial=0))
+        if newest > self._generation:
+            self._empty_places(newest)
+        self._axes = int(slots[-1]) // _SLOTS // _GENERATIONS if len(slots) else self._axes
+        current = generations == self._generation
+        places = slots[current] % _SLOTS
+        if len(places):
+            before = np.append(self._newest if self._count else places[0] - 1, places[:-1])
+            self._in_order &= bool(((before + 1) % len(self._names) == places).all())
+            self._newest = int(places[-1])
+        self._written[places] = self._count + np.flatnonzero(current)
+        self._names[places] = names[current].reshape(-1, *self._names.shape[1:])
+        self._count += len(slots)
+        while self._filled < len(self._names):
+            missing = np.flatnonzero(self._names[self._filled : self._filled + _AT_ONCE].reshape(-1, names.shape[1])[:, 0] < 0)
+            if len(missing):
+                self._filled += int(missing[0])
+                break
+            self._filled = min(self._filled + _AT_ONCE, len(self._names))
+
+    def _writing(self, data: Any) -> tuple[ReplayBuffer, Entries]:
+        """Open the store for writing, or make it for such data."""
+        if self.store.writes and self._entries is not None:
+            assert self.store.buffer is not None
+            return self.store.buffer, self._entries
+        if self._entries is not None:
+            opened = self.store.open_to_write()
+            self._take_up(opened)  # others may have written
+            return opened, self._entries
+        entries = Entries.of(data, self.ndim, self._frame_stack)
+        n_lanes = int(np.prod(entries.lanes))
+        places = -(-self.max_size // n_lanes)
+        opened = self.store.open_to_write(
+            columns=entries.columns,
+            capacity=_capacity(places) * n_lanes,
+            n_envs=n_lanes,
+            frame_stack=entries.stack,
+            padding=entries.padding(data),
+        )
+        self._begin(entries, places)
+        return opened, entries
+
+    # Writing
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Put steps in places; when this returns, a kill of the process does not lose them."""
+        if isinstance(data, list):
+            data = _stacked(data)
+        with self._lock:
+            if set_cursor:
+                self._set_last_cursor(cursor)
+            if isinstance(cursor, tuple):
+                cursor, data = self._merged(cursor, data)
+            alone = isinstance(cursor, int | np.integer) or (isinstance(cursor, torch.Tensor | np.ndarray) and cursor.ndim == 0)
+            if alone:
+                one = data
+                data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
+            opened, entries = self._writing(data)
+            self._note_kind(data)
+            places = np.atleast_1d(np.arange(len(self._names))[_plain(cursor)])
+            rows = entries.rows(data, len(places))
+            self._make_room(places)
+            self._append(opened, rows, places)
+        self._bump_mutation_revision()
+
+    def _merged(self, cursor: tuple[Any, ...], data: Any) -> tuple[Any, Any]:
+        """Return whole places, of which parts are to be other."""
+        grid = np.zeros(self._names.shape, np.bool_)
+        grid[_plain(cursor)] = True
+        places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
+        whole = self.get(places).clone()
+        moved = np.searchsorted(places, np.arange(len(self._names))[_plain(cursor[0])])
+        whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
+        return places, whole
+
+    def _append(self, opened: ReplayBuffer, rows: dict[str, Any], places: Int64) -> None:
+        n, lanes = len(places), opened.n_envs
+        rows[SLOT] = np.repeat(self._slot(places)[:, None], lanes, axis=1)
+        together = n if lanes == 1 else max(len(self._names) // 16, 1)  # or one lane would have steps of the others evicted
+        for first in range(0, n, together):
+            some = slice(first, min(first + together, n))
+            if some.stop - first == 1:
+                opened.add(
+                    **{name: _each(values, lambda v, at=first: v[at]) for name, values in ({"action": None} | rows).items()}
+                )
+                continue
+            for lane in range(lanes):
+                opened.extend(env=lane, **{name: _each(v, lambda v, t=some, at=lane: v[t, at]) for name, v in rows.items()})
+        ages = np.arange(n - 1, -1, -1)
+        ages = ages[ages < opened.counts()[0].min()]  # the others are evicted already
+        names = np.stack([opened.recent_steps(ages, lane) for lane in range(lanes)], axis=1)
+        self._note(rows[SLOT][n - len(ages) :, 0], names)
+
+    def _make_room(self, places: Int64) -> None:
+        """Write old steps once more that are in use, and would be evicted by steps in `places`."""
+        assert self._entries is not None
+        assert self.store.buffer is not None
+        capacity, n = _capacity(len(self._names)), len(places)
+        while self._count + n - self._oldest > capacity:
+            used = self._names.reshape(len(self._names), -1)[:, 0] >= 0
+            used[places] = False
+            left = np.flatnonzero(used)
+            self._oldest = int(self._written[left].min(initial=self._count))
+            if self._count + n - self._oldest <= capacity or not len(left):
+                return
+            oldest = left[np.argsort(self._written[left], kind="stable")][: min(max(capacity // 18, 1), _AT_ONCE)]
+            again = self._entries.rows(self.get(oldest), len(oldest))  # read before the first of them is evicted
+            self._append(self.store.buffer, again, oldest)
+
+    def _empty(self) -> None:
+        """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
+        with self._lock:
+            self._empty_places(self._generation + 1)
+        self._bump_mutation_revision()
+
+    def _empty_places(self, generation: int) -> None:
+        self._generation, self._filled, self._newest, self._in_order = generation, 0, -1, True
+        self._names[:] = -1
+
+    def flush(self) -> None:
+        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        self.store.flush()
+
+    def close(self) -> None:
+        """Close the store, and let others write to it."""
+        self.store.close()
+
+    # Reading
+
+    def get(self, index: Any) -> Any:
+        """Return the steps in places: many, or a slice of them, are read when their entries are asked for."""
+        with self._lock:
+            if self._entries is None:
+                raise RuntimeError("Cannot get elements out of a non-initialized storage.")
+            entries, names = self._entries, np.asarray(self._names[: self._filled][_plain(index)])
+        if (names < 0).any():
+            raise InputError("there is nothing in some of these places")
+        if names.size > _AT_ONCE or _has_slice(index):
+            read = partial(self._column, names)
+            tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
+            if entries.bare or self._tree is not None:
+                return self._as_tree(tree, entries)
+            return self._as_given(Rows.of(tree, self._batch_size(names)))
+        batch = self.reading().at(names.ravel())
+        tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, entry))
+        if entries.bare or self._tree is not None:
+            return self._as_tree(tree, entries)
+        return self._as_given(TensorDict(tree, self._batch_size(names), device=self.device))
+
+    def _batch_size(self, names: Int64) -> torch.Size:
+        """Return that of tensordicts; steps may have axes of their own."""
+        assert self._entries is not None
+        return torch.Size((*names.shape, *next(iter(self._entries)).frames.shape[: self._axes]))
+
+    def _note_kind(self, data: Any) -> None:
+        """Know what is to be returned; the disk tells of tensordicts alone."""
+        self._axes = max(len(data.batch_size) - self.ndim, 0) if is_tensor_collection(data) else 0
+        self._class = type(data) if is_tensorclass(data) else None
+        self._tree = None if isinstance(data, torch.Tensor) or is_tensor_collection(data) else tree_flatten(data)[1]
+        self._keys = [key for key, _ in leaves(data)] if self._tree is not None else []
+
+    def _as_tree(self, tree: dict[str, Any], entries: Entries) -> Any:
+        """Return tensors, or nested dicts, lists and tuples of them."""
+        found = [value_at(tree, key) for key in ([()] if entries.bare and self._tree is None else self._keys)]
+        tensors = [value.read() if isinstance(value, Later) else value for value in found]
+        return tensors[0] if self._tree is None else tree_unflatten(tensors, self._tree)
+
+    def reading(self) -> ReplayBuffer:
+        """Return the store's buffer."""
+        opened = self.store.open_to_read()
+        assert opened is not None
+        return opened
+
+    def _column(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
+        opened, flat = self.reading(), names.ravel()
+        size = _AT_ONCE if len(entry.frames.shape) else len(flat)
+        parts = [
+            entry.taken(opened.at(flat[n : n + size], columns=[entry.path]), at, opened.frame_stack)
+            for n in range(0, max(len(flat), 1), max(size, 1))
+        ]
+        return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, entry)
+
+    def _shaped(self, values: torch.Tensor, names: Int64, entry: Entry) -> torch.Tensor:
+        return values.reshape((*names.shape, *entry.frames.shape)).to(self.device)
+
+    def _as_given(self, found: Any) -> Any:
+        return found if self._class is None else self._class.from_tensordict(found)
+
+    def steps(self, index: Any) -> Int64:
+        """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
+        return np.asarray(self._names[: self._filled][_plain(index)])
+
+    def places(self, steps: Any) -> Int64:
+        """Return the place of each step; -1 where it is in none any more."""
+        named, opened = np.asarray(steps, np.int64), self.reading()
+        slots = opened.at(named.ravel(), columns=[SLOT])[SLOT].numpy()
+        places, lanes = slots % _SLOTS, opened.n_envs
+        there = (slots // _SLOTS % _GENERATIONS == self._generation) & (places < self._filled)
+        of = named.ravel() % lanes
+        held = self._names.reshape(len(self._names), -1)[np.where(there, places, 0), of]
+        return np.where(there & (held == named.ravel()), places, -1).reshape(named.shape)
+
+    def index_of(self, steps: Int64) -> Any:
+        """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
+        places = torch.from_numpy(self.places(steps))
+        if self.ndim == 1:
+            return places
+        lanes = np.unravel_index(steps % self.reading().n_envs, self._names.shape[1:])
+        return (places, *map(torch.from_numpy, lanes))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether steps were written in a ring, so that those of an episode lie one behind the other."""
+        return self._in_order
+
+    def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
+        episodes, lanes = self.reading().episodes, self.reading().n_envs
+        starts, stops, lengths = list[Int64](), list[Int64](), list[Int64]()
+        newest = self.next_place - 1
+        for lane in range(lanes):
+            length = episodes.length[episodes.stream == lane]
+            after = np.cumsum(length[::-1])[::-1] - length  # steps behind each episode
+            length = np.minimum(length, self._filled - after)
+            there = length > 0
+            length, after = length[there], after[there]
+            where = np.unravel_index(lane, self._names.shape[1:]) if self.ndim > 1 else ()
+            at = [np.full(len(length), axis) for axis in where]
+            for found, ages in ((starts, after + length - 1), (stops, after)):
+                found.append(np.stack([(newest - ages) % len(self._names), *at], axis=1))
+            lengths.append(length)
+        start, stop, length = (np.concatenate(found).astype(np.int64) for found in (starts, stops, lengths))
+        order = np.lexsort(stop.T[::-1])
+        return torch.from_numpy(start[order]), torch.from_numpy(stop[order]), torch.from_numpy(length[order])
+
+    # What TorchRL asks its storages for
+
+    @property
+    def initialized(self) -> bool:
+        """Whether anything was ever written."""
+        return self._entries is not None
+
+    @property
+    def _storage(self) -> Any:
+        return None if self._entries is None else self.get(slice(None))
+
+    @property
+    def _total_shape(self) -> Any:
+        return None if self._entries is None else torch.Size(self._names.shape)
+
+    @property
+    def _len(self) -> int:
+        return self._filled * int(np.prod(self._names.shape[1:])) if self._entries is not None else 0
+
+    @property
+    def next_place(self) -> int:
+        """Where a ring goes on."""
+        return (self._newest + 1) % max(len(self._names), 1)
+
+    @property
+    def checkpointer(self) -> StorageCheckpointerBase:
+        """What `dumps` and `loads` do."""
+        return self._checkpointer
+
+    @checkpointer.setter
+    def checkpointer(self, value: StorageCheckpointerBase | None) -> None:
+        self._checkpointer = DiskCheckpointer() if value is None else value
+        for buffer in self._attached_entities:  # it is set when a buffer is complete: writers of new ones go on where this ends
+            writer = getattr(buffer, "_writer", None)
+            if isinstance(writer, RoundRobinWriter) and not writer._cursor and not writer._write_count:
+                writer._cursor = self.next_place
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the steps are, and none of them."""
+        self.flush()
+        return {"path": str(self.path), "len": self._len}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the steps at the state's path, as they are now; they are copied where that is another one."""
+        if not isinstance(state_dict, dict) or "path" not in state_dict:
+            raise InputError(f"a DiskStorage's state tells where its steps are, found {str(state_dict)[:200]}")
+        path = Path(state_dict["path"])
+        if path == self.path:
+            self._open_to_read()
+        elif state_dict["len"]:
+            self.copy_from(DiskStorage(self.max_size, path, ndim=self.ndim))
+
+    def copy_from(self, other: Any) -> None:
+        """Hold what another storage holds, in the same places, in place of what is held now."""
+        self._empty()
+        for first in range(0, other._len_along_dim0, _AT_ONCE // 4):
+            places = np.arange(first, min(first + _AT_ONCE // 4, other._len_along_dim0))
+            self.set(torch.from_numpy(places), other.get(places))
+
+    def flatten(self) -> Any:
+        """Return a storage in memory of one dimension, as TorchRL's do."""
+        return self if self.ndim == 1 else TensorStorage(self.get(slice(None)).to_tensordict().flatten(0, self.ndim - 1))
+
+    def __repr__(self) -> str:
+        keys = [".".join(entry.key) for entry in self._entries or ()]
+        return f"DiskStorage({len(self)} of {self.max_size} steps at {self.path}: {', '.join(keys)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            self.flush()
+        state: dict[str, Any] = Storage.__getstate__(self)
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Storage.__setstate__(self, state)
+        self._lock = threading.RLock()
+
+
+class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
+    """Save a storage as a snapshot of its store, of which it shares the files where it can."""
+
+    def register_save_hook(self, hook: Any) -> None:  # noqa: ARG002
+        """Refuse it."""
+        raise InputError("a snapshot is what the store is; there are no hooks that could change it on the way")
+
+    register_load_hook = register_save_hook
+
+    def dumps(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
+        """Make a snapshot, in place of one that was there."""
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        if storage._entries is None:
+            return
+        new, store = directory / "store.new", directory / "store"
+        shutil.rmtree(new, ignore_errors=True)
+        storage.store.open_to_write().snapshot(new)
+        shutil.rmtree(store, ignore_errors=True)
+        new.rename(store)
+
+    def loads(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
+        """Copy a snapshot's steps."""
+        if (Path(path) / "store").exists():
+            storage.copy_from(DiskStorage(storage.max_size, Path(path) / "store", ndim=storage.ndim))
+
+
+def _capacity(places: int) -> int:
+    return places + places // 8 + 1
+
+
+def _remove(store: OpenedLate) -> None:
+    store.close()
+    shutil.rmtree(store.path.parent, ignore_errors=True)
+
+
+def _stacked(parts: list[Any]) -> Any:
+    try:
+        return torch.stack(parts) if is_tensor_collection(parts[0]) else tree_map(lambda *of: torch.stack(of), *parts)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RuntimeError(
+            "Stacking the elements of the list resulted in an error: all of them must have the same structure and shapes"
+        ) from error
+
+
+def _plain(index: Any) -> Any:
+    """Return an index that numpy takes."""
+    if isinstance(index, tuple):
+        return tuple(map(_plain, index))
+    if isinstance(index, torch.Tensor):
+        return index.detach().cpu().numpy()
+    return np.asarray(index) if isinstance(index, list | range) else index
+
+
+def _has_slice(index: Any) -> bool:
+    return isinstance(index, slice) or index is Ellipsis or (isinstance(index, tuple) and any(map(_has_slice, index)))
+
+
+def _each(values: Any, function: Any) -> Any:
+    return (
+        {name: function(v) for name, v in values.items()}
+        if isinstance(values, dict)
+        else None
+        if values is None
+        else function(values)
+    )

@@ -1,0 +1,309 @@
+"""TorchRL's buffers on a `DiskStorage` draw what they draw from a storage in memory, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import diskbuffer as db
+
+torchrl = pytest.importorskip("torchrl")
+
+from tensordict import TensorDict  # noqa: E402
+from torchrl.data import (  # noqa: E402
+    LazyTensorStorage,
+    ReplayBuffer,
+    TensorDictReplayBuffer,
+)
+from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler  # noqa: E402
+
+from diskbuffer.adapters.torchrl import DiskSampler, DiskSliceSampler, DiskStorage  # noqa: E402
+
+
+class Environment:
+    """Trajectories of pictures, or stacks of them, and vectors, that end in every way."""
+
+    def __init__(self, seed: int, stack: int = 1) -> None:
+        self.rng, self._stack, self._number = np.random.default_rng(seed), stack, 0
+        self._begin()
+
+    def _begin(self) -> None:
+        frame = self.rng.integers(0, 256, (40, 40), np.uint8)
+        self._frames, self._number, self._t = [frame] * self._stack, self._number + 1, 0
+
+    def _observation(self) -> dict[str, Any]:
+        pixels = torch.from_numpy(np.stack(self._frames))
+        return {"pixels": pixels if self._stack > 1 else pixels[0], "t": torch.tensor([float(self._t)])}
+
+    def _flags(self, terminated: bool, truncated: bool) -> dict[str, Any]:
+        flags = {"terminated": terminated, "truncated": truncated, "done": terminated or truncated}
+        return {name: torch.tensor([value]) for name, value in flags.items()}
+
+    def rollout(self, steps: int) -> TensorDict:
+        """Go on for some steps, over as many episodes as that takes."""
+        found = []
+        for _ in range(steps):
+            now = self._observation() | self._flags(False, False)
+            self._frames = [*self._frames[1:], self.rng.integers(0, 256, (40, 40), np.uint8)]
+            self._t += 1
+            terminated, truncated = self.rng.random() < 0.05, self.rng.random() < 0.03
+            after = self._observation() | self._flags(terminated, truncated)
+            step = now | {
+                "action": torch.tensor(int(self.rng.integers(4))),
+                ("collector", "traj_ids"): torch.tensor(self._number),
+                ("agent", "some value"): torch.from_numpy(self.rng.normal(size=3)),
+                "next": after | {"reward": torch.from_numpy(self.rng.normal(size=1).astype("f4"))},
+            }
+            found.append(TensorDict(step, []))
+            if terminated or truncated or self.rng.random() < 0.02:  # or reset from outside
+                self._begin()
+        return torch.stack(found)
+
+
+def both(size: int, tmp_path: Path, make: Any = RandomSampler, **how: Any) -> list[TensorDictReplayBuffer]:
+    """Return TorchRL's buffer and ours, with the same seeds."""
+    storages = [LazyTensorStorage(size, **how), DiskStorage(size, tmp_path / "store", segment_rows=32, **how)]
+    return [
+        TensorDictReplayBuffer(storage=storage, sampler=make(), batch_size=16, generator=torch.Generator().manual_seed(5))
+        for storage in storages
+    ]
+
+
+def same(one: TensorDict, other: TensorDict) -> None:
+    names = [sorted(map(str, td.keys(True, True))) for td in (one, other)]
+    assert names[0] == names[1]
+    assert one.batch_size == other.batch_size
+    for key in one.keys(True, True):
+        assert one[key].dtype == other[key].dtype, key
+        assert torch.equal(one[key], other[key]), key
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(num_slices=4)])
+def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
+    world, (theirs, ours) = Environment(stack, stack), both(150, tmp_path, make)
+    for n in (20, 1, 7, 64, 3, 90, 150, 31):
+        steps = world.rollout(n)
+        assert torch.equal(theirs.extend(steps.clone()), ours.extend(steps.clone()))
+        for _ in range(3):
+            same(theirs.sample(), ours.sample())
+    for _ in range(20):
+        step = world.rollout(1)[0]
+        assert theirs.add(step.clone()) == ours.add(step.clone())
+        same(theirs.sample(), ours.sample())
+    same(theirs[:], ours[:].to_tensordict())
+    same(theirs[3:9], ours[3:9].to_tensordict())
+    stored = ours.storage.store.buffer
+    assert stored is not None
+    assert stored.columns["obs/pixels"].shape == (40, 40)
+    assert stored.frame_stack == stack
+
+
+def test_environments_side_by_side(tmp_path: Path) -> None:
+    worlds = [Environment(10 + n) for n in range(3)]
+    theirs, ours = both(120, tmp_path, ndim=2)
+    for n in (12, 5, 2, 40, 30):  # not 1, with which TorchRL fails by itself
+        steps = torch.stack([world.rollout(n) for world in worlds])
+        assert torch.equal(theirs.extend(steps.clone()), ours.extend(steps.clone()))
+        for _ in range(3):
+            same(theirs.sample(), ours.sample())
+    assert len(theirs) == len(ours)
+    ours.storage.close()
+    again = DiskStorage(120, tmp_path / "store", ndim=2, segment_rows=32)
+    same(theirs[:], again[:].to_tensordict().transpose(0, 1) if theirs[:].shape[0] == 3 else again[:].to_tensordict())
+
+
+def test_slices_from_the_index_are_those_of_a_scan(tmp_path: Path) -> None:
+    world = Environment(3)
+    storage = DiskStorage(200, tmp_path / "store", segment_rows=32)
+    buffers = [
+        TensorDictReplayBuffer(storage=storage, sampler=make(slice_len=4), batch_size=32, generator=torch.Generator())
+        for make in (SliceSampler, DiskSliceSampler)
+    ]
+    for n in (60, 30, 50, 100, 17, 1):
+        buffers[0].extend(world.rollout(n))
+        for seed in range(3):
+            found = []
+            for buffer in buffers:
+                buffer.set_rng(torch.Generator().manual_seed(seed))
+                found.append(buffer.sample(return_info=True)[0])
+            same(*found)
+
+
+def test_a_place_may_be_written_to_again_in_any_order(tmp_path: Path) -> None:
+    rng, theirs, ours = np.random.default_rng(0), LazyTensorStorage(60), DiskStorage(60, tmp_path / "store", segment_rows=16)
+    for turn in range(80):
+        places = torch.arange(60) if turn == 0 else torch.from_numpy(rng.permutation(60)[: rng.integers(1, 40)])
+        steps = TensorDict(
+            {"x": torch.randn(len(places), 2), "picture": torch.randint(0, 256, (len(places), 30, 30))}, [len(places)]
+        )
+        theirs.set(places, steps.clone())
+        ours.set(places, steps.clone())
+        same(theirs.get(torch.arange(60)), ours.get(torch.arange(60)))
+    ours.close()
+    again = DiskStorage(60, tmp_path / "store")
+    same(theirs.get(torch.arange(60)), again.get(torch.arange(60)))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "dict", "tuple"])
+def test_tensors_and_nested_dicts(kind: str, tmp_path: Path) -> None:
+    theirs = ReplayBuffer(storage=LazyTensorStorage(20), batch_size=8, generator=torch.Generator().manual_seed(1))
+    storage = DiskStorage(20, tmp_path / "store")
+    ours = ReplayBuffer(storage=storage, batch_size=8, generator=torch.Generator().manual_seed(1))
+    for _ in range(5):
+        tensor = torch.randn(7, 3)
+        data: Any = {"tensor": tensor, "dict": {"a": tensor, "b": {"c": tensor[:, 0]}}, "tuple": (tensor, [tensor[:, 1]])}[kind]
+        theirs.extend(data)
+        ours.extend(data)
+        leaves = [torch.utils._pytree.tree_flatten(rb.sample()) for rb in (theirs, ours)]
+        assert leaves[0][1] == leaves[1][1]
+        assert all(torch.equal(a, b) for a, b in zip(leaves[0][0], leaves[1][0], strict=True))
+
+
+def test_a_buffer_goes_on_where_it_ended(tmp_path: Path) -> None:
+    world = Environment(4, 4)
+    theirs, ours = both(100, tmp_path)
+    for n in (30, 50, 45):
+        steps = world.rollout(n)
+        theirs.extend(steps.clone())
+        ours.extend(steps.clone())
+        ours.storage.close()
+        storage = DiskStorage(100, tmp_path / "store", segment_rows=32)
+        ours = TensorDictReplayBuffer(storage=storage, batch_size=16, generator=torch.Generator().manual_seed(7))
+        theirs.set_rng(torch.Generator().manual_seed(7))
+        assert ours.writer._cursor == theirs.writer._cursor
+        same(theirs.sample(), ours.sample())
+
+
+def test_a_pickle_and_a_state_are_where_the_steps_are(tmp_path: Path) -> None:
+    _, ours = both(100, tmp_path)
+    ours.extend(Environment(5).rollout(60))
+    copied = pickle.loads(pickle.dumps(ours.storage))
+    same(ours[:].to_tensordict(), copied[:].to_tensordict())
+    state = ours.state_dict()
+    assert state["_storage"] == {"path": str(tmp_path / "store"), "len": 60}
+    other = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "other"), batch_size=16)
+    other.load_state_dict(state)
+    same(ours[:].to_tensordict(), other[:].to_tensordict())
+    with pytest.raises(db.InputError, match="tells where its steps are"):
+        other.storage.load_state_dict({})
+
+
+def test_dumps_and_loads(tmp_path: Path) -> None:
+    _, ours = both(100, tmp_path)
+    world = Environment(6)
+    ours.extend(world.rollout(60))
+    ours.dumps(tmp_path / "dumped")
+    before = ours[:].to_tensordict()
+    ours.extend(world.rollout(70))
+    other = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "other"), batch_size=16)
+    other.loads(tmp_path / "dumped")
+    same(before, other[:].to_tensordict())
+    assert other.writer._cursor == 60
+    ours.dumps(tmp_path / "dumped")
+    other.loads(tmp_path / "dumped")
+    same(ours[:].to_tensordict(), other[:].to_tensordict())
+
+
+def test_an_emptied_storage_is_empty_and_stays_so_once_written_to(tmp_path: Path) -> None:
+    _, ours = both(50, tmp_path)
+    world = Environment(7)
+    ours.extend(world.rollout(30))
+    ours.empty()
+    assert len(ours) == 0
+    steps = world.rollout(5)
+    ours.extend(steps.clone())
+    ours.storage.close()
+    again = DiskStorage(50, tmp_path / "store")
+    assert len(again) == 5
+    assert torch.equal(again[:]["action"], steps["action"])
+
+
+@pytest.mark.parametrize("sampler", [db.Uniform(0), db.Slices(5, seed=0), db.Prioritized(seed=0)])
+def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
+    storage = DiskStorage(100, tmp_path / "store", segment_rows=32)
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=DiskSampler(sampler), batch_size=20)
+    world = Environment(8)
+    for n in (50, 90, 40):
+        buffer.extend(world.rollout(n))
+        seen = set[int]()
+        for _ in range(30):
+            batch = buffer.sample()
+            seen |= set(batch["index"].tolist())
+            assert torch.equal(batch["t"], storage.get(batch["index"])["t"])
+            if isinstance(sampler, db.Slices):
+                t = batch["t"].reshape(4, 5)
+                assert torch.equal(t, t[:, :1] + torch.arange(5))
+                assert batch["next", "truncated"].reshape(4, 5)[:, -1].all()
+            if isinstance(sampler, db.Prioritized):
+                assert (batch["priority_weight"] > 0).all()
+                buffer.update_priority(batch["index"], torch.rand(20))
+        assert len(seen) > 0.8 * len(buffer)
+
+
+def test_misuse_is_told(tmp_path: Path) -> None:
+    storage = DiskStorage(50, tmp_path / "store")
+    with pytest.raises(RuntimeError, match="non-initialized"):
+        storage.get(0)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=4)
+    steps = Environment(9).rollout(20)
+    buffer.extend(steps.clone())
+    with pytest.raises(db.InputError, match=r"same entries of every step.*extra"):
+        buffer.extend(steps.clone().set("extra", torch.zeros(20)))
+    with pytest.raises(db.InputError, match=r"action.*float32"):
+        buffer.extend(steps.clone().set("action", torch.zeros(20)))
+    with pytest.raises(db.InputError, match="in place"):
+        buffer.set_("action", torch.zeros(20, dtype=torch.int64))
+    with pytest.raises(db.SchemaError, match="cannot be that"):
+        DiskStorage(60, tmp_path / "store")
+    with pytest.raises(db.SchemaError, match="bfloat16"):
+        DiskStorage(5, tmp_path / "other").set(0, torch.zeros(3, dtype=torch.bfloat16))
+    other = DiskStorage(50, tmp_path / "store")
+    assert len(other) == 20
+    with pytest.raises(db.LockedError):
+        other.set(torch.arange(1), steps[:1].set("index", torch.zeros(1, dtype=torch.int64)))
+    with pytest.raises(db.InputError, match="multiple"):
+        TensorDictReplayBuffer(storage=storage, sampler=DiskSampler(db.Slices(3)), batch_size=4).sample()
+    assert len(buffer) == 20
+
+
+KILLED = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+from test_torchrl import Environment, DiskStorage, TensorDictReplayBuffer
+buffer = TensorDictReplayBuffer(storage=DiskStorage(300, {path!r}, segment_rows=32), batch_size=16)
+world = Environment(11, 4)
+while True:
+    buffer.extend(world.rollout(10))
+    print(buffer.writer._write_count, flush=True)
+"""
+
+
+def test_a_kill_loses_no_step(tmp_path: Path) -> None:
+    script = KILLED.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = 0
+        while told < 450:
+            told = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        told = max([told, *map(int, process.stdout.read().split())])
+    world = Environment(11, 4)
+    everything: Any = torch.cat([world.rollout(10) for _ in range(told // 10 + 1)])
+    storage = DiskStorage(300, tmp_path / "store", segment_rows=32)
+    assert len(storage) == 300
+    count = (storage.next_place - told) % 300 + told  # of the call that was killed, some may be there
+    assert told <= count <= told + 10
+    expected: Any = everything[count - 300 : count]
+    found = storage[:].to_tensordict()[torch.arange(count - 300, count) % 300]
+    for key in ("pixels", ("next", "pixels"), "action", ("next", "reward"), ("next", "done")):
+        assert torch.equal(found[key], expected[key])
