@@ -301,7 +301,7 @@ def test_a_kill_loses_no_step(tmp_path: Path) -> None:
     everything: Any = torch.cat([world.rollout(10) for _ in range(told // 10 + 1)])
     storage = DiskStorage(300, tmp_path / "store", segment_rows=32)
     assert len(storage) == 300
-    count = (storage.next_place - told) % 300 + told  # of the call that was killed, some may be there
+    count = (storage._places.next - told) % 300 + told  # of the call that was killed, some may be there
     assert told <= count <= told + 10
     expected: Any = everything[count - 300 : count]
     found = storage[:].to_tensordict()[torch.arange(count - 300, count) % 300]

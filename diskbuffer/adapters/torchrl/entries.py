@@ -14,6 +14,7 @@ from tensordict import is_tensor_collection
 from torch.utils._pytree import tree_flatten_with_path
 
 from diskbuffer.adapters.stacks import Frames, padding, recognise
+from diskbuffer.adapters.torchrl.places import SLOT
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.schema import Column
@@ -22,7 +23,6 @@ Array = npt.NDArray[Any]
 Key = tuple[str, ...]
 
 NEXT = "next"
-SLOT = "slot"  # the column that tells where in the storage a step was put
 NOTHING = "obs"  # the observation of what has none
 _ESCAPED = "x_"  # begins the names of columns whose keys are no names of columns
 KEPT = ("terminated", "truncated", "is_last", "row_checksum", "tag", SLOT)  # columns that are no entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -23,16 +24,17 @@ from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter
 
 from diskbuffer.adapters.opening import OpenedLate
-from diskbuffer.adapters.torchrl.entries import SLOT, Entries, Entry, Key, leaves, value_at
+from diskbuffer.adapters.torchrl.entries import Entries, Entry, Key, leaves, value_at
+from diskbuffer.adapters.torchrl.places import SLOT, Places
 from diskbuffer.adapters.torchrl.rows import Later, Rows
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.samplers.sampler import at_least_one
+from diskbuffer.store import directory
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 4096  # steps that are read, or copied, together
-_SLOTS, _GENERATIONS = 2**40, 2**16  # more places than any storage has, and more often than any is emptied; see `_slot`
 
 
 class DiskStorage(TensorStorage):  # type: ignore[misc]
@@ -100,12 +102,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._class: Any = None
         self._tree: Any = None
         self._keys: list[Key] = []
-        self._names = np.zeros(0, np.int64)  # of the steps in each place, (places, *lanes); -1 where there is none
-        self._written = np.zeros(0, np.int64)  # when each place was, counted in steps of a lane
-        self._filled, self._count, self._generation = 0, 0, 0
-        self._oldest = 0  # no step in use was written before
-        self._axes = 0  # of a step, in the batch size of tensordicts
-        self._newest, self._in_order = -1, True
+        self._places = Places(0, ())
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else Path(path)
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
@@ -124,81 +121,52 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if opened is not None:
             self._take_up(opened)
 
+    def refresh(self) -> None:
+        """See what another process has written since."""
+        with self._lock:
+            if self.store.buffer is not None and not self.store.writes:
+                self.store.buffer.refresh()
+                self._take_up(self.store.buffer)
+            elif self.store.buffer is None:
+                self._open_to_read()
+
     def _take_up(self, opened: ReplayBuffer) -> None:
-        """Find out what is there, and where."""
+        """Find out what a store has, and where."""
         if self.ndim > 2:
             raise InputError(f"{self.path} holds steps already, and a storage of {self.ndim} dimensions cannot be opened again")
-        lanes = (opened.n_envs,) if self.ndim == 2 else ()
-        places = -(-self.max_size // max(opened.n_envs, 1))
+        places = Places(-(-self.max_size // max(opened.n_envs, 1)), (opened.n_envs,) if self.ndim == 2 else ())
         if (
             SLOT not in opened.columns
             or (self.ndim == 1 and opened.n_envs > 1)
-            or opened.capacity != _capacity(places) * opened.n_envs
+            or opened.capacity != places.capacity * opened.n_envs
         ):
             raise SchemaError(
                 f"{self.path} holds {opened.capacity} steps of {opened.n_envs} environments, in the columns "
                 f"{list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot be that. Give another path, or "
                 "what it was made with"
             )
-        self._begin(Entries.stored(opened.columns, lanes, opened.frame_stack), places)
-        there = opened.counts()[0].min()
-        for first in range(0, int(there), _AT_ONCE * 16):
-            ages = np.arange(there - 1 - first, max(there - 1 - first - _AT_ONCE * 16, -1), -1)
-            names = np.stack([opened.recent_steps(ages, lane) for lane in range(opened.n_envs)], axis=1)
-            slots = opened.at(names[:, 0], columns=[SLOT])[SLOT].numpy()
-            self._note(slots, names)
+        places.take_up(opened)
+        self._begin(Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack), places)
 
-    def _begin(self, entries: Entries, places: int) -> None:
-        self._entries = entries
-        self.max_size = places * int(np.prod(entries.lanes))
-        self._names = np.full((places, *entries.lanes), -1, np.int64)
-        self._written = np.zeros(places, np.int64)
-        self._filled = self._count = self._oldest = 0
-        self._newest, self._in_order = -1, True
-
-    def _slot(self, places: Int64) -> Int64:
-        """Return what is stored with steps: the place, how often the storage had been emptied, and how many axes a step has."""
-        return places + (self._generation + self._axes * _GENERATIONS) * _SLOTS
-
-    def _note(self, slots: Int64, names: Int64) -> None:
-        """Know which steps, (n, lanes), are in which places; `slots` are those of the store."""
-        generations = slots // _SLOTS % _GENERATIONS
-        newest = int(generations.max(initial=0))
-        if newest > self._generation:
-            self._empty_places(newest)
-        self._axes = int(slots[-1]) // _SLOTS // _GENERATIONS if len(slots) else self._axes
-        current = generations == self._generation
-        places = slots[current] % _SLOTS
-        if len(places):
-            before = np.append(self._newest if self._count else places[0] - 1, places[:-1])
-            self._in_order &= bool(((before + 1) % len(self._names) == places).all())
-            self._newest = int(places[-1])
-        self._written[places] = self._count + np.flatnonzero(current)
-        self._names[places] = names[current].reshape(-1, *self._names.shape[1:])
-        self._count += len(slots)
-        while self._filled < len(self._names):
-            missing = np.flatnonzero(self._names[self._filled : self._filled + _AT_ONCE].reshape(-1, names.shape[1])[:, 0] < 0)
-            if len(missing):
-                self._filled += int(missing[0])
-                break
-            self._filled = min(self._filled + _AT_ONCE, len(self._names))
+    def _begin(self, entries: Entries, places: Places) -> None:
+        self._entries, self._places, self.max_size = entries, places, places.names.size
 
     def _writing(self, data: Any) -> tuple[ReplayBuffer, Entries]:
         """Open the store for writing, or make it for such data."""
         if self.store.writes and self._entries is not None:
             assert self.store.buffer is not None
             return self.store.buffer, self._entries
-        if self._entries is not None:
+        if self._entries is not None or directory.is_there(self.path):
             opened = self.store.open_to_write()
             self._take_up(opened)  # others may have written
+            assert self._entries is not None
             return opened, self._entries
         entries = Entries.of(data, self.ndim, self._frame_stack)
-        n_lanes = int(np.prod(entries.lanes))
-        places = -(-self.max_size // n_lanes)
+        places = Places(-(-self.max_size // math.prod(entries.lanes)), entries.lanes)
         opened = self.store.open_to_write(
             columns=entries.columns,
-            capacity=_capacity(places) * n_lanes,
-            n_envs=n_lanes,
+            capacity=places.capacity * math.prod(entries.lanes),
+            n_envs=math.prod(entries.lanes),
             frame_stack=entries.stack,
             padding=entries.padding(data),
         )
@@ -222,26 +190,27 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
             opened, entries = self._writing(data)
             self._note_kind(data)
-            places = np.atleast_1d(np.arange(len(self._names))[_plain(cursor)])
+            places = np.atleast_1d(np.arange(len(self._places.names))[_plain(cursor)])
             rows = entries.rows(data, len(places))
-            self._make_room(places)
+            while len(again := self._places.old_ones(places)):
+                self._append(opened, entries.rows(self.get(again), len(again)), again)
             self._append(opened, rows, places)
         self._bump_mutation_revision()
 
     def _merged(self, cursor: tuple[Any, ...], data: Any) -> tuple[Any, Any]:
         """Return whole places, of which parts are to be other."""
-        grid = np.zeros(self._names.shape, np.bool_)
+        grid = np.zeros(self._places.names.shape, np.bool_)
         grid[_plain(cursor)] = True
         places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
         whole = self.get(places).clone()
-        moved = np.searchsorted(places, np.arange(len(self._names))[_plain(cursor[0])])
+        moved = np.searchsorted(places, np.arange(len(self._places.names))[_plain(cursor[0])])
         whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
         return places, whole
 
     def _append(self, opened: ReplayBuffer, rows: dict[str, Any], places: Int64) -> None:
         n, lanes = len(places), opened.n_envs
-        rows[SLOT] = np.repeat(self._slot(places)[:, None], lanes, axis=1)
-        together = n if lanes == 1 else max(len(self._names) // 16, 1)  # or one lane would have steps of the others evicted
+        rows[SLOT] = np.repeat(self._places.slots(places)[:, None], lanes, axis=1)
+        together = n if lanes == 1 else max(len(self._places.names) // 16, 1)  # or one lane would have steps of others evicted
         for first in range(0, n, together):
             some = slice(first, min(first + together, n))
             if some.stop - first == 1:
@@ -251,36 +220,15 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 continue
             for lane in range(lanes):
                 opened.extend(env=lane, **{name: _each(v, lambda v, t=some, at=lane: v[t, at]) for name, v in rows.items()})
-        ages = np.arange(n - 1, -1, -1)
-        ages = ages[ages < opened.counts()[0].min()]  # the others are evicted already
+        ages = np.arange(min(n, int(opened.counts()[0].min())) - 1, -1, -1)  # the others are evicted already
         names = np.stack([opened.recent_steps(ages, lane) for lane in range(lanes)], axis=1)
-        self._note(rows[SLOT][n - len(ages) :, 0], names)
-
-    def _make_room(self, places: Int64) -> None:
-        """Write old steps once more that are in use, and would be evicted by steps in `places`."""
-        assert self._entries is not None
-        assert self.store.buffer is not None
-        capacity, n = _capacity(len(self._names)), len(places)
-        while self._count + n - self._oldest > capacity:
-            used = self._names.reshape(len(self._names), -1)[:, 0] >= 0
-            used[places] = False
-            left = np.flatnonzero(used)
-            self._oldest = int(self._written[left].min(initial=self._count))
-            if self._count + n - self._oldest <= capacity or not len(left):
-                return
-            oldest = left[np.argsort(self._written[left], kind="stable")][: min(max(capacity // 18, 1), _AT_ONCE)]
-            again = self._entries.rows(self.get(oldest), len(oldest))  # read before the first of them is evicted
-            self._append(self.store.buffer, again, oldest)
+        self._places.put(places[n - len(ages) :], names)
 
     def _empty(self) -> None:
         """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
         with self._lock:
-            self._empty_places(self._generation + 1)
+            self._places.empty()
         self._bump_mutation_revision()
-
-    def _empty_places(self, generation: int) -> None:
-        self._generation, self._filled, self._newest, self._in_order = generation, 0, -1, True
-        self._names[:] = -1
 
     def flush(self) -> None:
         """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
@@ -297,7 +245,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         with self._lock:
             if self._entries is None:
                 raise RuntimeError("Cannot get elements out of a non-initialized storage.")
-            entries, names = self._entries, np.asarray(self._names[: self._filled][_plain(index)])
+            entries, names = self._entries, np.asarray(self._places.names[: self._places.filled][_plain(index)])
         if (names < 0).any():
             raise InputError("there is nothing in some of these places")
         if names.size > _AT_ONCE or _has_slice(index):
@@ -315,11 +263,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _batch_size(self, names: Int64) -> torch.Size:
         """Return that of tensordicts; steps may have axes of their own."""
         assert self._entries is not None
-        return torch.Size((*names.shape, *next(iter(self._entries)).frames.shape[: self._axes]))
+        return torch.Size((*names.shape, *next(iter(self._entries)).frames.shape[: self._places.axes]))
 
     def _note_kind(self, data: Any) -> None:
         """Know what is to be returned; the disk tells of tensordicts alone."""
-        self._axes = max(len(data.batch_size) - self.ndim, 0) if is_tensor_collection(data) else 0
+        self._places.axes = max(len(data.batch_size) - self.ndim, 0) if is_tensor_collection(data) else 0
         self._class = type(data) if is_tensorclass(data) else None
         self._tree = None if isinstance(data, torch.Tensor) or is_tensor_collection(data) else tree_flatten(data)[1]
         self._keys = [key for key, _ in leaves(data)] if self._tree is not None else []
@@ -353,46 +301,42 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
-        return np.asarray(self._names[: self._filled][_plain(index)])
+        return np.asarray(self._places.names[: self._places.filled][_plain(index)])
 
     def places(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
         named, opened = np.asarray(steps, np.int64), self.reading()
         slots = opened.at(named.ravel(), columns=[SLOT])[SLOT].numpy()
-        places, lanes = slots % _SLOTS, opened.n_envs
-        there = (slots // _SLOTS % _GENERATIONS == self._generation) & (places < self._filled)
-        of = named.ravel() % lanes
-        held = self._names.reshape(len(self._names), -1)[np.where(there, places, 0), of]
-        return np.where(there & (held == named.ravel()), places, -1).reshape(named.shape)
+        return self._places.of(named.ravel(), slots).reshape(named.shape)
 
     def index_of(self, steps: Int64) -> Any:
         """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
         places = torch.from_numpy(self.places(steps))
         if self.ndim == 1:
             return places
-        lanes = np.unravel_index(steps % self.reading().n_envs, self._names.shape[1:])
+        lanes = np.unravel_index(steps % self.reading().n_envs, self._places.names.shape[1:])
         return (places, *map(torch.from_numpy, lanes))
 
     @property
     def in_order(self) -> bool:
         """Whether steps were written in a ring, so that those of an episode lie one behind the other."""
-        return self._in_order
+        return self._places.in_order
 
     def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
         episodes, lanes = self.reading().episodes, self.reading().n_envs
         starts, stops, lengths = list[Int64](), list[Int64](), list[Int64]()
-        newest = self.next_place - 1
+        newest, size = self._places.newest, len(self._places.names)
         for lane in range(lanes):
             length = episodes.length[episodes.stream == lane]
             after = np.cumsum(length[::-1])[::-1] - length  # steps behind each episode
-            length = np.minimum(length, self._filled - after)
+            length = np.minimum(length, self._places.filled - after)
             there = length > 0
             length, after = length[there], after[there]
-            where = np.unravel_index(lane, self._names.shape[1:]) if self.ndim > 1 else ()
+            where = np.unravel_index(lane, self._places.names.shape[1:]) if self.ndim > 1 else ()
             at = [np.full(len(length), axis) for axis in where]
             for found, ages in ((starts, after + length - 1), (stops, after)):
-                found.append(np.stack([(newest - ages) % len(self._names), *at], axis=1))
+                found.append(np.stack([(newest - ages) % size, *at], axis=1))
             lengths.append(length)
         start, stop, length = (np.concatenate(found).astype(np.int64) for found in (starts, stops, lengths))
         order = np.lexsort(stop.T[::-1])
@@ -411,16 +355,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     @property
     def _total_shape(self) -> Any:
-        return None if self._entries is None else torch.Size(self._names.shape)
+        return None if self._entries is None else torch.Size(self._places.names.shape)
 
     @property
     def _len(self) -> int:
-        return self._filled * int(np.prod(self._names.shape[1:])) if self._entries is not None else 0
-
-    @property
-    def next_place(self) -> int:
-        """Where a ring goes on."""
-        return (self._newest + 1) % max(len(self._names), 1)
+        return self._places.filled * math.prod(self._places.names.shape[1:])
 
     @property
     def checkpointer(self) -> StorageCheckpointerBase:
@@ -433,7 +372,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         for buffer in self._attached_entities:  # it is set when a buffer is complete: writers of new ones go on where this ends
             writer = getattr(buffer, "_writer", None)
             if isinstance(writer, RoundRobinWriter) and not writer._cursor and not writer._write_count:
-                writer._cursor = self.next_place
+                writer._cursor = self._places.next if self._len else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
@@ -502,10 +441,6 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         """Copy a snapshot's steps."""
         if (Path(path) / "store").exists():
             storage.copy_from(DiskStorage(storage.max_size, Path(path) / "store", ndim=storage.ndim))
-
-
-def _capacity(places: int) -> int:
-    return places + places // 8 + 1
 
 
 def _remove(store: OpenedLate) -> None:

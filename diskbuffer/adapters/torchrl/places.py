@@ -1,0 +1,138 @@
+"""Which step of the store is in which place of a storage: a table in RAM, 16 bytes a place, that the steps themselves tell again.
+
+Steps are only ever added to a store. A place that is written to again has another step from then on, and its old one is evicted
+when its time comes; where that is too early, as places are not written to in a ring, `old_ones` tells which to write once more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.buffer import ReplayBuffer
+
+Int64 = npt.NDArray[np.int64]
+SLOT = "slot"  # the column in which a step tells of its place
+_SLOTS, _GENERATIONS = 2**40, 2**16  # more places than any storage has, and more often than any is emptied
+_AT_ONCE = 65_536  # steps that are looked at together
+
+
+class Places:
+    """The places of a storage.
+
+    Parameters
+    ----------
+    size : int
+        Along the first axis.
+    lanes : tuple of int
+        The other axes.
+
+    Attributes
+    ----------
+    names : (size, *lanes) int64
+        Of the steps that are there, -1 where there is none.
+    filled : int
+        How many places are, from the first on.
+    newest : int
+        The place that was written to last; -1 before the first.
+    in_order : bool
+        Whether they were written to in a ring, so that steps of an episode lie one behind the other.
+    axes : int
+        How many axes of its own a step has, in the batch size of tensordicts.
+    """
+
+    def __init__(self, size: int, lanes: tuple[int, ...]) -> None:
+        self.names = np.full((size, *lanes), -1, np.int64)
+        self._table = self.names.reshape(size, math.prod(lanes))
+        self._written = np.zeros(size, np.int64)  # when, counted in steps of a lane
+        self._count, self._oldest = 0, 0  # steps of a lane so far; no step in use was written before the other
+        self._generation, self.axes = 0, 0
+        self.filled, self.newest, self.in_order = 0, -1, True
+
+    @property
+    def capacity(self) -> int:
+        """Steps of a lane that the store is to keep, so that places can be written to in another order."""
+        return len(self.names) + len(self.names) // 8 + 1
+
+    @property
+    def next(self) -> int:
+        """Where a ring goes on."""
+        return (self.newest + 1) % len(self.names)
+
+    def slots(self, places: Int64) -> Int64:
+        """Return what is stored with steps: the place, how often the storage was emptied before, and the axes of a step."""
+        return places + (self._generation + self.axes * _GENERATIONS) * _SLOTS
+
+    def put(self, places: Int64, names: Int64) -> None:
+        """Note that steps, (n, lanes), were written to places, (n,), one behind the other."""
+        before = np.append(self.newest if self._count else places[0] - 1, places[:-1])
+        self.in_order &= bool(((before + 1) % len(self.names) == places).all())
+        self._written[places] = self._count + np.arange(len(places))
+        self._table[places] = names
+        self._count, self.newest = self._count + len(places), int(places[-1])
+        self._count_filled()
+
+    def take_up(self, buffer: ReplayBuffer) -> None:
+        """Find out by the steps of a store where they are."""
+        there, ever = buffer.counts()
+        found = [_slots_of(buffer, lane, int(n)) for lane, n in enumerate(there.tolist())]
+        generations = [slots // _SLOTS % _GENERATIONS for _, slots in found]
+        self._generation = max((int(generation.max(initial=0)) for generation in generations), default=0)
+        self._count, ends = int(there.max(initial=0)), []
+        for lane, ((names, slots), generation) in enumerate(zip(found, generations, strict=True)):
+            current = generation == self._generation
+            places = slots[current] % _SLOTS
+            self._table[places, lane] = names[current]
+            when = self._count - len(slots) + np.flatnonzero(current)
+            self._written[places] = np.maximum(self._written[places], when)
+            self.in_order &= bool(((places[:-1] + 1) % len(self.names) == places[1:]).all())
+            ends.append(int(places[-1]) if len(places) else -1)
+            self.axes = int(slots[-1]) // _SLOTS // _GENERATIONS if len(slots) else self.axes
+        self.newest = ends[int(ever.argmin())]  # where a kill came between lanes, that of the lane that is behind
+        self.in_order &= len(set(ends)) == 1
+        self._count_filled()
+
+    def _count_filled(self) -> None:
+        while self.filled < len(self._table):
+            empty = np.flatnonzero((self._table[self.filled : self.filled + _AT_ONCE] < 0).any(axis=1))
+            if len(empty):
+                self.filled += int(empty[0])
+                return
+            self.filled = min(self.filled + _AT_ONCE, len(self._table))
+
+    def empty(self) -> None:
+        """Have no steps. Those on the disk are known to be old once another was written."""
+        self._generation += 1
+        self.filled, self.newest, self.in_order = 0, -1, True
+        self.names[:] = -1
+
+    def of(self, names: Int64, slots: Int64) -> Int64:
+        """Return the places of steps, (n,), which tell them; -1 of those that are in none any more."""
+        places = slots % _SLOTS
+        there = (slots // _SLOTS % _GENERATIONS == self._generation) & (places < self.filled)
+        places = np.where(there, places, 0)
+        return np.where(there & (self._table[places, names % self._table.shape[1]] == names), places, -1)
+
+    def old_ones(self, places: Int64) -> Int64:
+        """Return places, oldest first, whose steps would be evicted by steps written to `places`; not all at once."""
+        if self._count + len(places) - self._oldest <= self.capacity:
+            return places[:0]
+        used = self._table[:, 0] >= 0
+        used[places] = False
+        left = np.flatnonzero(used)
+        self._oldest = int(self._written[left].min(initial=self._count))
+        if self._count + len(places) - self._oldest <= self.capacity:
+            return places[:0]
+        return left[np.argsort(self._written[left], kind="stable")][: max(min(len(self.names) // 16, 4096), 1)]
+
+
+def _slots_of(buffer: ReplayBuffer, lane: int, there: int) -> tuple[Int64, Int64]:
+    """Return the names of a lane's steps, oldest first, and what they tell of their places."""
+    names = buffer.recent_steps(np.arange(there - 1, -1, -1), lane)
+    parts: list[Any] = [
+        buffer.at(names[n : n + _AT_ONCE], columns=[SLOT])[SLOT].numpy().copy() for n in range(0, there, _AT_ONCE)
+    ]
+    return names, np.concatenate([np.zeros(0, np.int64), *parts])
