@@ -88,6 +88,9 @@ class ReplayBuffer:
     protected : bool, optional
         Whether there is a place for episodes that are never evicted, such as demonstrations: ``extend(..., protect=True)``. They
         come on top of the capacity. False, or as the store has it.
+    capacity_each : bool, optional
+        Whether every environment keeps its own newest ``capacity // n_envs`` steps, for environments that add unevenly. False, or
+        as the store has it.
     mark : str, optional
         A mark that was made of this store (`mark`). With ``mode="r"`` the mark is what is read. Otherwise the store goes back to
         it, and **what came later is dropped**; marks stay, those made later, too. A crash on the way is no harm: whoever opens
@@ -139,6 +142,7 @@ class ReplayBuffer:
         threads: int | None = None,
         segment_rows: int | None = None,
         protected: bool | None = None,
+        capacity_each: bool | None = None,
         mark: str | None = None,
     ) -> None:
         self._closed = True  # until it is open
@@ -162,6 +166,7 @@ class ReplayBuffer:
             autoreset,
             segment_rows,
             protected,
+            capacity_each,
         )
         there = directory.is_there(self.path)
         if there and mode == "w-":

@@ -31,6 +31,7 @@ class Wanted:
     autoreset: str | None
     segment_rows: int | None
     protected: bool | None
+    capacity_each: bool | None
 
     def layout(self) -> Layout:
         """Return the layout of a new store."""
@@ -51,6 +52,7 @@ class Wanted:
             self.autoreset or (NEXT_STEP if (self.n_envs or 1) > 1 else DISABLED),
             protected=bool(self.protected),
             salt=secrets.randbits(63),
+            capacity_each=bool(self.capacity_each),
         )
         if layout.first_slots() > _MOST_SLOTS:
             raise InputError(
@@ -78,6 +80,7 @@ def plan_layout(
     autoreset: str | None,
     segment_rows: int | None,
     protected: bool | None,
+    capacity_each: bool | None,
 ) -> Wanted:
     """Check the arguments of `ReplayBuffer`, and put them together."""
     for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
@@ -88,8 +91,11 @@ def plan_layout(
             f"n_envs must be at most {MOST_STREAMS}, and frame_stack {MOST_FRAMES}, found {n_envs} and {frame_stack}"
         )
     _check_capacity(capacity, frame_stack)
-    if protected not in (None, True, False):
-        raise InputError(f"protected must be True, False or None, found {protected!r}")
+    for name, flag in (("protected", protected), ("capacity_each", capacity_each)):
+        if flag not in (None, True, False):
+            raise InputError(f"{name} must be True, False or None, found {flag!r}")
+    if capacity_each and capacity is not None and capacity < (n_envs or 1) * (frame_stack or 1):
+        raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
     if padding not in (None, "first", "zeros"):
         raise InputError(f"padding must be 'first' or 'zeros', found {padding!r}")
     if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
@@ -123,6 +129,7 @@ def plan_layout(
         autoreset,
         segment_rows,
         protected,
+        capacity_each,
     )
 
 
@@ -141,6 +148,7 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
         ("capacity", stored.capacity, wanted.capacity),
         ("n_envs", stored.n_envs, wanted.n_envs),
         ("protected", stored.protected, wanted.protected),
+        ("capacity_each", stored.capacity_each, wanted.capacity_each),
         ("segment_rows", stored.segment_rows, wanted.segment_rows),
     ):
         if asked is not None and asked != has:

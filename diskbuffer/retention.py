@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 
 class Retention:
@@ -11,24 +12,46 @@ class Retention:
     A segment is left behind once its stream has written all of it, and as many rows more as the stack of the next step
     reaches back into it. It may go once `capacity` steps were added, by all streams, since then: the newest `capacity` are
     then certainly elsewhere. So what is kept is at most the capacity and one segment of every stream.
+
+    Parameters
+    ----------
+    capacity : int or None
+    streams : int
+        Of environments.
+    each : bool
+        Whether every stream keeps its own newest ``capacity // streams`` steps, and only its own count.
+
+    Attributes
+    ----------
+    look_at : float
+        Number of steps added, by all streams, before which none may go.
     """
 
-    def __init__(self, capacity: int | None) -> None:
-        self._capacity = capacity
-        self._left: deque[tuple[int, int]] = deque()  # how many steps had been added, and the stream
-        self.evict_at: float = float("inf")  # number of steps added at which the next segment goes
+    def __init__(self, capacity: int | None, streams: int = 1, *, each: bool = False) -> None:
+        self._capacity = capacity if capacity is None or not each else capacity // streams
+        self._each = each
+        self._left: dict[
+            int, deque[tuple[int, int]]
+        ] = {}  # how many steps had been added, and the stream; by stream, or all in one
+        self.look_at: float = float("inf")
 
     def leave(self, stream: int, added: int) -> None:
-        """Note that a stream's oldest segment not noted yet was left behind when `added` steps had been added."""
-        self._left.append((added, stream))
-        self._set()
+        """Note that a stream's oldest segment not noted yet was left behind when `added` of the steps that count had been."""
+        self._left.setdefault(stream if self._each else 0, deque()).append((added, stream))
+        self.look_at = 0
 
-    def pop(self) -> int:
-        """Return the stream whose oldest segment goes now."""
-        _, stream = self._left.popleft()
-        self._set()
-        return stream
+    def due(self, added: int, added_to: Callable[[int], int]) -> int | None:
+        """Return a stream whose oldest segment may go, if there is one.
 
-    def _set(self) -> None:
-        if self._capacity is not None:
-            self.evict_at = self._left[0][0] + self._capacity if self._left else float("inf")
+        `added` steps were, by all streams, and ``added_to(stream)`` by one.
+        """
+        self.look_at = float("inf")
+        for key, left in self._left.items():
+            if self._capacity is None or not left:
+                continue
+            missing = left[0][0] + self._capacity - (added_to(key) if self._each else added)
+            if missing <= 0:
+                self.look_at = 0
+                return left.popleft()[1]
+            self.look_at = min(self.look_at, added + missing)
+        return None

@@ -707,3 +707,27 @@ def test_rolling_stacks_of_floats_are_stored_once(padding: str, tmp_path: Path) 
     with db.ReplayBuffer(tmp_path / "store", env=env, frame_stack=3, padding=ours) as buffer:
         assert buffer.columns["obs"] == db.Column((4,), "float32")
         check(buffer, play(env, buffer, 200))
+
+
+def test_each_environment_may_keep_its_own_newest_steps(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+
+    def extend(buffer: db.ReplayBuffer, env: int, first: int, n: int) -> None:
+        at = np.arange(first, first + n + 1)
+        frames = np.repeat(at[:, None], 1600, axis=1).reshape(-1, 40, 40).astype(np.uint8)
+        buffer.extend(frames, at[:-1], np.zeros(n), env=env)
+
+    path = tmp_path / "store"
+    with db.ReplayBuffer(path, 120, columns=columns, n_envs=3, segment_rows=8, capacity_each=True) as buffer:
+        extend(buffer, 2, 0, 45)
+        for turn in range(40):
+            extend(buffer, turn % 2, turn // 2 * 7, 7)
+    with db.ReplayBuffer(path, 120, capacity_each=True) as buffer:
+        extend(buffer, 0, 140, 30)
+        there, ever = buffer.counts()
+        assert ever.tolist() == [170, 140, 45]
+        assert ((there >= np.minimum(ever, 40)) & (there <= 40 + 16)).all()
+        for env in range(3):
+            assert buffer.recent(np.arange(40), env)["action"].tolist() == list(range(ever[env] - 1, ever[env] - 41, -1))
+    with pytest.raises(db.SchemaError, match="capacity_each: stored True, asked for False"):
+        db.ReplayBuffer(path, capacity_each=False)

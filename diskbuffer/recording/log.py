@@ -33,7 +33,7 @@ class Log:
         self._streams, self._envs = store.layout.streams, store.layout.n_envs
         self._rows = store.layout.segment_rows
         self.sealer = Sealer(store)
-        self.retention = Retention(store.layout.capacity)
+        self.retention = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
         self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.limits = np.zeros(self._streams, np.int64)
         try:
@@ -68,10 +68,14 @@ class Log:
         """Return what is noted of a stream's segment number `n`; what a power loss made impossible is corrected."""
         noted, (head, low) = self._store.table.completed(slot), self._index.table[stream, [HEAD, LOW]].tolist()
         behind = head >= low + (n + 1) * self._rows + self._index.context
-        completed = min(noted, self.added) if behind else 0
+        completed = min(noted, self._added(stream)) if behind else 0
         if completed != noted:
             self._store.table.note_completed(slot, completed)
         return completed
+
+    def _added(self, stream: int) -> int:
+        """Return how many of the steps that count for a stream's segments were added."""
+        return self._index.added_to(stream) if self._store.layout.capacity_each else self.added
 
     def count(self) -> None:
         """Count what was added, by the index."""
@@ -101,12 +105,12 @@ class Log:
         if stream < self._envs:
             self.added += steps
         self._leave_behind()
-        self.evict()
+        if self.added >= self.retention.look_at:
+            self.evict()
 
     def evict(self) -> None:
         """Let go of segments that are too old now."""
-        while self.added >= self.retention.evict_at:
-            stream = self.retention.pop()
+        while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
             self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
             slot = self._index.drop_segment(stream)
             self._left[stream] -= 1
@@ -129,8 +133,9 @@ class Log:
                     break  # its last chunks are still being packed
                 slot = int(self._index.slots(stream)[self._left[stream]])
                 since = self._index.steps_before(stream, head) - self._index.steps_before(stream, left_at)
-                table.note_completed(slot, self.added - since)
-                self.retention.leave(stream, self.added - since)
+                completed = self._added(stream) - since
+                table.note_completed(slot, completed)
+                self.retention.leave(stream, completed)
                 self._left[stream] += 1
 
     def _completed(self, slot: int) -> None:

@@ -100,7 +100,7 @@ class Recorder:
                 self._note_starts()
         staging.recorded(kept)
         self.log.added += code >> 2
-        if self.log.added >= self.log.retention.evict_at:
+        if self.log.added >= self.log.retention.look_at:
             with Uninterrupted():
                 self.log.evict()
         return int(code >> 2)

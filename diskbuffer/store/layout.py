@@ -107,6 +107,7 @@ class Layout:
     tags: tuple[str, ...] = ()  # names of what is numbered, from 1 on, in the column "tag"
     protected: bool = False  # whether the last stream is one that is never evicted
     salt: int = 0  # a random number, of this store alone, that checksums start from
+    capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
 
     @property
     def n_envs(self) -> int:
@@ -177,6 +178,7 @@ class Layout:
             "slots": slots,
             "salt": self.salt,
             "capacity": self.capacity,
+            "capacity_each": self.capacity_each,
             "streams": self.streams,
             "segment_rows": self.segment_rows,
             "frame_stack": self.frame_stack,
@@ -222,6 +224,7 @@ class Layout:
                 tuple(str(tag) for tag in found["tags"]),
                 bool(found["protected"]),
                 int(found["salt"]),
+                bool(found["capacity_each"]),
             )
             rows = layout.segment_rows
             sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
@@ -230,7 +233,7 @@ class Layout:
             sane = sane and layout.streams <= MOST_STREAMS and layout.frame_stack <= MOST_FRAMES
             sane = sane and len(layout.tags) < 2**16 and max(map(len, layout.tags), default=0) <= 200
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
-            sane = sane and (layout.capacity is None or layout.capacity > 0)
+            sane = sane and (layout.capacity is None or layout.capacity >= (layout.n_envs if layout.capacity_each else 1))
             sane = sane and isinstance(slots, int) and 0 <= slots < 2**31 and 0 <= layout.salt < 2**63
             sane = (
                 sane
