@@ -503,6 +503,11 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.remaining(steps)
 
+    def elapsed(self, steps: Any) -> npt.NDArray[np.int64]:
+        """Count the steps of its episode that came before each step, evicted ones, too; -1 where a step itself was evicted."""
+        self._check_open()
+        return self._reader.elapsed(steps)
+
     def loader(
         self,
         batch_size: int,
@@ -890,6 +895,11 @@ class ReplayBuffer:
     def columns(self) -> dict[str, Column]:
         """The columns, by path; ``is_last`` and ``row_checksum`` among them, which are written by the buffer itself."""
         return dict(self._store.layout.schema.columns)
+
+    @property
+    def derived(self) -> frozenset[str]:
+        """Those of the columns that were written later, with `write`, `map`, `tag` or by a sampler."""
+        return self._store.layout.derived
 
     @property
     def tags(self) -> tuple[str, ...]:

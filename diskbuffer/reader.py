@@ -221,6 +221,13 @@ class Reader:
             starts, ends = self.index.episodes_of(ids % self.streams, ids // self.streams)
         return np.where(starts < 0, 0, ends - ids // self.streams)
 
+    def elapsed(self, steps: Any) -> Int64:
+        """Count the steps of its episode before each step; -1 where it cannot be read."""
+        ids = step_names(steps)
+        with self._store.lock:
+            starts, _ = self.index.episodes_of(ids % self.streams, ids // self.streams)
+        return np.where(starts < 0, -1, ids // self.streams - starts)
+
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
         stack, index = self.frame_stack, self.index

@@ -13,6 +13,7 @@ import torch
 from tensordict import is_tensor_collection
 from torch.utils._pytree import tree_flatten_with_path
 
+from diskbuffer.adapters import names
 from diskbuffer.adapters.stacks import Frames, padding, recognise
 from diskbuffer.adapters.torchrl.places import SLOT
 from diskbuffer.errors import InputError, SchemaError
@@ -24,53 +25,47 @@ Key = tuple[str, ...]
 
 NEXT = "next"
 NOTHING = "obs"  # the observation of what has none
-_ESCAPED = "x_"  # begins the names of columns whose keys are no names of columns
 KEPT = ("terminated", "truncated", "is_last", "row_checksum", "tag", SLOT)  # columns that are no entries
-_OTHERS = (
-    "obs",
-    "next_obs",
-    "reward",
-    "steps",
-    "mask",
-    "discount",
-    "weights",
-    "is_first",
-    "relabelled",
-    "part",
-    "self",
-    "info",
-    "env",
-)
-_TAKEN = {*KEPT, *_OTHERS, "protect"}
+_TAKEN = {
+    *KEPT,
+    *[
+        "obs",
+        "next_obs",
+        "reward",
+        "steps",
+        "mask",
+        "discount",
+        "weights",
+        "is_first",
+        "relabelled",
+        "part",
+        "self",
+        "info",
+        "env",
+        "protect",
+    ],
+}
 _REWARD = (NEXT, "reward")
 
 
 def column_of(key: Key, *, paired: bool) -> str:
     """Return the path of the column for an entry; `paired` if there is one below "next", too, of which it is the observation."""
     if paired:
-        return "/".join(["obs", *map(_name, key)])
+        return "/".join(["obs", *map(names.name_of, key)])
     if key == _REWARD:
         return "reward"
     first, *rest = key or ("",)
-    return "/".join([_escape(first) if first in _TAKEN else _name(first), *map(_name, rest)])
+    return "/".join([names.escape(first) if first in _TAKEN else names.name_of(first), *map(names.name_of, rest)])
 
 
 def key_of(path: str) -> tuple[Key, bool]:
     """Return the entry that a column holds, and whether it is one of a pair."""
     if path == "reward":
         return _REWARD, False
-    names = path.split("/")
-    paired = names[0] == "obs"
-    key = tuple(bytes.fromhex(name[2:]).decode() if name.startswith(_ESCAPED) else name for name in names[paired:])
+    parts = path.split("/")
+    paired = parts[0] == "obs"
+    key = tuple(map(names.key_of, parts[paired:]))
     return (() if key == ("",) else key), paired
-
-
-def _name(part: str) -> str:
-    return part if part.isidentifier() and not part.startswith(("_", _ESCAPED)) else _escape(part)
-
-
-def _escape(part: str) -> str:
-    return _ESCAPED + part.encode().hex()
 
 
 @dataclass(frozen=True)

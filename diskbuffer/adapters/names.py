@@ -1,0 +1,20 @@
+"""Names of columns for other libraries' keys, which may be any string."""
+
+from __future__ import annotations
+
+_ESCAPED = "x_"  # begins the names of columns whose keys are no names of columns
+
+
+def name_of(key: str) -> str:
+    """Return the name of a part of a column's path: the key, where that is one."""
+    return key if key.isidentifier() and not key.startswith(("_", _ESCAPED)) else escape(key)
+
+
+def escape(key: str) -> str:
+    """Return a name that says which key it stands for, and is no other's."""
+    return _ESCAPED + key.encode().hex()
+
+
+def key_of(name: str) -> str:
+    """Return the key that a name stands for."""
+    return bytes.fromhex(name.removeprefix(_ESCAPED)).decode() if name.startswith(_ESCAPED) else name

@@ -1,0 +1,361 @@
+"""Tianshou's replay buffers, on disk."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from tianshou.data import Batch, PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer, ReplayBuffer, VectorReplayBuffer
+
+from diskbuffer.adapters.tianshou.columns import FLAGS
+from diskbuffer.adapters.tianshou.meta import Meta
+from diskbuffer.adapters.tianshou.stored import Stored
+from diskbuffer.errors import InputError
+from diskbuffer.samplers.sampler import at_least_one
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+
+class _OnDisk:
+    """What Tianshou's classes do with memory, done with a store; the drawing is theirs."""
+
+    stored: Stored
+    maxsize: int
+    stack_num: int
+    _save_only_last_obs: bool
+    _save_obs_next: bool
+    _meta: Any
+    last_index: Any
+    _ep_return: Any
+    _ep_len: Any
+    _ep_start_idx: Any
+
+    def _begin(self, path: str | os.PathLike[str], threads: int | None, segment_rows: int | None) -> None:
+        """Open the store, and be where its writer would be."""
+        n_envs = getattr(self, "buffer_num", 1)
+        self.stored = Stored(path, self.maxsize // n_envs, n_envs, self.stack_num, threads=threads, segment_rows=segment_rows)
+        self._flags = {name: np.zeros(self.maxsize, np.bool_) for name in (*FLAGS, "done")}
+        self._meta = Meta(self._flags, self.stored.keys, self.stored.read, self.stored.write)
+        for env, ring in enumerate(self._rings()):
+            if ring is not self:
+                ring._meta = Batch({"done": self._flags["done"][env * ring.maxsize : (env + 1) * ring.maxsize]})
+        self._take_up()
+
+    def _rings(self) -> list[Any]:
+        """Return Tianshou's buffers of single environments, which keep account."""
+        return list(getattr(self, "buffers", [self]))
+
+    def _take_up(self) -> None:
+        stored, size = self.stored, self.stored.size
+        if not stored.filled.any():
+            return
+        there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
+        for flag in FLAGS:
+            self._flags[flag][there] = stored.read(flag, there)
+        np.logical_or(self._flags["terminated"], self._flags["truncated"], out=self._flags["done"])
+        for env, ring in enumerate(self._rings()):
+            ring._insertion_idx, ring._size = int(stored.next[env]), int(stored.filled[env])
+            newest = (ring._insertion_idx - 1) % size if ring._size else 0
+            ring.last_index[0] = newest
+            if ring is not self:
+                self.last_index[env] = newest + env * size
+                self._lengths[env] = ring._size  # type: ignore[attr-defined]
+            ring._ep_start_idx = ring._insertion_idx
+            if ring._size and not self._flags["done"][env * size + newest]:  # an episode runs
+                order = (newest - np.arange(ring._size)) % size
+                ended = np.flatnonzero(self._flags["done"][env * size + order])
+                length = int(ended[0]) if len(ended) else ring._size
+                ring._ep_len, ring._ep_start_idx = length, int(order[length - 1])
+                ring._ep_return = stored.read("rew", env * size + order[:length][::-1]).sum(axis=0)
+
+    # Writing
+
+    def _record(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        """Add a step, (n, ...), to each of some environments' rings; then keep account of it as Tianshou does."""
+        for key in ("obs", "obs_next"):
+            if self._save_only_last_obs and key in batch.get_keys():
+                batch.__dict__[key] = batch[key][:, -1]
+        self.stored.add(batch, envs)
+        told = []
+        for n, env in enumerate(envs.tolist()):
+            ring, first = self._rings()[env], env * self.stored.size
+            place, ep_return, ep_len, start = ring._update_state_pre_add(batch.rew[n], batch.done[n])
+            told.append((place + first, ep_return, ep_len, start + first))
+            if ring is not self:
+                self.last_index[env] = place + first
+                self._lengths[env] = ring._size  # type: ignore[attr-defined]
+            for flag in self._flags:
+                self._flags[flag][place + first] = batch[flag][n]
+        places, returns, lengths, starts = (np.array(column) for column in zip(*told, strict=True))
+        return places, returns, lengths, starts
+
+    def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
+        """Add a step, or one for each environment; when this returns, a kill of the process does not lose it.
+
+        Arguments and results are Tianshou's.
+        """
+        alone = not hasattr(self, "buffers")
+        given = Batch()
+        for key in batch.get_keys():
+            if alone or key in ReplayBuffer._reserved_keys:
+                given.__dict__[key] = batch[key]
+        given.__dict__["done"] = np.logical_or(batch.terminated, batch.truncated)
+        missing = ReplayBuffer._required_keys_for_add - set(given.get_keys())
+        if missing:
+            raise ValueError(f"Input batch must have the following keys: {ReplayBuffer._required_keys_for_add}")
+        if not alone:
+            return self._added(given, np.arange(self.stored.n_envs) if buffer_ids is None else np.asarray(buffer_ids, np.int64))
+        if buffer_ids is None:
+            given = Batch.stack([given])
+        elif len(buffer_ids) != 1 or buffer_ids[0] != 0 or len(given) != 1:
+            raise ValueError(f"a buffer of one environment takes one step, of buffer 0; found {buffer_ids=}, {len(given)} steps")
+        return self._added(given, np.zeros(1, np.int64))
+
+    def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        return self._record(batch, envs)
+
+    def update(self, buffer: Any) -> Array:
+        """Add all steps of another buffer, as Tianshou does: episodes that run are not gone on with."""
+        if hasattr(self, "buffers"):
+            raise NotImplementedError
+        if len(buffer) == 0 or self.maxsize == 0:
+            return np.array([], int)
+        stack_num, buffer.stack_num = buffer.stack_num, 1
+        found = []
+        try:
+            for place in buffer.sample_indices(0).tolist():
+                step = buffer[np.array([place])]
+                kept = self._ep_return, self._ep_len, self._ep_start_idx
+                found.append(self.add(step, [0])[0])
+                self._ep_return, self._ep_len, self._ep_start_idx = kept
+        finally:
+            buffer.stack_num = stack_num
+        return np.concatenate(found) if found else np.array([], int)
+
+    def set_array_at_key(self, seq: Array, key: str, index: Any = None, default_value: float | None = None) -> None:
+        """Write a key of some steps, or of all, such as advantages; it is a column of the store, and zero elsewhere."""
+        self._meta.set_array_at_key(seq, key, index, default_value)
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """Have no steps. They are back where the buffer is opened again before others were added."""
+        super().reset(keep_statistics)  # type: ignore[misc]
+        self.stored.reset()
+
+    def flush(self) -> None:
+        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        self.stored.flush()
+
+    def close(self) -> None:
+        """Close the store, and let others write to it."""
+        self.stored.close()
+
+    # Reading
+
+    def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
+        """Return a key of steps, stacked as Tianshou does; a frame is read for each of a stack."""
+        if key not in self._meta.get_keys() and default_value is not None:
+            return default_value
+        values, stack_num = self._meta[key], self.stack_num if stack_num is None else stack_num
+        if stack_num == 1:
+            return values[index]
+        stack, indices = list[Any](), np.asarray(index) if isinstance(index, list) else index
+        for _ in range(stack_num):
+            stack = [values[indices], *stack]
+            indices = self.prev(indices)  # type: ignore[attr-defined]
+        if isinstance(stack[0], Batch):
+            return Batch.stack(stack, axis=np.ndim(indices)) if stack[0].get_keys() else Batch()
+        return np.stack(stack, axis=np.ndim(indices))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return steps as a Batch."""
+        if isinstance(index, slice):
+            everything = index == slice(None)
+            index = self.sample_indices(0) if everything else self._indices[: len(self)][index]  # type: ignore
+        places = np.arange(self.maxsize)[index]
+        flat = places.ravel()
+        if not self.stored.keys() or not self.stored.is_there(flat).all():
+            return super().__getitem__(index)  # type: ignore[misc]
+        found = self.stored.rows(flat, of_next=not self._save_obs_next)
+        if not self.stored.has_next:  # which then is the next step's, as far as there is one
+            found["obs_next"] = self.get(self.next(flat), "obs")  # type: ignore[attr-defined]
+        for key in ("info", "policy"):
+            found[key] = self.get(flat, key) if self.stack_num > 1 and key in found else found.get(key, Batch())
+        found |= {flag: self._flags[flag][flat] for flag in self._flags}
+        batch = Batch(found)
+        return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
+
+    # What has no meaning here
+
+    def set_batch(self, batch: Any) -> NoReturn:  # noqa: ARG002
+        """Refuse it."""
+        raise InputError("a buffer on disk holds what is added to it; its path is what there is to be chosen")
+
+    def dropnull(self) -> NoReturn:
+        """Refuse it."""
+        raise InputError("what was added cannot be taken out of a buffer on disk")
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> NoReturn:  # noqa: ARG002
+        """Refuse it."""
+        raise InputError(
+            "the buffer is on disk already; buffer.stored.buffer.snapshot(path) copies it, and a pickle has its path"
+        )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the store again, as it is now; a pickle has its path and not its steps."""
+        super().__setstate__(state)  # type: ignore[misc]
+        for name, flag in self._flags.items():
+            flag[:] = False
+            assert self._meta[name] is flag or not self.stored.keys()
+        self._take_up()
+
+
+def _shaped(batch: Any, shape: tuple[int, ...]) -> Any:
+    return batch.apply_values_transform(lambda values: values.reshape(*shape, *values.shape[1:]))
+
+
+class DiskReplayBuffer(_OnDisk, ReplayBuffer):
+    """Tianshou's `ReplayBuffer`, with its steps in a store on disk.
+
+    What is drawn and returned is what Tianshou's own returns, with the same seed, but that with ``ignore_obs_next=True`` the
+    observation after an episode's last step is the real one. Observations are stored once, as single frames; give `stack_num` for
+    stacks, as of Tianshou. Infos are stored as far as they are numbers.
+
+    The store is opened, never wiped, and read-only until the first `add`.
+
+    Parameters
+    ----------
+    size, stack_num, ignore_obs_next, save_only_last_obs, sample_avail, random_seed
+        As of Tianshou.
+    path : path-like
+        Where the store is, or will be.
+    threads, segment_rows
+        Of `diskbuffer.ReplayBuffer`.
+
+    Raises
+    ------
+    SchemaError
+        The store at `path` is of another size, or holds something else.
+    LockedError
+        By the first `add`: another training writes to this path.
+
+    Examples
+    --------
+    >>> buffer = DiskReplayBuffer(1_000_000, path="runs/pong", stack_num=4, ignore_obs_next=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *args: Any,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        segment_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(at_least_one("size", size), *args, **kwargs)
+        self._begin(path, threads, segment_rows)
+
+
+class DiskVectorReplayBuffer(_OnDisk, VectorReplayBuffer):
+    """Tianshou's `VectorReplayBuffer`, with its steps in one store on disk; see `DiskReplayBuffer`.
+
+    Parameters
+    ----------
+    total_size, buffer_num
+        As of Tianshou.
+    path, threads, segment_rows
+        As of `DiskReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        total_size: int,
+        buffer_num: int,
+        *,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        segment_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(total_size, buffer_num, **kwargs)
+        self._begin(path, threads, segment_rows)
+
+
+class _Prioritized(_OnDisk):
+    """Weights, which are in memory, 16 bytes a step, and begin anew when a buffer is opened."""
+
+    def _begin(self, path: str | os.PathLike[str], threads: int | None, segment_rows: int | None) -> None:
+        super()._begin(path, threads, segment_rows)
+        there = np.flatnonzero(self.stored.is_there(np.arange(self.maxsize)))
+        if len(there):
+            self.init_weight(there)  # type: ignore[attr-defined]
+
+    def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        told = super()._added(batch, envs)
+        self.init_weight(told[0])  # type: ignore[attr-defined]
+        return told
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return steps, with their weights."""
+        if isinstance(index, slice):
+            everything = index == slice(None)
+            index = self.sample_indices(0) if everything else self._indices[: len(self)][index]  # type: ignore
+        batch = super().__getitem__(index)
+        weight = self.get_weight(index)  # type: ignore[attr-defined]
+        batch.weight = weight / np.max(weight) if self._weight_norm else weight  # type: ignore[attr-defined]
+        return batch
+
+
+class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
+    """Tianshou's `PrioritizedReplayBuffer`, with its steps in a store on disk; see `DiskReplayBuffer`.
+
+    Parameters
+    ----------
+    size, alpha, beta, weight_norm
+        As of Tianshou.
+    path, threads, segment_rows
+        As of `DiskReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        alpha: float,
+        beta: float,
+        weight_norm: bool = True,
+        *,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        segment_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(at_least_one("size", size), alpha, beta, weight_norm, **kwargs)
+        self._begin(path, threads, segment_rows)
+
+
+class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuffer):
+    """Tianshou's `PrioritizedVectorReplayBuffer`, with its steps in one store on disk; see `DiskReplayBuffer`.
+
+    Parameters
+    ----------
+    total_size, buffer_num
+        As of Tianshou; `alpha` and `beta`, too, by name.
+    path, threads, segment_rows
+        As of `DiskReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        total_size: int,
+        buffer_num: int,
+        *,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        segment_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(total_size, buffer_num, **kwargs)
+        self._begin(path, threads, segment_rows)

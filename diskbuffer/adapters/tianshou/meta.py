@@ -1,0 +1,107 @@
+"""What Tianshou's buffers have in memory, `_meta`: keys, of which each is read from the disk when it is indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+class Meta:
+    """The keys of a buffer, under the names that Tianshou's code looks them up by.
+
+    Parameters
+    ----------
+    flags : dict of str to array
+        Those that are in memory.
+    keys : callable
+        Returns the others that there are.
+    read : callable
+        ``read(key, places)`` returns a key's values.
+    write : callable
+        ``write(key, places, values)``
+    """
+
+    def __init__(
+        self,
+        flags: dict[str, Array],
+        keys: Callable[[], list[str]],
+        read: Callable[[str, Array], Any],
+        write: Callable[[str, Array, Array], None],
+    ) -> None:
+        self._flags, self._keys, self._read, self._write = flags, keys, read, write
+
+    def get_keys(self) -> list[str]:
+        """Return all keys, none before the first step."""
+        found = self._keys()
+        return [*found, *self._flags] if found else []
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._flags and self._keys():
+            return self._flags[key]
+        if not isinstance(key, str) or key not in self._keys():
+            raise KeyError(key)
+        return OnDisk(len(self._flags["done"]), lambda places: self._read(key, places))
+
+    def set_array_at_key(self, seq: Array, key: str, index: Any = None, default_value: float | None = None) -> None:
+        """Write a key of some steps, or of all, as Tianshou's `Batch` does."""
+        values, size = np.asarray(seq), len(self._flags["done"])
+        places = np.arange(size)[slice(None) if index is None else index]
+        if len(values) != len(places):
+            raise ValueError(f"{key}: {len(values)} values for {len(places)} steps; for some of them give an index")
+        if index is not None and default_value is not None and key not in self._keys():
+            self._write(key, np.arange(size), np.full((size, *values.shape[1:]), default_value, values.dtype))
+        self._write(key, places, values)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise InputError("what was added cannot be changed; new keys can be written, with set_array_at_key")
+
+    def __repr__(self) -> str:
+        return f"Meta({', '.join(self.get_keys())}, on disk)"
+
+
+class OnDisk:
+    """The values of one key, (size, ...): an array, or a Batch of arrays, once they are indexed."""
+
+    def __init__(self, size: int, read: Callable[[Array], Any]) -> None:
+        self._size, self._read = size, read
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of all of it."""
+        return (self._size, *self[:1].shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """Of the values."""
+        return self[:1].dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        first, rest = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
+        if isinstance(index, str):
+            return OnDisk(self._size, lambda places: self._read(places)[index])
+        found = self._read(np.arange(self._size)[first])
+        return found[(..., *rest)] if rest else found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self[:], name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        found: Array = np.asarray(self[:])
+        return found if dtype is None else found.astype(dtype)
+
+    def __eq__(self, other: object) -> Any:
+        return np.asarray(self) == np.asarray(other)
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,245 @@
+"""The store behind a buffer of Tianshou's: which step is at which place of its rings, and reading them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.adapters import names
+from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.tianshou.columns import (
+    FLAGS,
+    MINE,
+    SLOT,
+    TOP,
+    columns_of,
+    flatten,
+    given,
+    key_of,
+    nested,
+    put_together,
+)
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.schema import CHECKSUM
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_PLACES = 2**40  # more than any buffer has; how often it was reset is above that
+_AT_ONCE = 4096  # steps
+
+
+class Stored(OpenedLate):
+    """Rings of steps, one for each environment.
+
+    Parameters
+    ----------
+    path : path-like
+    size : int
+        Places of each ring.
+    n_envs : int
+    stack_num : int
+        Frames in an observation.
+    **options
+        Of `ReplayBuffer`.
+
+    Attributes
+    ----------
+    next, filled : (n_envs,) int64
+        Where each ring goes on, and how many of its places are filled.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], size: int, n_envs: int, stack_num: int, **options: Any) -> None:
+        super().__init__(path, autoreset="disabled", frame_stack=stack_num, padding="first", n_envs=n_envs, **options)
+        self.size, self.n_envs, self._stack = size, n_envs, stack_num
+        self.next, self.filled = np.zeros((2, n_envs), np.int64)
+        self._resets = 0
+        self.has_next = True
+        self.open_to_read()
+
+    @property
+    def _capacity(self) -> dict[str, Any]:
+        return {"capacity": self.size * self.n_envs, "capacity_each": True}
+
+    def accept(self, opened: ReplayBuffer) -> None:
+        """Find out where each ring is; a SchemaError where it is another buffer's."""
+        if SLOT not in opened.columns or opened.capacity != self.size * self.n_envs:
+            raise SchemaError(
+                f"{self.path} keeps {opened.capacity} steps in the columns {list(opened.columns)}, and a buffer of "
+                f"{self.size * self.n_envs} steps is asked for; give another path, or what it was made with"
+            )
+        there = opened.counts()[0]
+        slots = [
+            opened.at(opened.recent_steps(np.arange(min(n, self.size)), env), columns=[SLOT])[SLOT].numpy().copy()
+            for env, n in enumerate(there.tolist())
+        ]
+        self._resets = max((int(of[0]) // _PLACES for of in slots if len(of)), default=0)
+        for env, of in enumerate(slots):
+            current = int((of // _PLACES == self._resets).sum())
+            self.filled[env], self.next[env] = current, (int(of[0]) % _PLACES + 1) % self.size if current else 0
+
+    # Writing
+
+    def add(self, batch: Mapping[str, Any], envs: Int64) -> None:
+        """Add one step, (n, ...), to each of some rings."""
+        found = flatten(batch)
+        self._complete(found)
+        found = {path: np.array(values, ndmin=1) for path, values in found.items()}
+        opened = self._writing(found)
+        rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.derived})
+        rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
+        rows[SLOT] = self.next[envs] + self._resets * _PLACES
+        if len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all():
+            opened.add(**_arguments(rows))
+        else:
+            for n, env in enumerate(envs.tolist()):
+                opened.extend(env=env, **_arguments({path: values[n : n + 1] for path, values in rows.items()}))
+        self.next[envs] = (self.next[envs] + 1) % self.size
+        self.filled[envs] = np.minimum(self.filled[envs] + 1, self.size)
+
+    def _complete(self, found: dict[str, Array]) -> None:
+        """Put something after each step where nobody told what came; `has_next` tells that it means nothing."""
+        self.has_next = any(path.split("/")[0] == "next_obs" for path in found)
+        if not self.has_next:
+            found |= {"next_" + path: values for path, values in found.items() if path.split("/")[0] == "obs"}
+
+    def _writing(self, found: Mapping[str, Array]) -> ReplayBuffer:
+        if self.writes:
+            assert self.buffer is not None
+            return self.buffer
+        if self.open_to_read() is not None:
+            return self.open_to_write(**self._capacity)
+        return self.open_to_write(**self._capacity, columns=columns_of(found))
+
+    def reset(self) -> None:
+        """Have no steps; those on the disk are evicted as others come."""
+        self.next[:], self.filled[:] = 0, 0
+        self._resets += 1
+
+    def write(self, key: str, places: Int64, values: Array) -> None:
+        """Write a key that was not recorded, of steps at places."""
+        if key in (*TOP, *FLAGS, *MINE, "done", "obs_next") or (key in self.keys() and key not in self._later()):
+            raise InputError(f"{key!r} was recorded with the steps, and is not changed; write under another key")
+        there, opened = self.is_there(places), self.open_to_write(**self._capacity)
+        for first in range(0, len(places), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            steps = self.steps(places[some][there[some]])
+            opened.write(names.name_of(key), steps, np.ascontiguousarray(values[some][there[some]]))
+
+    # Reading
+
+    def _later(self) -> list[str]:
+        """Return the keys that were written later."""
+        opened = self.open_to_read()
+        return [] if opened is None else [names.key_of(path) for path in opened.columns if path in opened.derived]
+
+    def keys(self) -> list[str]:
+        """Return the keys that steps have, flags apart."""
+        opened = self.open_to_read()
+        if opened is None:
+            return []
+        found = dict.fromkeys(key_of(path) for path in opened.columns if path not in (*FLAGS, "is_last", CHECKSUM, SLOT, "tag"))
+        return [*found, *(key for key in MINE if key not in found), *(["obs_next"] if self.has_next else [])]
+
+    def _ages(self, places: Int64) -> tuple[Int64, Int64]:
+        """Return how many steps of its environment came after each, and the environment."""
+        envs = places // self.size
+        return (self.next[envs] - 1 - places % self.size) % self.size, envs
+
+    def is_there(self, places: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which places are filled."""
+        return np.asarray(places % self.size < self.filled[places // self.size])
+
+    def steps(self, places: Int64) -> Int64:
+        """Return the names of steps at places."""
+        opened = self.open_to_read()
+        assert opened is not None
+        return np.asarray(opened.recent_steps(*self._ages(places)))
+
+    def read(self, key: str, places: Array) -> Any:
+        """Return a key of steps at places, of any shape; zeros where there is none yet."""
+        flat = np.asarray(places).ravel()
+        opened = self.open_to_read()
+        top = {"obs_next": "obs"}.get(key, key)
+        paths = [path for path in ([] if opened is None else opened.columns) if key_of(path) == top and path != SLOT]
+        found: dict[tuple[str, ...], Any] = {}
+        for path in paths:
+            values = self._column(path, "next_" + path if key == "obs_next" else path, flat)
+            found[nested(path)] = values.reshape((*np.shape(places), *values.shape[1:]))
+        return put_together(found)
+
+    def _column(self, path: str, name: str, places: Int64) -> Array:
+        opened = self.open_to_read()
+        assert opened is not None
+        column, there = opened.columns[path], np.flatnonzero(self.is_there(places))
+        values = np.zeros((len(places), *column.shape), column.np_dtype)
+        for first in range(0, len(there), _AT_ONCE):
+            some = there[first : first + _AT_ONCE]
+            got: Any = opened.at(self.steps(places[some]), columns=[path])
+            for part in name.split("/"):
+                got = got[part]
+            values[some] = got[:, -1] if path.split("/")[0] == "obs" and self._stack > 1 else got
+        return values
+
+    def rows(self, places: Int64, *, of_next: bool) -> dict[str, Any]:
+        """Return all keys of steps at places, (n,), all of which are filled; observations in stacks.
+
+        `of_next` tells that the stack of what came after a step is that of the next step; if not, it is made of what came after
+        each of the steps before, as Tianshou has it.
+        """
+        opened = self.open_to_read()
+        assert opened is not None
+        ages, envs = self._ages(places)
+        batch = opened.recent(ages, envs)
+        flat = dict(_flattened(batch, ""))
+        if self._stack > 1:
+            steps = batch["steps"].numpy()
+            since = np.minimum(opened.elapsed(steps), self.filled[envs] - 1 - ages)
+            for path in flat:
+                if path.split("/")[0] in ("obs", "next_obs"):
+                    more = path.startswith("next_obs") and of_next
+                    flat[path] = _begun(flat[path], since + more)
+        keys: dict[str, dict[tuple[str, ...], Any]] = {}
+        for path, values in flat.items():
+            if path in (*FLAGS, SLOT, "steps", "tag"):
+                continue
+            is_next = path.split("/")[0] == "next_obs"
+            keys.setdefault("obs_next" if is_next else key_of(path), {})[nested(path)] = values
+        return {key: put_together(values) for key, values in keys.items()}
+
+
+def _begun(stacks: Array, since: Int64) -> Array:
+    """Fill stacks, (n, stack, ...), up with their oldest frame that is `since` steps old at most."""
+    size = stacks.shape[1]
+    short = np.flatnonzero(since < size - 1)
+    if not len(short):
+        return stacks
+    found = stacks.copy()
+    for n in short.tolist():
+        first = size - 1 - int(since[n])
+        found[n, :first] = found[n, first]
+    return found
+
+
+def _flattened(batch: Mapping[str, Any], before: str) -> Iterable[tuple[str, Array]]:
+    for name, values in batch.items():
+        if isinstance(values, dict):
+            yield from _flattened(values, f"{before}{name}/")
+        else:
+            yield before + name, values.numpy()
+
+
+def _arguments(rows: Mapping[str, Array]) -> dict[str, Any]:
+    """Return columns as arguments of `add` and `extend`: those of an observation in dicts."""
+    found: dict[str, Any] = {}
+    for path, values in rows.items():
+        top, _, rest = path.partition("/")
+        if top in ("obs", "next_obs", "action", "reward") and rest:
+            found.setdefault(top, {})[rest] = values
+        else:
+            found[path] = values
+    return found

@@ -1,0 +1,301 @@
+"""Tianshou's buffers on disk draw and return what its own do, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+
+tianshou = pytest.importorskip("tianshou")
+
+from tianshou.data import (  # noqa: E402
+    Batch,
+    PrioritizedReplayBuffer,
+    PrioritizedVectorReplayBuffer,
+    ReplayBuffer,
+    VectorReplayBuffer,
+)
+
+from diskbuffer.adapters.tianshou import (  # noqa: E402
+    DiskPrioritizedReplayBuffer,
+    DiskPrioritizedVectorReplayBuffer,
+    DiskReplayBuffer,
+    DiskVectorReplayBuffer,
+)
+
+
+class Environment:
+    """Steps of an environment whose episodes end in every way."""
+
+    def __init__(self, seed: int, *, nested: bool = False) -> None:
+        self.rng, self._nested, self._t = np.random.default_rng(seed), nested, 0
+        self._obs = self._observe()
+
+    def _observe(self) -> Any:
+        frame = self.rng.integers(0, 256, (36, 40), np.uint8)
+        return {"frame": frame, "place": self.rng.normal(size=3)} if self._nested else frame
+
+    def step(self) -> Batch:
+        following, terminated, truncated = self._observe(), self.rng.random() < 0.06, self.rng.random() < 0.04
+        self._t += 1
+        step = Batch(
+            obs=self._obs,
+            act=int(self.rng.integers(5)),
+            rew=float(self.rng.normal()),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            obs_next=following,
+            info={"lives": self._t % 3, "more": {"time": self._t * 0.5}},
+            policy=Batch(),
+        )
+        self._obs = self._observe() if terminated or truncated else following
+        return step
+
+
+def same(one: Any, other: Any, where: str = "batch") -> None:
+    """Require equal batches, in dtypes and shapes, too."""
+    if isinstance(one, Batch):
+        assert isinstance(other, Batch), where
+        assert set(one.get_keys()) == set(other.get_keys()), where
+        for key in one.get_keys():
+            same(one[key], other[key], f"{where}.{key}")
+        return
+    one, other = np.asarray(one), np.asarray(other)
+    assert (one.dtype, one.shape) == (other.dtype, other.shape), where
+    assert np.array_equal(one, other), where
+
+
+KINDS = ["plain", "nested", "stack", "stack without next", "without next", "only last"]
+
+
+def options(kind: str) -> dict[str, Any]:
+    found: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "nested": {},
+        "stack": {"stack_num": 4, "sample_avail": True},
+        "stack without next": {"stack_num": 4, "ignore_obs_next": True},
+        "without next": {"ignore_obs_next": True},
+        "only last": {"stack_num": 2, "save_only_last_obs": True},
+    }
+    return found[kind]
+
+
+def in_stacks(step: Batch) -> Batch:
+    return Batch(step, obs=np.stack([step.obs] * 2), obs_next=np.stack([step.obs_next] * 2))
+
+
+def compare(theirs: Any, ours: Any, *, real_next: bool) -> None:
+    """Draw, and compare everything; where `real_next`, Tianshou does not know what came after an episode's end."""
+    drawn, indices = theirs.sample(16)
+    mine, mine_at = ours.sample(16)
+    assert np.array_equal(indices, mine_at)
+    if real_next:
+        ends = drawn.done | np.isin(indices, theirs.last_index)
+        drawn.obs_next[ends], mine.obs_next[ends] = 0, 0
+    same(drawn, mine)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_environment(kind: str, tmp_path: Path) -> None:
+    world = Environment(1, nested=kind == "nested")
+    theirs = ReplayBuffer(70, **options(kind))
+    ours = DiskReplayBuffer(70, path=tmp_path / "store", segment_rows=16, **options(kind))
+    for t in range(200):
+        step = in_stacks(world.step()) if kind == "only last" else world.step()
+        same(Batch(told=theirs.add(step)), Batch(told=ours.add(step)))
+        assert len(theirs) == len(ours)
+        assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
+        if t % 9 == 8:
+            compare(theirs, ours, real_next="without" in kind)
+            places = np.arange(len(theirs))
+            assert np.array_equal(theirs.prev(places), ours.prev(places))
+            assert np.array_equal(theirs.next(places), ours.next(places))
+            same(theirs.get(places[::3], "obs", stack_num=3), ours.get(places[::3], "obs", stack_num=3))
+    if "without" not in kind:
+        same(theirs[:], ours[:])
+        same(theirs[3], ours[3])
+        same(theirs[5:30], ours[5:30])
+    same(theirs.rew[:10], ours.rew[:10])
+
+
+@pytest.mark.parametrize("kind", ["plain", "nested", "stack", "without next"])
+def test_environments_side_by_side_that_step_unevenly(kind: str, tmp_path: Path) -> None:
+    worlds, rng = [Environment(10 + n, nested=kind == "nested") for n in range(3)], np.random.default_rng(0)
+    theirs = VectorReplayBuffer(150, 3, **options(kind))
+    ours = DiskVectorReplayBuffer(150, 3, path=tmp_path / "store", segment_rows=16, **options(kind))
+    for t in range(200):
+        ids = None if t < 30 or rng.random() < 0.5 else np.flatnonzero(rng.random(3) < [0.9, 0.5, 0.1])
+        if ids is not None and not len(ids):
+            continue
+        steps = Batch.stack([worlds[n].step() for n in (range(3) if ids is None else ids)])
+        same(Batch(told=theirs.add(steps, ids)), Batch(told=ours.add(steps, ids)))
+        assert len(theirs) == len(ours)
+        if t % 9 == 8:
+            compare(theirs, ours, real_next="without" in kind)
+            assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
+            places = theirs.sample_indices(0)
+            assert np.array_equal(theirs.prev(places), ours.prev(places))
+            assert np.array_equal(theirs.next(places), ours.next(places))
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_priorities(lanes: int, tmp_path: Path) -> None:
+    worlds = [Environment(20 + n) for n in range(lanes)]
+    how: dict[str, Any] = {"alpha": 0.6, "beta": 0.4}
+    path = tmp_path / "store"
+    theirs: Any = PrioritizedReplayBuffer(60, **how) if lanes == 1 else PrioritizedVectorReplayBuffer(60, lanes, **how)
+    ours: Any = (
+        DiskPrioritizedReplayBuffer(60, path=path, **how)
+        if lanes == 1
+        else DiskPrioritizedVectorReplayBuffer(60, lanes, path=path, **how)
+    )
+    for t in range(100):
+        steps = Batch.stack([world.step() for world in worlds])
+        for buffer in (theirs, ours):
+            buffer.add(steps, np.arange(lanes))
+        if t % 5 == 0:
+            found = []
+            for buffer in (theirs, ours):
+                np.random.seed(t)  # noqa: NPY002  which Tianshou draws from
+                batch, indices = buffer.sample(16)
+                buffer.update_weight(indices, np.abs(np.random.default_rng(t).normal(size=16)))
+                found.append(batch)
+            same(*found)
+
+
+def test_a_buffer_goes_on_where_it_ended(tmp_path: Path) -> None:
+    worlds = [Environment(30 + n) for n in range(2)]
+    theirs = VectorReplayBuffer(80, 2, stack_num=3)
+    for _turn in range(4):
+        ours = DiskVectorReplayBuffer(80, 2, path=tmp_path / "store", stack_num=3)
+        if len(theirs):
+            assert np.array_equal(theirs.unfinished_index(), ours.unfinished_index())
+            same(theirs[:], ours[:])
+        for _ in range(27):
+            steps = Batch.stack([world.step() for world in worlds])
+            same(Batch(told=theirs.add(steps)), Batch(told=ours.add(steps)))
+        copied = pickle.loads(pickle.dumps(ours))
+        same(ours[:], copied[:])
+        ours.close()
+
+
+def test_keys_that_are_written_later(tmp_path: Path) -> None:
+    world, theirs, ours = Environment(40), ReplayBuffer(50), DiskReplayBuffer(50, path=tmp_path / "store")
+    for _ in range(50):
+        step = world.step()
+        theirs.add(step)
+        ours.add(step)
+    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    for buffer in (theirs, ours):
+        buffer.set_array_at_key(values.copy(), "adv")
+        buffer.set_array_at_key(values[:7] * 2, "adv", np.arange(7))
+        buffer.set_array_at_key(values[:5], "logp_old", np.arange(10, 15), 0.0)
+    same(theirs[:], ours[:])
+    ours.close()
+    again = DiskReplayBuffer(50, path=tmp_path / "store")
+    same(theirs[:], again[:])
+    with pytest.raises(ValueError, match="7 values for 50"):
+        ours.set_array_at_key(values[:7], "adv")
+    with pytest.raises(db.InputError, match="was recorded"):
+        again.set_array_at_key(values, "rew")
+
+
+def test_an_empty_buffer_again(tmp_path: Path) -> None:
+    world, theirs, ours = (
+        Environment(50),
+        ReplayBuffer(40, stack_num=2),
+        DiskReplayBuffer(40, path=tmp_path / "store", stack_num=2),
+    )
+    for _turn in range(3):
+        for _ in range(25):
+            step = world.step()
+            theirs.add(step)
+            ours.add(step)
+        same(theirs[:], ours[:])
+        theirs.reset(keep_statistics=True)
+        ours.reset(keep_statistics=True)
+        assert len(ours) == 0
+    for _ in range(5):
+        step = world.step()
+        theirs.add(step)
+        ours.add(step)
+    ours.close()
+    same(theirs[:], DiskReplayBuffer(40, path=tmp_path / "store", stack_num=2)[:])
+
+
+def test_another_buffer_is_taken_over(tmp_path: Path) -> None:
+    world, source = Environment(60), ReplayBuffer(20)
+    for _ in range(30):
+        source.add(world.step())
+    theirs, ours = ReplayBuffer(50), DiskReplayBuffer(50, path=tmp_path / "store")
+    for _turn in range(3):
+        assert np.array_equal(theirs.update(source), ours.update(source))
+    same(theirs[:], ours[:])
+
+
+def test_the_observation_after_an_end_is_the_real_one(tmp_path: Path) -> None:
+    world, ours = Environment(70), DiskReplayBuffer(50, path=tmp_path / "store", ignore_obs_next=True)
+    steps = [world.step() for _ in range(50)]
+    for step in steps:
+        ours.add(step)
+    same(np.stack([step.obs_next for step in steps]), ours[np.arange(50)].obs_next)
+
+
+def test_misuse_is_told(tmp_path: Path) -> None:
+    world, ours = Environment(80), DiskReplayBuffer(50, path=tmp_path / "store")
+    ours.add(world.step())
+    with pytest.raises(db.InputError, match="Zarr holds no objects"):
+        ours.add(Batch(world.step(), act=np.array("up", object)))
+    with pytest.raises(ValueError, match="following keys"):
+        ours.add(Batch(obs=1, terminated=False, truncated=False))
+    with pytest.raises(db.InputError, match="obs"):
+        ours.add(Batch(world.step(), obs=np.zeros((3, 3), np.uint8)))
+    other = DiskReplayBuffer(50, path=tmp_path / "store")
+    assert len(other) == 1
+    with pytest.raises(db.LockedError):
+        other.add(world.step())
+    with pytest.raises(db.SchemaError, match="50 steps"):
+        DiskReplayBuffer(60, path=tmp_path / "store")
+    with pytest.raises(db.InputError, match="snapshot"):
+        ours.save_hdf5("file")
+    assert len(ours) == 1
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_tianshou import Batch, Environment, DiskVectorReplayBuffer
+buffer = DiskVectorReplayBuffer(200, 2, path={path!r}, segment_rows=16)
+worlds = [Environment(90), Environment(91)]
+for t in range(10**9):
+    buffer.add(Batch.stack([world.step() for world in worlds]))
+    print(t, flush=True)
+"""
+
+
+def test_a_kill_loses_no_step(tmp_path: Path) -> None:
+    script = KILLED.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = -1
+        while told < 350:
+            told = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        told = max([told, *map(int, process.stdout.read().split())])
+    worlds, theirs = [Environment(90), Environment(91)], VectorReplayBuffer(200, 2)
+    ours = DiskVectorReplayBuffer(200, 2, path=tmp_path / "store")
+    added = ours.stored.buffer.counts()[1]  # type: ignore[union-attr]
+    assert ((added == told + 1) | (added == told + 2)).all()
+    for t in range(int(added.max())):
+        ids = np.flatnonzero(added > t)
+        theirs.add(Batch.stack([worlds[n].step() for n in ids]), ids)
+    same(theirs[:], ours[:])
