@@ -48,6 +48,12 @@ PEERS = {
         ),
         {},
     ),
+    "tianshou": Peer(
+        "peers.tianshou",
+        tuple(f"test/base/test_{name}.py" for name in ("buffer", "collector", "returns", "policy")),
+        {},
+        (".",),
+    ),
     "torchrl": Peer(
         "peers.torchrl",
         tuple(
