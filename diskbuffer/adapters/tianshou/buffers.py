@@ -37,12 +37,25 @@ class _OnDisk:
         """Open the store, and be where its writer would be."""
         n_envs = getattr(self, "buffer_num", 1)
         self.stored = Stored(path, self.maxsize // n_envs, n_envs, self.stack_num, threads=threads, segment_rows=segment_rows)
-        self._flags = {name: np.zeros(self.maxsize, np.bool_) for name in (*FLAGS, "done")}
-        self._meta = Meta(self._flags, self.stored.keys, self.stored.read, self.stored.write)
+        self._flags: dict[str, Array] = {}  # and rewards: what Tianshou's compiled code looks at
+        self._meta = Meta(self._flags, self._keys, self.stored.read, self.stored.write)
         for env, ring in enumerate(self._rings()):
             if ring is not self:
-                ring._meta = Batch({"done": self._flags["done"][env * ring.maxsize : (env + 1) * ring.maxsize]})
+                ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
+        for name in (*FLAGS, "done"):
+            self._hold(name, np.zeros(self.maxsize, np.bool_))
         self._take_up()
+
+    def _keys(self) -> list[str]:
+        found = self.stored.keys()
+        return found if self._save_obs_next else [key for key in found if key != "obs_next"]
+
+    def _hold(self, name: str, values: Array) -> None:
+        """Have a key in memory."""
+        self._flags[name] = values
+        for ring in self._rings():
+            if ring is not self:
+                ring._meta.hold(name, values)
 
     def _rings(self) -> list[Any]:
         """Return Tianshou's buffers of single environments, which keep account."""
@@ -53,6 +66,7 @@ class _OnDisk:
         if not stored.filled.any():
             return
         there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
+        self._hold("rew", stored.read("rew", np.arange(self.maxsize)))
         for flag in FLAGS:
             self._flags[flag][there] = stored.read(flag, there)
         np.logical_or(self._flags["terminated"], self._flags["truncated"], out=self._flags["done"])
@@ -69,7 +83,7 @@ class _OnDisk:
                 ended = np.flatnonzero(self._flags["done"][env * size + order])
                 length = int(ended[0]) if len(ended) else ring._size
                 ring._ep_len, ring._ep_start_idx = length, int(order[length - 1])
-                ring._ep_return = stored.read("rew", env * size + order[:length][::-1]).sum(axis=0)
+                ring._ep_return = self._flags["rew"][env * size + order[:length][::-1]].sum(axis=0)
 
     # Writing
 
@@ -79,6 +93,8 @@ class _OnDisk:
             if self._save_only_last_obs and key in batch.get_keys():
                 batch.__dict__[key] = batch[key][:, -1]
         self.stored.add(batch, envs)
+        if "rew" not in self._flags:
+            self._hold("rew", np.zeros((self.maxsize, *np.shape(batch.rew)[1:])))
         told = []
         for n, env in enumerate(envs.tolist()):
             ring, first = self._rings()[env], env * self.stored.size
@@ -116,6 +132,20 @@ class _OnDisk:
 
     def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
         return self._record(batch, envs)
+
+    @classmethod
+    def from_data(
+        cls, obs: Any, act: Any, rew: Any, terminated: Any, truncated: Any, done: Any, obs_next: Any, **options: Any
+    ) -> Any:
+        """Make a buffer of arrays, or of HDF5 datasets, (n, ...); `options` are those of a new one, such as its path."""
+        make: Any = cls
+        buffer = make(len(obs), **options)
+        arrays = {"obs": obs, "act": act, "rew": rew, "terminated": terminated, "truncated": truncated, "obs_next": obs_next}
+        if any(len(array) != len(obs) for array in (*arrays.values(), done)):
+            raise ValueError("all arrays must have the same length")
+        for n in range(len(obs)):
+            buffer.add(Batch({name: array[n] for name, array in arrays.items()}))
+        return buffer
 
     def update(self, buffer: Any) -> Array:
         """Add all steps of another buffer, as Tianshou does: episodes that run are not gone on with."""
@@ -176,7 +206,7 @@ class _OnDisk:
             index = self.sample_indices(0) if everything else self._indices[: len(self)][index]  # type: ignore
         places = np.arange(self.maxsize)[index]
         flat = places.ravel()
-        if not self.stored.keys() or not self.stored.is_there(flat).all():
+        if not self._keys() or self.stack_num != self.stored.stack_num or not self.stored.is_there(flat).all():
             return super().__getitem__(index)  # type: ignore[misc]
         found = self.stored.rows(flat, of_next=not self._save_obs_next)
         if not self.stored.has_next:  # which then is the next step's, as far as there is one
@@ -208,7 +238,7 @@ class _OnDisk:
         super().__setstate__(state)  # type: ignore[misc]
         for name, flag in self._flags.items():
             flag[:] = False
-            assert self._meta[name] is flag or not self.stored.keys()
+            assert self._meta.get_keys() == [] or self._meta[name] is flag
         self._take_up()
 
 

@@ -33,7 +33,8 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
         if key == "obs_next":
             path = "next_obs"
         else:
-            path = TOP.get(key) or (key if key in MINE else f"{_OTHERS}/{names.name_of(key)}")
+            nested = isinstance(value, Batch | dict)
+            path = TOP.get(key) or (key if key in MINE and nested else f"{_OTHERS}/{names.name_of(key)}")
         found.update(_leaves(path, value, needed=key not in MINE))
     return found
 

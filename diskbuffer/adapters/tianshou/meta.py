@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ class Meta:
         ``read(key, places)`` returns a key's values.
     write : callable
         ``write(key, places, values)``
+    part : (int, int), optional
+        The places that these are, where they are some of a buffer's.
     """
 
     def __init__(
@@ -34,13 +37,34 @@ class Meta:
         keys: Callable[[], list[str]],
         read: Callable[[str, Array], Any],
         write: Callable[[str, Array, Array], None],
+        part: tuple[int, int] | None = None,
     ) -> None:
-        self._flags, self._keys, self._read, self._write = flags, keys, read, write
+        self._flags, self._keys, self._read, self._write, self._range = flags, keys, read, write, part
+
+    def part(self, first: int, until: int) -> Meta:
+        """Return what a buffer has that is some places of this one."""
+        return Meta(
+            {name: values[first:until] for name, values in self._flags.items()},
+            self._keys,
+            partial(self._read_from, first),
+            partial(self._write_from, first),
+            (first, until),
+        )
+
+    def _read_from(self, first: int, key: str, places: Array) -> Any:
+        return self._read(key, places + first)
+
+    def _write_from(self, first: int, key: str, places: Array, values: Array) -> None:
+        self._write(key, places + first, values)
+
+    def hold(self, name: str, values: Array) -> None:
+        """Have a key in memory, (size, ...) of the whole buffer."""
+        self._flags[name] = values if self._range is None else values[slice(*self._range)]
 
     def get_keys(self) -> list[str]:
         """Return all keys, none before the first step."""
         found = self._keys()
-        return [*found, *self._flags] if found else []
+        return list(dict.fromkeys([*found, *self._flags])) if found else []
 
     def __getitem__(self, key: str) -> Any:
         if key in self._flags and self._keys():
@@ -63,7 +87,7 @@ class Meta:
         raise InputError("what was added cannot be changed; new keys can be written, with set_array_at_key")
 
     def __repr__(self) -> str:
-        return f"Meta({', '.join(self.get_keys())}, on disk)"
+        return f"Meta({', '.join(self.get_keys())})"
 
 
 class OnDisk:

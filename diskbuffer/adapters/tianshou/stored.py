@@ -55,7 +55,7 @@ class Stored(OpenedLate):
 
     def __init__(self, path: str | os.PathLike[str], size: int, n_envs: int, stack_num: int, **options: Any) -> None:
         super().__init__(path, autoreset="disabled", frame_stack=stack_num, padding="first", n_envs=n_envs, **options)
-        self.size, self.n_envs, self._stack = size, n_envs, stack_num
+        self.size, self.n_envs, self.stack_num = size, n_envs, stack_num
         self.next, self.filled = np.zeros((2, n_envs), np.int64)
         self._resets = 0
         self.has_next = True
@@ -182,7 +182,7 @@ class Stored(OpenedLate):
             got: Any = opened.at(self.steps(places[some]), columns=[path])
             for part in name.split("/"):
                 got = got[part]
-            values[some] = got[:, -1] if path.split("/")[0] == "obs" and self._stack > 1 else got
+            values[some] = got[:, -1] if path.split("/")[0] == "obs" and self.stack_num > 1 else got
         return values
 
     def rows(self, places: Int64, *, of_next: bool) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class Stored(OpenedLate):
         ages, envs = self._ages(places)
         batch = opened.recent(ages, envs)
         flat = dict(_flattened(batch, ""))
-        if self._stack > 1:
+        if self.stack_num > 1:
             steps = batch["steps"].numpy()
             since = np.minimum(opened.elapsed(steps), self.filled[envs] - 1 - ages)
             for path in flat:
