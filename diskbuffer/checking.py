@@ -201,7 +201,7 @@ class _Check:
         self._repair = store.writable
         self._live = not store.writable and is_held(store.root)
         self._made: set[int] = set()  # slots of segments that were missing
-        state = State.read(store.files)
+        state = State.read(store.files, store.layout.salt)
         self._fate, self._synced = how_it_was_left(state, store.files, store.layout.streams)
         if state is None or state.synced != self._synced:
             self._note(

@@ -13,7 +13,7 @@ import numpy as np
 
 from diskbuffer import codec
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.files import Files
 from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import ATTRIBUTE, Layout
@@ -28,16 +28,16 @@ _LARGEST = 2**22  # bytes of a segment in a column that are worth the time
 def vouch(root: Path) -> None:
     """Make right whatever checksum can be made right; what is too strange stays as it is."""
     with contextlib.suppress(Exception):
-        _vouch_for_state(root / _STATE)
-    with contextlib.suppress(Exception):
         layout, slots = _vouch_for_group(root)
+        with contextlib.suppress(Exception):
+            _vouch_for_state(root / _STATE, layout.salt)
         _Voucher(root, layout, slots).vouch()
 
 
-def _vouch_for_state(file: Path) -> None:
+def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
     synced = tuple(int(n) for n in found["synced"])
-    found["checksum"] = google_crc32c.value(f"{found['boot']} {bool(found['clean'])} {synced}".encode())
+    found["checksum"] = google_crc32c.value(f"{found['boot']} {bool(found['clean'])} {synced} {salt}".encode())
     _replace(file, json.dumps(found).encode())
 
 
@@ -91,7 +91,13 @@ class _Voucher:
         for word in (OBS, STEP):
             rows = {path: found.rows(path, 0, found.length) for path in covered(layout.schema, word)}
             values = row_checksums(layout.schema, layout.salt, stream, first, found.length, rows, word)
+            if word == STEP and self._is_newest(stream, first) and not rows["is_last"][-1].any():
+                values[-1] ^= NOT_YET
             words[: found.length, word] = values
+
+    def _is_newest(self, stream: int, first: int) -> bool:
+        used = np.flatnonzero(self._table.column("length"))[:64].tolist()
+        return first == max(at for of, at in map(self._table.identity, used) if of == stream)
 
     def _derived(self, slot: int) -> None:
         for path in self._layout.derived:

@@ -300,3 +300,15 @@ def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) ->
     assert done.returncode == 2
     assert "is being written to by process" in done.stderr
     assert command("check").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "_segments/length/group.json", "_segments/length/state.json"])
+def test_a_file_of_another_store_is_noticed_and_repaired(name: str, made: Made, tmp_path: Path) -> None:
+    world, path = made
+    Experience(2, shape=world.shape).open(tmp_path / "other", segment_rows=16).close()
+    shutil.copy(tmp_path / "other" / name, path / name)
+    report = db.check(path, progress=False)
+    assert not report.ok
+    assert any(name in str(problem) or "copy" in str(problem) for problem in report.problems)
+    db.check(path, repair=True, progress=False)
+    assert_whole(world, path, lost=0)

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.store.files import Files
 from diskbuffer.store.layout import SEGMENTS, TABLE, TAIL, Layout, encode_json
@@ -63,7 +65,7 @@ def create(root: Path, layout: Layout) -> None:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             files.close(files.create(tail_file(layout, path), size, reserve=True))
             files.sync(tail_file(layout, path))
-        State(files.boot_id(), clean=True, synced=(-1,) * layout.streams).note(files)
+        State(files.boot_id(), clean=True, synced=(-1,) * layout.streams, salt=layout.salt).note(files)
         write_group(files, layout, slots)
         for path in [*layout.arrays(slots), "."]:
             files.sync(path)
@@ -140,26 +142,43 @@ def write_group(files: Files, layout: Layout, slots: int) -> None:
 
 def damaged_group(root: Path) -> str | None:
     """Return what is wrong with the group's own file, None if nothing is; a NotAStoreError where there was no store ever."""
+    copied = _read_copy(root)
     try:
-        read_metadata(root)
+        found = read_metadata(root)
     except FormatError:
         raise
     except (NotAStoreError, CorruptionError) as error:
-        try:
-            Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
-        except (OSError, ValueError, RecursionError):
-            raise error from None
+        if copied is None:
+            raise
         return f"{error}; repair restores it from the copy in {_COPY}"
+    if copied is not None and copied[0].salt != found[0].salt and _vouched(root, *copied) > _vouched(root, *found):
+        return f"it describes another store; repair restores it from the copy in {_COPY}"
     return None
 
 
-def is_copied(root: Path) -> bool:
-    """Tell whether the copy is whole; it may be newer, where a kill came between the two."""
+def _read_copy(root: Path) -> tuple[Layout, int] | None:
     try:
-        layout, slots = Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
+        return Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
     except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _vouched(root: Path, layout: Layout, slots: int) -> int:
+    """Count the segments that the table vouches for, if that is the layout."""
+    try:
+        table = SegmentTable(Files(root), layout, writable=False)
+        table.grow(slots)
+        return int(np.count_nonzero(table.used()[0]))
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def is_copied(root: Path) -> bool:
+    """Tell whether the copy is whole, and of this store; it may be newer, where a kill came between the two."""
+    copied = _read_copy(root)
+    if copied is None or copied[0].salt != read_metadata(root)[0].salt:
         return False
-    return _holds(root / _COPY, encode_json(layout.root(slots)))
+    return _holds(root / _COPY, encode_json(copied[0].root(copied[1])))
 
 
 def restore_group(root: Path) -> None:

@@ -228,7 +228,7 @@ def finish(files: Files) -> None:
     for name in [*reserved, *sparse]:
         files.rename(f"{name}.new.tmp", name)
     directory.write_group(files, layout, slots)
-    state = State.read(mark)
+    state = State.read(mark, layout.salt)
     if state is None:
         raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
     state.note(files)

@@ -220,7 +220,7 @@ class _Copy:
         self._vouch_for_derived(held, table)
         self._publish(held, table)
         files.sync_all(sorted(self._copied))
-        State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist())).note(files)
+        State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist()), salt=layout.salt).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
         files.sync_all([*layout.arrays(held.slots), "."])

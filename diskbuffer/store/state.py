@@ -38,18 +38,21 @@ class State:
         Whether the writer closed the store.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk then; -1 for none.
+    salt : int
+        The store's number.
     """
 
     boot: str
     clean: bool
     synced: tuple[int, ...]
+    salt: int
 
     @classmethod
-    def read(cls, files: Files) -> State | None:
-        """Read it; None where it is missing or damaged."""
+    def read(cls, files: Files, salt: int) -> State | None:
+        """Read it; None where it is missing, damaged, or another store's."""
         try:
             found = json.loads(files.read(_NAME))
-            state = cls(str(found["boot"]), bool(found["clean"]), tuple(int(n) for n in found["synced"]))
+            state = cls(str(found["boot"]), bool(found["clean"]), tuple(int(n) for n in found["synced"]), salt)
             return state if found["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
@@ -66,7 +69,7 @@ class State:
         return Fate.KILLED if self.boot and self.boot == files.boot_id() else Fate.LOST_POWER
 
     def _checksum(self) -> int:
-        return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced}".encode()))
+        return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced} {self.salt}".encode()))
 
 
 def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[Fate, tuple[int, ...]]:

@@ -105,9 +105,9 @@ class Store:
     def _recover(self) -> None:
         """Find out what counts of that which the last writer left; a CorruptionError where it is damaged."""
         if not self.writable and self._is_written_to():
-            self._state = State.read(self.files)
+            self._state = State.read(self.files, self.layout.salt)
             return  # a living writer knows what he writes
-        state = self._state = State.read(self.files)
+        state = self._state = State.read(self.files, self.layout.salt)
         fate, synced = how_it_was_left(state, self.files, self.layout.streams)
         if fate is not Fate.LOST_POWER:
             recovery.make_sure(self, synced, settled=fate is Fate.CLOSED)
@@ -136,7 +136,7 @@ class Store:
         """Tell whether there is a living writer; wait for one who is still looking at what the last has left, or is closing."""
         begun = time.monotonic()
         while is_held(self.root):
-            state = State.read(self.files)
+            state = State.read(self.files, self.layout.salt)
             if state is not None and not state.clean and state.boot == self.files.boot_id():
                 return True
             if time.monotonic() - begun > _PATIENCE:
@@ -145,7 +145,7 @@ class Store:
         return False
 
     def _note_state(self, *, clean: bool) -> None:
-        self._state = State(self.files.boot_id(), clean, tuple(int(n) for n in self._heads_synced))
+        self._state = State(self.files.boot_id(), clean, tuple(int(n) for n in self._heads_synced), self.layout.salt)
         self._state.note(self.files)
 
     def segments(self) -> list[tuple[Int64, Int64]]:
@@ -187,7 +187,7 @@ class Store:
                 self.table.take_column(layout, path)
             self.layout = layout
             self.maps.take_columns(layout)
-        if (self.distrusted is not None or self.unsettled) and State.read(self.files) != self._state:
+        if (self.distrusted is not None or self.unsettled) and State.read(self.files, self.layout.salt) != self._state:
             self.distrusted, self.unsettled, self.maps.lenient = None, {}, False  # a writer has opened it since, and decided
             self._disbelieved.clear()
             for n in range(self.table.slots):
