@@ -299,3 +299,64 @@ def test_a_kill_loses_no_step(tmp_path: Path) -> None:
         ids = np.flatnonzero(added > t)
         theirs.add(Batch.stack([worlds[n].step() for n in ids]), ids)
     same(theirs[:], ours[:])
+
+
+# Algorithms
+
+
+def learn(of: str, buffer: Any, updates: int) -> list[float]:
+    """Have one of Tianshou's algorithms learn CartPole; return its losses."""
+    import gymnasium as gym
+    import torch
+    from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
+    from tianshou.algorithm.modelfree.ppo import PPO
+    from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector
+    from tianshou.env import DummyVectorEnv
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+    from tianshou.utils.torch_utils import policy_within_training_step
+
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    envs = DummyVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(4)])
+    envs.seed(0)
+    space: Any = gym.make("CartPole-v1").action_space
+    space.seed(0)
+    net, optim = Net(state_shape=(4,), action_shape=2, hidden_sizes=[32]), AdamOptimizerFactory(lr=1e-3)
+    algorithm: Any
+    if of == "dqn":
+        policy: Any = DiscreteQLearningPolicy(model=net, action_space=space, eps_training=0.2)
+        algorithm = DQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=50)
+    else:
+        body = Net(state_shape=(4,), hidden_sizes=[32])
+        actor = DiscreteActor(preprocess_net=body, action_shape=2)
+        policy = ProbabilisticActorPolicy(
+            actor=actor,
+            dist_fn=lambda logits: torch.distributions.Categorical(logits=logits),
+            action_space=space,
+            action_scaling=False,
+        )
+        algorithm = PPO(policy=policy, critic=DiscreteCritic(preprocess_net=body), optim=optim, max_batchsize=50)
+    collector: Any = Collector(policy, envs, buffer)
+    losses = []
+    collector.reset()
+    with policy_within_training_step(policy):
+        for _ in range(updates):
+            if of == "dqn":
+                collector.collect(n_step=8)
+                losses.append(algorithm.update(buffer, 32).loss)
+            else:
+                collector.collect(n_step=400)
+                losses.append(algorithm.update(buffer, 64, 3).loss.mean)
+                collector.reset_buffer(keep_statistics=True)
+    return losses
+
+
+@pytest.mark.parametrize(("of", "updates"), [("dqn", 500), ("ppo", 6)])
+def test_losses_are_identical(of: str, updates: int, tmp_path: Path) -> None:
+    theirs = learn(of, VectorReplayBuffer(2000, 4), updates)
+    ours = learn(of, DiskVectorReplayBuffer(2000, 4, path=tmp_path / "store"), updates)
+    assert len(set(theirs)) > updates / 2
+    assert theirs == ours

@@ -11,6 +11,7 @@ from tianshou.data import Batch, PrioritizedReplayBuffer, PrioritizedVectorRepla
 
 from diskbuffer.adapters.tianshou.columns import FLAGS
 from diskbuffer.adapters.tianshou.meta import Meta
+from diskbuffer.adapters.tianshou.steps import Steps
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
 from diskbuffer.samplers.sampler import at_least_one
@@ -216,6 +217,17 @@ class _OnDisk:
         found |= {flag: self._flags[flag][flat] for flag in self._flags}
         batch = Batch(found)
         return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
+
+    def sample(self, batch_size: int | None) -> tuple[Any, Array]:
+        """Draw steps, as Tianshou does; all of them (0) as `Steps`, which are on disk until they are split."""
+        if batch_size != 0:
+            drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
+            return drawn
+        places = self.sample_indices(0)  # type: ignore[attr-defined]
+        return Steps(places, self.__getitem__, self._meta.get_keys, self._key, self.stored.write), places
+
+    def _key(self, key: str, places: Int64) -> Any:
+        return self._meta[key][places]
 
     # What has no meaning here
 

@@ -1,0 +1,119 @@
+"""All steps of a buffer as one Batch, of which nothing is in memory, for algorithms that learn from whole rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tianshou.data import Batch
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_OWN = ("_read", "_key", "_write", "_places", "_kept", "_tensors", "_keys")
+
+
+class Steps(Batch):
+    """A Batch that is read when it is split, or when a key is asked for.
+
+    Keys that are assigned, such as advantages, become columns of the store; those that were recorded, and are assigned as other
+    tensors, are kept in memory. `split` reads one minibatch ahead of the one that is learned from.
+
+    Parameters
+    ----------
+    places : (n,) int64
+    read : callable
+        ``read(places)`` returns steps as a Batch.
+    keys : callable
+        Returns the keys that there are.
+    key : callable
+        ``key(name, places)`` returns one.
+    write : callable
+        ``write(name, places, values)``; raises a ValueError for a key that was recorded.
+    """
+
+    def __init__(
+        self,
+        places: Int64,
+        read: Callable[[Int64], Any],
+        keys: Callable[[], list[str]],
+        key: Callable[[str, Int64], Any],
+        write: Callable[[str, Int64, Array], None],
+    ) -> None:
+        own = {"_places": places, "_read": read, "_keys": keys, "_key": key, "_write": write, "_kept": {}, "_tensors": {}}
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+    def get_keys(self) -> Any:
+        """Return the keys."""
+        return dict.fromkeys([*self._keys(), *self._kept]).keys()
+
+    keys = get_keys
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def shape(self) -> list[int]:
+        """Only its first axis is known."""
+        return [len(self)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN or name.startswith("__"):
+            raise AttributeError(name)
+        if name in self._kept:
+            return self._kept[name]
+        if name not in self._keys():
+            raise AttributeError(f"there is no {name} in these steps")
+        return self._as_given(name, self._key(name, self._places))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        values = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+        try:
+            self._write(name, self._places, values)
+        except ValueError:
+            self._kept[name] = value
+            return
+        if isinstance(value, torch.Tensor):
+            self._tensors[name] = value.device
+
+    def _as_given(self, name: str, values: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._tensors[name]) if name in self._tensors else values
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            return getattr(self, index)
+        found = self._read(self._places[index])
+        for name in self._tensors:
+            found.__dict__[name] = self._as_given(name, found[name])
+        for name, values in self._kept.items():
+            found.__dict__[name] = values[index]
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[n] for n in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Steps({len(self)} on disk: {', '.join(self.get_keys())})"
+
+    def split(self, size: int, shuffle: bool = True, merge_last: bool = False) -> Iterator[Any]:
+        """Yield minibatches as `Batch.split` does, of as many steps, in the same order."""
+        length = len(self)
+        size = length if size == -1 else size
+        if size < 1:
+            raise ValueError(f"size must be at least 1, or -1 for all, found {size}")
+        order = np.random.permutation(length) if shuffle else np.arange(length)  # noqa: NPY002  as Tianshou does
+        begins = list(range(0, length, size))
+        if merge_last and length % size and len(begins) > 1:
+            begins.pop()
+        parts = [order[begin:until] for begin, until in zip(begins, [*begins[1:], length], strict=True)]
+        with ThreadPoolExecutor(1, "diskbuffer-steps") as ahead:
+            coming = ahead.submit(self.__getitem__, parts[0]) if parts else None
+            for n in range(len(parts)):
+                assert coming is not None
+                batch = coming.result()
+                coming = ahead.submit(self.__getitem__, parts[n + 1]) if n + 1 < len(parts) else None
+                yield batch
