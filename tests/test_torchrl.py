@@ -307,3 +307,42 @@ def test_a_kill_loses_no_step(tmp_path: Path) -> None:
     found = storage[:].to_tensordict()[torch.arange(count - 300, count) % 300]
     for key in ("pixels", ("next", "pixels"), "action", ("next", "reward"), ("next", "done")):
         assert torch.equal(found[key], expected[key])
+
+
+def losses_of_dqn(storage: Any, steps: int) -> list[float]:
+    """Have TorchRL's DQN learn CartPole; return its losses."""
+    from tensordict.nn import TensorDictSequential
+    from torchrl.collectors import Collector
+    from torchrl.envs.libs.gym import GymEnv
+    from torchrl.modules import MLP, EGreedyModule, QValueActor
+    from torchrl.objectives import DQNLoss, SoftUpdate
+
+    torch.manual_seed(0)
+    env: Any = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    env.set_seed(0)
+    actor = QValueActor(MLP(in_features=4, out_features=2, num_cells=[32]), spec=env.action_spec, in_keys=["observation"])
+    explore = EGreedyModule(spec=env.action_spec, eps_init=0.3, eps_end=0.1, annealing_num_steps=1000)
+    policy = TensorDictSequential(actor, explore)
+    loss_module = DQNLoss(actor, action_space=env.action_spec, delay_value=True)
+    loss_module.make_value_estimator(gamma=0.99)
+    update, optim = SoftUpdate(loss_module, eps=0.95), torch.optim.Adam(loss_module.parameters(), 1e-3)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=32, generator=torch.Generator().manual_seed(0))
+    losses = []
+    for data in Collector(env, policy, frames_per_batch=8, total_frames=steps):
+        buffer.extend(data.reshape(-1))
+        loss = loss_module(buffer.sample())["loss"]
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        update.step()
+        explore.step(8)
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.filterwarnings("ignore")  # of TorchRL's own
+def test_losses_of_dqn_are_identical(tmp_path: Path) -> None:
+    theirs = losses_of_dqn(LazyTensorStorage(2000), 4000)
+    ours = losses_of_dqn(DiskStorage(2000, tmp_path / "store"), 4000)
+    assert len(set(theirs)) > 300
+    assert theirs == ours
