@@ -43,10 +43,39 @@ def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(
     assert not list(tmp_path.iterdir())
 
 
-def test_stable_baselines3s_dqn_is_resumed(tmp_path: Path) -> None:
-    options = ("train_sb3.py", "--store", tmp_path / "store", "--capacity", 10_000, "--steps")
-    assert "0 steps trained; 0 of experience on disk" in run(*options, 800)
-    assert "800 steps trained; 800 of experience on disk" in run(*options, 1200)
+@pytest.mark.parametrize(("algorithm", "steps"), [("dqn", 800), ("sac", 400)])
+def test_stable_baselines3s_off_policy_algorithms_are_resumed(algorithm: str, steps: int, tmp_path: Path) -> None:
+    options = ("train_sb3.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--capacity", 10_000, "--steps")
+    assert "0 steps trained; 0 of experience on disk" in run(*options, steps)
+    assert f"{steps} steps trained; {steps} of experience on disk" in run(*options, steps + 200)
+
+
+def killed_and_run_again(first: str, *options: object) -> str:
+    """Run an example, kill it (SIGKILL) once it has printed a line that begins with `first`, and run it again."""
+    command = [sys.executable, str(EXAMPLES / str(options[0])), *map(str, options[1:])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith(first) for line in process.stdout)
+        process.kill()
+    return run(str(options[0]), *options[1:])
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "slices"])
+def test_torchrl_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
+    options = ("train_torchrl.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--steps", 1200)
+    printed = killed_and_run_again("600 steps", *options)
+    there = int(re.findall(r"(\d+) steps are on disk", printed)[0])
+    assert 600 <= there <= 1200
+    assert "1200 steps" in printed
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_tianshou_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
+    options = ("train_tianshou.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--steps", 1200)
+    printed = killed_and_run_again("600 steps", *options)
+    there = int(re.findall(r"(\d+) steps are on disk", printed)[0])
+    assert there >= (600 if algorithm == "dqn" else 1)
+    assert "1200 steps" in printed
 
 
 def test_stable_baselines3s_ppo_learns_from_rollouts_on_disk(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ into the other half of the tail; who needs them packed takes a share of the work
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -77,7 +78,9 @@ class Packer:
     def begin(self, runs: list[list[Run]]) -> None:
         """Pack in other threads, until `finish`."""
         self._waiting.extend(runs)
-        self._begun = [self.pool.submit(self._help, core()) for _ in range(min(len(runs), self._threads - 1))]
+        with contextlib.suppress(RuntimeError):  # where the interpreter ends there are no other threads any more
+            for _ in range(min(len(runs), self._threads - 1)):
+                self._begun.append(self.pool.submit(self._help, core()))
 
     def finish(self) -> None:
         """Take a share of what was begun, and wait for the rest; raise what went wrong. What was not packed is not lost."""

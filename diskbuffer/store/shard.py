@@ -87,7 +87,7 @@ class LiveShard:
         if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
             empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
             self._files.pwrite(self._fd, empty, self._index_at + first * ENTRY_BYTES)
-            self._find_end()
+        self._find_end()  # in any case: a write that fails may have been done, by halves or whole
 
     def contents(self) -> list[tuple[int, npt.NDArray[np.uint8]]]:
         """Return a copy of what is not a hole: (offset, bytes) of the chunks, and of what is behind them."""
