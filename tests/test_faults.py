@@ -37,10 +37,10 @@ def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
         assert (batch["next_obs"][t].numpy() == next_obs).all(), t
 
 
-@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("takes_effect", [False, True])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_be_made_again(
-    lasting: bool, done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lasting: bool, takes_effect: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, given, failed = Files.pwrite, frames(0, 80), 0
     for after in itertools.count(0, 2):
@@ -50,7 +50,7 @@ def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_b
         def pwrite(self: Files, fd: int, data: Any, offset: int, after: int = after, calls: Iterator[int] = calls) -> None:
             call = next(calls)
             if call == after or (lasting and call > after):
-                if done:
+                if takes_effect:
                     real(self, fd, data, offset)
                 raise OSError(errno.ENOSPC, "No space left on device")
             real(self, fd, data, offset)
