@@ -81,3 +81,10 @@ def test_tianshou_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
 def test_stable_baselines3s_ppo_learns_from_rollouts_on_disk(tmp_path: Path) -> None:
     printed = run("train_sb3.py", "--algorithm", "ppo", "--store", tmp_path / "store", "--steps", 1024)
     assert re.search(r"updates waited for data [\d.]+ % of their time\n1024 steps trained", printed)
+
+
+def test_jax_learns_from_the_disk(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    printed = run("train_jax.py", "--store", tmp_path / "store", "--steps", 1000, "--updates", 100)
+    first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", printed)[0])
+    assert last < first / 2

@@ -113,6 +113,13 @@ class Sampler(ABC):
         self._key = np.random.SeedSequence(self._entropy).generate_state(2, np.uint64)
         self._generators = threading.local()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_generators"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._generators = threading.local()
+
     def generator(self, batch: int, *, again: bool = False) -> np.random.Generator:
         """Return the generator of batch number `batch`, for use in this thread until the next is asked for.
 
