@@ -1,4 +1,4 @@
-"""Our buffers for Stable-Baselines3 beside its own, in one run: `sample`, `model.learn`, and memory.
+"""Our buffers for Stable-Baselines3, TorchRL and Tianshou beside their own, in one run: `sample`, `model.learn`, and memory.
 
     python -m bench.adapters --json FILE
 
@@ -21,7 +21,7 @@ from bench.frames import Frames, frames
 from bench.measure import Report, arguments, in_turn, ratio
 from bench.verification import take_turns
 
-STACK, EACH = 4, 32
+STACK, EACH, EPISODE = 4, 32, 500
 
 LEARNING = """
 import sys, time
@@ -101,20 +101,78 @@ def sampling(report: Report, directory: Path, steps: int, rounds: int) -> None:
     fill([ours, theirs], frames(steps + 1))
     assert ours.stored.buffer is not None
     ours.stored.buffer.seal()
-    for size in (256, 32):
-        found = in_turn(rounds, {"ours": ours.sample, "theirs": theirs.sample}, lambda size=size: size, EACH)  # type: ignore[misc]
-        report.times(f"Stable-Baselines3: sample({size}), DiskReplayBuffer", found["ours"])
-        report.times(f"Stable-Baselines3: sample({size}), ReplayBuffer", found["theirs"])
-        faster = ratio(found["theirs"], found["ours"], EACH)
-        target = 1.5 if size == 256 else None
-        report.row(
-            f"Stable-Baselines3: sample({size}), times as fast as its own, in RAM",
-            faster,
-            "x",
-            f"at least {target}" if target else "none",
-            target is None or faster >= target,
-        )
+    for size, target in ((256, 1.5), (32, None)):
+        named = "Stable-Baselines3", "ReplayBuffer", "DiskReplayBuffer"
+        compare(report, *named, theirs.sample, ours.sample, rounds, target, size)
     ours.close()
+
+
+def sampling_torchrl(report: Report, directory: Path, steps: int, rounds: int) -> None:
+    """Compare `sample`, of TorchRL from memory-mapped files and of ours: stacks of four frames, and those after them."""
+    import torch
+    from tensordict import TensorDict
+    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+
+    from diskbuffer.adapters.torchrl import DiskStorage
+
+    pixels, storage = frames(steps + 1), DiskStorage(steps, directory / "torchrl", frame_stack=STACK)
+    ours = TensorDictReplayBuffer(storage=storage, batch_size=256)
+    theirs = TensorDictReplayBuffer(storage=LazyMemmapStorage(steps, scratch_dir=str(directory / "memmap")), batch_size=256)
+    for first in range(0, steps - EPISODE + 1, EPISODE):
+        stacks = torch.from_numpy(stacks_of(pixels[first : first + EPISODE + 1]))
+        done, flag = torch.zeros(EPISODE, 1, dtype=torch.bool), torch.zeros(EPISODE, 1, dtype=torch.bool)
+        done[-1] = True
+        following = {"pixels": stacks[1:], "reward": torch.ones(EPISODE, 1), "done": done, "terminated": done.clone()}
+        now = {
+            "pixels": stacks[:-1],
+            "action": torch.arange(EPISODE) % 6,
+            "done": flag,
+            "terminated": flag.clone(),
+        }
+        for buffer in (ours, theirs):
+            buffer.extend(TensorDict(now | {"next": following}, [EPISODE]))
+    assert storage.store.buffer is not None
+    storage.store.buffer.seal()
+    compare(report, "TorchRL", "LazyMemmapStorage", "DiskStorage", theirs.sample, ours.sample, rounds, 2)
+    storage.close()
+
+
+def sampling_tianshou(report: Report, directory: Path, steps: int, rounds: int) -> None:
+    """Compare `sample`, of Tianshou from RAM and of ours: single frames that are stacked when they are drawn."""
+    from tianshou.data import Batch, ReplayBuffer
+
+    from diskbuffer.adapters.tianshou import DiskReplayBuffer
+
+    pixels = frames(steps + 1)
+    ours = DiskReplayBuffer(steps, path=directory / "tianshou", stack_num=STACK, ignore_obs_next=True)
+    theirs = ReplayBuffer(steps, stack_num=STACK, ignore_obs_next=True)
+    for t in range(steps):
+        last = t % EPISODE == EPISODE - 1
+        step = Batch(obs=pixels[t], act=t % 6, rew=1.0, terminated=last, truncated=False, obs_next=pixels[t + 1], info={})
+        for buffer in (ours, theirs):
+            buffer.add(step)
+    assert ours.stored.buffer is not None
+    ours.stored.buffer.seal()
+    compare(report, "Tianshou", "ReplayBuffer", "DiskReplayBuffer", theirs.sample, ours.sample, rounds, 2)
+    ours.close()
+
+
+def stacks_of(pixels: Frames) -> Frames:
+    """Return the stack at each frame of an episode, (n, 4, 84, 84)."""
+    padded = np.concatenate([np.repeat(pixels[:1], STACK - 1, axis=0), pixels])
+    return np.stack([padded[n : n + len(pixels)] for n in range(STACK)], axis=1)
+
+
+def compare(
+    report: Report, library: str, its: str, name: str, theirs: Any, ours: Any, rounds: int, target: float | None, size: int = 256
+) -> None:
+    """Time batches of both in turn."""
+    found = in_turn(rounds, {"ours": ours, "theirs": theirs}, lambda: size, EACH)
+    report.times(f"{library}: sample({size}), {name}", found["ours"])
+    report.times(f"{library}: sample({size}), {its}", found["theirs"])
+    faster = ratio(found["theirs"], found["ours"], EACH)
+    wanted = f"at least {target}" if target else "none"
+    report.row(f"{library}: sample({size}), times as fast as {its}", faster, "x", wanted, target is None or faster >= target)
 
 
 def learning(report: Report, directory: Path, steps: int, rounds: int) -> None:
@@ -145,7 +203,8 @@ def main() -> None:
     report, quick = Report("adapters", options.seed), options.quick
     directory = Path(tempfile.mkdtemp())
     try:
-        sampling(report, directory, 5_000 if quick else 30_000, 3 if quick else 15)
+        for part in (sampling, sampling_torchrl, sampling_tianshou):
+            part(report, directory, 5_000 if quick else 30_000, 3 if quick else 15)
         learning(report, directory, 200 if quick else 1_000, 3 if quick else 7)
         memory(report, directory, 20_000 if quick else 1_000_000)
     finally:

@@ -100,6 +100,7 @@ def compare(theirs: Any, ours: Any, *, real_next: bool) -> None:
     assert np.array_equal(indices, mine_at)
     if real_next:
         ends = drawn.done | np.isin(indices, theirs.last_index)
+        mine.obs_next = mine.obs_next.copy()  # it may share its memory with obs
         drawn.obs_next[ends], mine.obs_next[ends] = 0, 0
     same(drawn, mine)
 

@@ -197,12 +197,14 @@ class Stored(OpenedLate):
         batch = opened.recent(ages, envs)
         flat = dict(_flattened(batch, ""))
         if self.stack_num > 1:
-            steps = batch["steps"].numpy()
-            since = np.minimum(opened.elapsed(steps), self.filled[envs] - 1 - ages)
-            for path in flat:
-                if path.split("/")[0] in ("obs", "next_obs"):
-                    more = path.startswith("next_obs") and of_next
-                    flat[path] = _begun(flat[path], since + more)
+            elapsed, left = opened.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages
+            for path, values in flat.items():
+                top = path.split("/")[0]
+                if top == "obs" or (top == "next_obs" and of_next):  # which begin with their episode anyway
+                    since = np.where(left < elapsed, left, self.stack_num) + (top == "next_obs")
+                    flat[path] = _begun(values, since)
+                elif top == "next_obs":
+                    flat[path] = _begun(values, np.minimum(elapsed, left))
         keys: dict[str, dict[tuple[str, ...], Any]] = {}
         for path, values in flat.items():
             if path in (*FLAGS, SLOT, "steps", "tag"):
