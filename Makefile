@@ -44,4 +44,5 @@ $(VENV)/python:
 
 $(VENV)/%: $(VENV)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	[ $* != test ] || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps tianshou
 	touch $@

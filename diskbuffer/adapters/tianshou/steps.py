@@ -13,7 +13,7 @@ from tianshou.data import Batch
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_OWN = ("_read", "_key", "_write", "_places", "_kept", "_tensors", "_keys")
+_OWN = ("_read", "_key", "_write", "_places", "_kept", "_tensors", "_keys", "_gone")
 
 
 class Steps(Batch):
@@ -44,12 +44,13 @@ class Steps(Batch):
         write: Callable[[str, Int64, Array], None],
     ) -> None:
         own = {"_places": places, "_read": read, "_keys": keys, "_key": key, "_write": write, "_kept": {}, "_tensors": {}}
+        own |= {"_gone": set()}
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
     def get_keys(self) -> Any:
         """Return the keys."""
-        return dict.fromkeys([*self._keys(), *self._kept]).keys()
+        return dict.fromkeys(key for key in [*self._keys(), *self._kept] if key not in self._gone).keys()
 
     keys = get_keys
 
@@ -66,17 +67,29 @@ class Steps(Batch):
             raise AttributeError(name)
         if name in self._kept:
             return self._kept[name]
-        if name not in self._keys():
+        if name not in self.get_keys():
             raise AttributeError(f"there is no {name} in these steps")
         return self._as_given(name, self._key(name, self._places))
 
+    def pop(self, key: str, *default: Any) -> Any:
+        """Return a key, and be without it; its column stays."""
+        if key not in self.get_keys():
+            if default:
+                return default[0]
+            raise KeyError(key)
+        value = getattr(self, key)
+        self._gone.add(key)
+        return value
+
     def __setattr__(self, name: str, value: Any) -> None:
+        self._gone.discard(name)
         values = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
         try:
             self._write(name, self._places, values)
         except ValueError:
             self._kept[name] = value
             return
+        self._kept.pop(name, None)
         if isinstance(value, torch.Tensor):
             self._tensors[name] = value.device
 
@@ -87,10 +100,13 @@ class Steps(Batch):
         if isinstance(index, str):
             return getattr(self, index)
         found = self._read(self._places[index])
-        for name in self._tensors:
+        for name in self._gone:
+            found.__dict__.pop(name, None)
+        for name in self._tensors.keys() - self._gone:
             found.__dict__[name] = self._as_given(name, found[name])
         for name, values in self._kept.items():
-            found.__dict__[name] = values[index]
+            if name not in self._gone:
+                found.__dict__[name] = values[index]
         return found
 
     def __iter__(self) -> Iterator[Any]:

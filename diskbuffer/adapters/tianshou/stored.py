@@ -59,6 +59,7 @@ class Stored(OpenedLate):
         self.next, self.filled = np.zeros((2, n_envs), np.int64)
         self._resets = 0
         self.has_next = True
+        self._empty: list[str] = []  # keys that were given, and have no columns
         self.open_to_read()
 
     @property
@@ -87,6 +88,7 @@ class Stored(OpenedLate):
     def add(self, batch: Mapping[str, Any], envs: Int64) -> None:
         """Add one step, (n, ...), to each of some rings."""
         found = flatten(batch)
+        self._empty = [key for key in MINE if key in batch]
         self._complete(found)
         found = {path: np.array(values, ndmin=1) for path, values in found.items()}
         opened = self._writing(found)
@@ -143,7 +145,7 @@ class Stored(OpenedLate):
         if opened is None:
             return []
         found = dict.fromkeys(key_of(path) for path in opened.columns if path not in (*FLAGS, "is_last", CHECKSUM, SLOT, "tag"))
-        return [*found, *(key for key in MINE if key not in found), *(["obs_next"] if self.has_next else [])]
+        return [*found, *(key for key in self._empty if key not in found), *(["obs_next"] if self.has_next else [])]
 
     def _ages(self, places: Int64) -> tuple[Int64, Int64]:
         """Return how many steps of its environment came after each, and the environment."""
