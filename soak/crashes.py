@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import pickle
@@ -318,15 +319,19 @@ def run(
     first: int = 0,
     assume: frozenset[Assumption] = frozenset(),
 ) -> Findings:
-    """Judge `count` states, or as many as `minutes` allow, from recording `first` on."""
+    """Judge `count` states at least, or as many as `minutes` allow, from recording `first` on."""
     findings, until = Findings(), time.monotonic() + 60 * (minutes or 1e9)
-    left = list(range(first, first + -(-count // states)))
-    workers, idle = list[Worker](), [Worker(seed, states, keep, assume) for _ in range(min(processes, len(left)))]
+    recordings, workers = itertools.count(first), list[Worker]()
+    idle = [Worker(seed, states, keep, assume) for _ in range(processes)]
+
+    def is_enough() -> bool:
+        return findings.done + states * len(workers) >= count or time.monotonic() > until
+
     try:
-        while (left and time.monotonic() < until) or workers:
-            while idle and left and time.monotonic() < until:
+        while workers or not is_enough():
+            while idle and not is_enough():
                 worker = idle.pop()
-                worker.begin(left.pop(0))
+                worker.begin(next(recordings))
                 workers.append(worker)
             ready = multiprocessing.connection.wait([worker.jobs for worker in workers], timeout=5)
             for worker in list(workers):
