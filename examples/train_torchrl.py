@@ -94,6 +94,7 @@ def main() -> None:
     if options.algorithm == "dqn":
         buffer = TensorDictReplayBuffer(storage=storage, batch_size=32)
         loss_module: Any = DQNLoss(actor, action_space=env.action_spec, delay_value=True)
+        loss_module.make_value_estimator(gamma=0.99)
         update: Any = SoftUpdate(loss_module, eps=0.995)
     else:
         sampler = DiskSliceSampler(slice_len=HORIZON)

@@ -35,7 +35,7 @@ def test_prioritized_dqn_learns_and_is_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts anonymous memory on Linux")
 def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(tmp_path: Path) -> None:
-    allowed = 260
+    allowed = 300
     printed = run("ppo_from_disk.py", "--rollouts", tmp_path, "--steps", 12_000, "--iterations", 1, "--allow", allowed)
     stacked, samples = (int(n.replace(",", "")) for n in re.findall(r"([\d,]+) (?:MB|samples)", printed))
     assert stacked > allowed
@@ -43,7 +43,7 @@ def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("algorithm", "steps"), [("dqn", 800), ("sac", 400)])
+@pytest.mark.parametrize(("algorithm", "steps"), [("dqn", 800), ("sac", 800)])
 def test_stable_baselines3s_off_policy_algorithms_are_resumed(algorithm: str, steps: int, tmp_path: Path) -> None:
     options = ("train_sb3.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--capacity", 10_000, "--steps")
     assert "0 steps trained; 0 of experience on disk" in run(*options, steps)

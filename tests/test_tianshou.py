@@ -361,3 +361,101 @@ def test_losses_are_identical(of: str, updates: int, tmp_path: Path) -> None:
     ours = learn(of, DiskVectorReplayBuffer(2000, 4, path=tmp_path / "store"), updates)
     assert len(set(theirs)) > updates / 2
     assert theirs == ours
+
+
+# What stays right when something goes wrong
+
+
+def holds(buffer: Any, count: int) -> None:
+    """Require that a buffer of `numbered` steps pairs every observation with its own reward."""
+    found = buffer[:]
+    assert len(found) == count
+    assert np.array_equal(found.obs[:, 0], found.rew)
+    assert np.array_equal(found.obs_next[:, 0], found.rew + 1)
+    assert np.array_equal(found.rew, np.sort(found.rew))
+
+
+def numbered(t: int) -> Batch:
+    obs = np.full(3, t, np.int64)
+    return Batch(obs=obs, act=t, rew=float(t), terminated=False, truncated=False, obs_next=obs + 1, info={})
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_an_interrupted_add_leaves_rows_together(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, real = DiskReplayBuffer(50, path=tmp_path / "store"), db.ReplayBuffer.add
+    for t in range(5):
+        buffer.add(numbered(t))
+
+    def interrupted(self: Any, *args: Any, **kwargs: Any) -> int:
+        if where == "after":
+            real(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(db.ReplayBuffer, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.add(numbered(5))
+    first = 6 if where == "after" else 5
+    for t in range(first, 20):
+        buffer.add(numbered(t))
+    holds(buffer, 20)
+    buffer.close()
+    holds(DiskReplayBuffer(50, path=tmp_path / "store"), 20)
+
+
+def test_a_step_that_fails_for_one_environment_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, real = DiskVectorReplayBuffer(90, 3, path=tmp_path / "store"), db.ReplayBuffer.extend
+    for t in range(5):
+        buffer.add(Batch.stack([numbered(t)] * 3))
+
+    def full(self: Any, *args: Any, env: int, **kwargs: Any) -> int:
+        if env == 2:
+            raise OSError(28, "No space left on device")
+        return real(self, *args, env=env, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(db.ReplayBuffer, "extend", full)
+        with pytest.raises(OSError, match="space"):
+            buffer.add(Batch.stack([numbered(5)] * 2), [0, 2])
+    for env, first in enumerate([6, 5, 5]):
+        for t in range(first, 12):
+            buffer.add(Batch.stack([numbered(t)]), [env])
+    for env in range(3):
+        found = buffer[np.arange(env * 30, env * 30 + 12)]
+        assert found.rew.tolist() == found.obs[:, 0].tolist() == list(range(12))
+
+
+def test_a_buffer_that_was_opened_again_is_reset(tmp_path: Path) -> None:
+    buffer = DiskReplayBuffer(50, path=tmp_path / "store")
+    for t in range(12):
+        buffer.add(numbered(t))
+    buffer.close()
+    again = DiskReplayBuffer(50, path=tmp_path / "store")
+    again.reset()
+    for t in range(50, 54):
+        again.add(numbered(t))
+    holds(again, 4)
+    again.close()
+    holds(DiskReplayBuffer(50, path=tmp_path / "store"), 4)
+
+
+def test_who_adds_after_another_goes_on_behind_him(tmp_path: Path) -> None:
+    first = DiskReplayBuffer(50, path=tmp_path / "store")
+    first.add(numbered(0))
+    first.close()
+    one, other = DiskReplayBuffer(50, path=tmp_path / "store"), DiskReplayBuffer(50, path=tmp_path / "store")
+    for t in range(1, 5):
+        other.add(numbered(t))
+    other.close()
+    one.add(numbered(5))
+    holds(one, 6)
+
+
+def test_a_pickled_vector_buffer_knows_its_unfinished_episodes(tmp_path: Path) -> None:
+    buffer = DiskVectorReplayBuffer(40, 2, path=tmp_path / "store")
+    buffer.add(Batch.stack([numbered(0)] * 2))
+    copied = pickle.loads(pickle.dumps(buffer))
+    last = numbered(1)
+    last.terminated = True
+    copied.add(Batch.stack([last] * 2))
+    assert copied.unfinished_index().tolist() == []

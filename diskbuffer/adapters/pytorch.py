@@ -22,7 +22,8 @@ class BatchDataset(IterableDataset[Any]):
     """Batches of a buffer, endless or so many, for ``DataLoader(dataset, batch_size=None)``.
 
     Without workers it forwards to `ReplayBuffer.loader`, whose threads decode without the GIL: that is the fastest way. With
-    workers, each opens the store for reading, and draws with a seed of its own.
+    workers, each opens the store for reading, and draws on its own, with another seed in every epoch (``torch.manual_seed`` makes
+    them the same in every run); without replacement means without replacement in each worker then.
 
     Parameters
     ----------
@@ -54,6 +55,7 @@ class BatchDataset(IterableDataset[Any]):
         self.path = buffer.path if isinstance(buffer, ReplayBuffer) else Path(buffer).absolute()
         self._size, self._prefetch = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         self._sampler = Uniform() if sampler is None else sampler
+        self._passes = 0
         self._batches = None if batches is None else at_least_one("batches", batches)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -65,7 +67,8 @@ class BatchDataset(IterableDataset[Any]):
             yield from self._of(self._buffer, self._sampler, self._batches)
             return
         sampler, state = copy.deepcopy(self._sampler), self._sampler.state_dict()
-        seed = np.random.SeedSequence([state["seed"], worker.id + 1]).generate_state(1)[0]
+        self._passes += 1  # of a worker that stays; others get another seed from the DataLoader
+        seed = np.random.SeedSequence([state["seed"], worker.seed, self._passes]).generate_state(1)[0]
         sampler.load_state_dict(state | {"seed": int(seed), "batches": 0, "ahead": []})
         share = None if self._batches is None else len(range(worker.id, self._batches, worker.num_workers))
         with ReplayBuffer(self.path, mode="r") as buffer:

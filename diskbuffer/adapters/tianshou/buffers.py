@@ -63,13 +63,15 @@ class _OnDisk:
         return list(getattr(self, "buffers", [self]))
 
     def _take_up(self) -> None:
+        """Be where the store is: flags, rewards, and Tianshou's account of every ring."""
         stored, size = self.stored, self.stored.size
-        if not stored.filled.any():
-            return
-        there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
-        self._hold("rew", stored.read("rew", np.arange(self.maxsize)))
         for flag in FLAGS:
-            self._flags[flag][there] = stored.read(flag, there)
+            self._flags[flag][:] = False
+        there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
+        if len(there):
+            self._hold("rew", stored.read("rew", np.arange(self.maxsize)))
+            for flag in FLAGS:
+                self._flags[flag][there] = stored.read(flag, there)
         np.logical_or(self._flags["terminated"], self._flags["truncated"], out=self._flags["done"])
         for env, ring in enumerate(self._rings()):
             ring._insertion_idx, ring._size = int(stored.next[env]), int(stored.filled[env])
@@ -78,7 +80,7 @@ class _OnDisk:
             if ring is not self:
                 self.last_index[env] = newest + env * size
                 self._lengths[env] = ring._size  # type: ignore[attr-defined]
-            ring._ep_start_idx = ring._insertion_idx
+            ring._ep_return, ring._ep_len, ring._ep_start_idx = 0.0, 0, ring._insertion_idx
             if ring._size and not self._flags["done"][env * size + newest]:  # an episode runs
                 order = (newest - np.arange(ring._size)) % size
                 ended = np.flatnonzero(self._flags["done"][env * size + order])
@@ -90,9 +92,20 @@ class _OnDisk:
 
     def _record(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
         """Add a step, (n, ...), to each of some environments' rings; then keep account of it as Tianshou does."""
-        for key in ("obs", "obs_next"):
-            if self._save_only_last_obs and key in batch.get_keys():
-                batch.__dict__[key] = batch[key][:, -1]
+        if self.stored.begin(batch):  # others may have written before
+            statistics = [(ring._ep_return, ring._ep_len) for ring in self._rings()]
+            self._take_up()
+            for ring, (ep_return, ep_len) in zip(self._rings(), statistics, strict=True):
+                if not ring._size:  # which `reset` may have been told to keep
+                    ring._ep_return, ring._ep_len = ep_return, ep_len
+        try:
+            return self._added_and_noted(batch, envs)
+        except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
+            self.stored.take_up()
+            self._take_up()
+            raise
+
+    def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
         self.stored.add(batch, envs)
         if "rew" not in self._flags:
             self._hold("rew", np.zeros((self.maxsize, *np.shape(batch.rew)[1:])))
@@ -123,13 +136,27 @@ class _OnDisk:
         missing = ReplayBuffer._required_keys_for_add - set(given.get_keys())
         if missing:
             raise ValueError(f"Input batch must have the following keys: {ReplayBuffer._required_keys_for_add}")
-        if not alone:
-            return self._added(given, np.arange(self.stored.n_envs) if buffer_ids is None else np.asarray(buffer_ids, np.int64))
-        if buffer_ids is None:
+        if alone and buffer_ids is None:
             given = Batch.stack([given])
-        elif len(buffer_ids) != 1 or buffer_ids[0] != 0 or len(given) != 1:
+        elif alone and (len(buffer_ids) != 1 or buffer_ids[0] != 0 or len(given) != 1):
             raise ValueError(f"a buffer of one environment takes one step, of buffer 0; found {buffer_ids=}, {len(given)} steps")
-        return self._added(given, np.zeros(1, np.int64))
+        for key in ("obs", "obs_next"):
+            if self._save_only_last_obs and key in given.get_keys():
+                given.__dict__[key] = given[key][:, -1]
+        return self._added_in_turn(
+            given, np.arange(self.stored.n_envs) if buffer_ids is None else np.asarray(buffer_ids, np.int64)
+        )
+
+    def _added_in_turn(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        """Add steps, (n, ...), of environments that may be there more than once."""
+        if len(np.shape(batch.rew)) < 1 or len(batch.rew) != len(envs):
+            raise InputError(f"expected a step of each of {len(envs)} environments, found rewards of shape {np.shape(batch.rew)}")
+        envs = envs % self.stored.n_envs if ((envs >= -self.stored.n_envs) & (envs < self.stored.n_envs)).all() else envs
+        if len(np.unique(envs)) == len(envs):
+            return self._added(batch, envs)
+        told = [self._added(batch[n : n + 1], envs[n : n + 1]) for n in range(len(envs))]
+        places, returns, lengths, starts = (np.concatenate(part) for part in zip(*told, strict=True))
+        return places, returns, lengths, starts
 
     def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
         return self._record(batch, envs)
@@ -160,7 +187,8 @@ class _OnDisk:
             for place in buffer.sample_indices(0).tolist():
                 step = buffer[np.array([place])]
                 kept = self._ep_return, self._ep_len, self._ep_start_idx
-                found.append(self.add(step, [0])[0])
+                step.__dict__["done"] = np.logical_or(step.terminated, step.truncated)
+                found.append(self._added(step, np.zeros(1, np.int64))[0])
                 self._ep_return, self._ep_len, self._ep_start_idx = kept
         finally:
             buffer.stack_num = stack_num
@@ -207,7 +235,8 @@ class _OnDisk:
             index = self.sample_indices(0) if everything else self._indices[: len(self)][index]  # type: ignore
         places = np.arange(self.maxsize)[index]
         flat = places.ravel()
-        if not self._keys() or self.stack_num != self.stored.stack_num or not self.stored.is_there(flat).all():
+        plain = self.stack_num == self.stored.stack_num and (self.stored.has_next or self.stack_num == 1)
+        if not self._keys() or not plain or not self.stored.is_there(flat).all():
             return super().__getitem__(index)  # type: ignore[misc]
         found = self.stored.rows(flat, of_next=not self._save_obs_next)
         if not self.stored.has_next:  # which then is the next step's, as far as there is one
@@ -248,9 +277,9 @@ class _OnDisk:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         super().__setstate__(state)  # type: ignore[misc]
-        for name, flag in self._flags.items():
-            flag[:] = False
-            assert self._meta.get_keys() == [] or self._meta[name] is flag
+        for name, flag in list(self._flags.items()):
+            self._meta.hold(name, flag)
+            self._hold(name, flag)  # parts are parts of it again, and no copies
         self._take_up()
 
 

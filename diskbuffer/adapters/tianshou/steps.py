@@ -83,6 +83,9 @@ class Steps(Batch):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._gone.discard(name)
+        if not isinstance(value, torch.Tensor | np.ndarray | list) or np.shape(value)[:1] != (len(self),):
+            self._kept[name] = value
+            return
         values = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
         try:
             self._write(name, self._places, values)
@@ -106,8 +109,24 @@ class Steps(Batch):
             found.__dict__[name] = self._as_given(name, found[name])
         for name, values in self._kept.items():
             if name not in self._gone:
-                found.__dict__[name] = values[index]
+                whole = isinstance(values, torch.Tensor | np.ndarray | list) and len(values) == len(self)
+                found.__dict__[name] = values[index] if whole else values
         return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.get_keys()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a key, which is read as a whole."""
+        return getattr(self, key) if key in self else default
+
+    def items(self) -> Any:
+        """Return all keys, which are read as a whole."""
+        return [(key, getattr(self, key)) for key in self.get_keys()]
+
+    def values(self) -> Any:
+        """Return all keys' values, which are read as a whole."""
+        return [getattr(self, key) for key in self.get_keys()]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[n] for n in range(len(self)))

@@ -57,7 +57,7 @@ class Stored(OpenedLate):
         super().__init__(path, autoreset="disabled", frame_stack=stack_num, padding="first", n_envs=n_envs, **options)
         self.size, self.n_envs, self.stack_num = size, n_envs, stack_num
         self.next, self.filled = np.zeros((2, n_envs), np.int64)
-        self._resets = 0
+        self._resets, self._reset_due = 0, False
         self.has_next = True
         self._empty: list[str] = []  # keys that were given, and have no columns
         self.open_to_read()
@@ -82,6 +82,9 @@ class Stored(OpenedLate):
         for env, of in enumerate(slots):
             current = int((of // _PLACES == self._resets).sum())
             self.filled[env], self.next[env] = current, (int(of[0]) % _PLACES + 1) % self.size if current else 0
+        if self._reset_due:  # by who only read until now
+            self.next[:], self.filled[:] = 0, 0
+            self._resets += 1
 
     # Writing
 
@@ -109,6 +112,21 @@ class Stored(OpenedLate):
         if not self.has_next:
             found |= {"next_" + path: values for path, values in found.items() if path.split("/")[0] == "obs"}
 
+    def take_up(self) -> None:
+        """Find out again where each ring is: a write failed, or was interrupted, or others wrote."""
+        if self.buffer is not None:
+            self.accept(self.buffer)
+
+    def begin(self, batch: Mapping[str, Any]) -> bool:
+        """Open for writing, where it is not; return whether it was not."""
+        if self.writes:
+            return False
+        found = flatten(batch)
+        self._complete(found)
+        self._writing({path: np.array(values, ndmin=1) for path, values in found.items()})
+        self._reset_due = False
+        return True
+
     def _writing(self, found: Mapping[str, Array]) -> ReplayBuffer:
         if self.writes:
             assert self.buffer is not None
@@ -121,6 +139,7 @@ class Stored(OpenedLate):
         """Have no steps; those on the disk are evicted as others come."""
         self.next[:], self.filled[:] = 0, 0
         self._resets += 1
+        self._reset_due = not self.writes
 
     def write(self, key: str, places: Int64, values: Array) -> None:
         """Write a key that was not recorded, of steps at places."""
