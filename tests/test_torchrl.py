@@ -309,6 +309,79 @@ def test_a_kill_loses_no_step(tmp_path: Path) -> None:
         assert torch.equal(found[key], expected[key])
 
 
+# What stays right when something goes wrong
+
+
+def test_a_write_that_fails_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, expected = Environment(20), list[Any]()
+    buffer = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "store", segment_rows=16), batch_size=4)
+    real = db.ReplayBuffer.extend
+
+    def full(self: Any, *args: Any, **kwargs: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    def interrupted(self: Any, *args: Any, **kwargs: Any) -> int:
+        real(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    for turn in range(9):
+        steps = world.rollout(9)
+        if turn % 3 == 0:
+            buffer.extend(steps.clone())
+            expected.append(steps)
+            with pytest.raises(db.InputError, match="float32"):
+                buffer.extend(steps.clone().set("action", torch.zeros(9)))
+        elif turn % 3 == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(db.ReplayBuffer, "extend", full)
+                with pytest.raises(OSError, match="space"):
+                    buffer.extend(steps.clone())
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(db.ReplayBuffer, "extend", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    buffer.extend(steps.clone())
+            expected.append(steps)  # it had been written
+        actions = torch.cat([some["action"] for some in expected])
+        assert torch.equal(buffer[:]["action"], actions)
+        assert buffer.writer._cursor == len(actions)
+    buffer.storage.close()
+    assert torch.equal(DiskStorage(100, tmp_path / "store", segment_rows=16)[:]["action"], actions)
+
+
+def test_a_storage_that_was_opened_again_is_emptied(tmp_path: Path) -> None:
+    world, storage = Environment(21), DiskStorage(50, tmp_path / "store")
+    TensorDictReplayBuffer(storage=storage).extend(world.rollout(30))
+    storage.close()
+    again = TensorDictReplayBuffer(storage=DiskStorage(50, tmp_path / "store"))
+    again.empty()
+    steps = world.rollout(5)
+    again.extend(steps.clone())
+    assert len(again) == 5
+    again.storage.close()
+    assert torch.equal(DiskStorage(50, tmp_path / "store")[:]["action"], steps["action"])
+
+
+def test_shapes_are_not_guessed(tmp_path: Path) -> None:
+    storage = DiskStorage(50, tmp_path / "store")
+    vectors = torch.arange(20 * 4 * 7.0).reshape(20, 4, 7)
+    data = TensorDict({"stack": vectors, "next": {"stack": vectors + 1}}, [20])
+    storage.set(torch.arange(20), data)
+    storage.close()
+    again = DiskStorage(50, tmp_path / "store")
+    assert torch.equal(again.get(torch.arange(20))["stack"], vectors)
+    with pytest.raises(db.InputError, match="shape"):
+        again.set(torch.arange(20), TensorDict({"stack": vectors.mT, "next": {"stack": vectors.mT}}, [20]))
+
+
+def test_a_slice_that_was_taken_stays_as_it_was(tmp_path: Path) -> None:
+    storage = DiskStorage(20, tmp_path / "store")
+    storage.set(torch.arange(20), TensorDict({"x": torch.arange(20), "y": torch.arange(20)}, [20]))
+    taken = storage[:]
+    storage.set(torch.arange(2), TensorDict({"x": torch.arange(2) + 100, "y": torch.arange(2) + 100}, [2]))
+    assert torch.equal(taken["x"], torch.arange(20))
+
+
 def losses_of_dqn(storage: Any, steps: int) -> list[float]:
     """Have TorchRL's DQN learn CartPole; return its losses."""
     from tensordict.nn import TensorDictSequential

@@ -140,8 +140,11 @@ class Entries:
                     before, following = (array[:1].cpu().reshape(-1, *shape).numpy() for array in (values, after))
                     frames = recognise(shape, frames.dtype, before, following, frame_stack)
             entries.append(Entry(key, paired, frames))
-        stacks = {entry.frames.stack for entry in entries if entry.is_picture}
-        if len(stacks) > 1 or any(entry.frames.last for entry in entries):  # so that it can be told from the columns
+        pictures = [entry.frames for entry in entries if entry.is_picture]
+        stacks = {frames.stack for frames in pictures}
+        if any(
+            frames != _told_by(frames.column, max(stacks)) for frames in pictures
+        ):  # as `stored` must tell it from the columns
             entries, stacks = [replace(e, frames=Frames(e.frames.shape, e.frames.dtype)) for e in entries], {1}
         return cls(tuple(entries), lanes, max(stacks, default=1))
 
@@ -153,11 +156,7 @@ class Entries:
             if path in KEPT or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
                 continue
             key, paired = key_of(path)
-            frames = Frames(column.shape, column.np_dtype)
-            if paired and len(column.shape) >= 2 and stack > 1:
-                channels, rest = (column.shape[0], column.shape[1:]) if len(column.shape) > 2 else (1, column.shape)
-                frames = Frames((stack * channels, *rest), column.np_dtype, stack)
-            entries.append(Entry(key, paired, frames))
+            entries.append(Entry(key, paired, _told_by(column, stack if paired else 1)))
         return cls(tuple(entries), lanes, stack)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -192,7 +191,12 @@ class Entries:
 
         def array(key: Key, frames: Frames) -> Array:
             values = found[key]
-            if _dtype(key, values) != frames.dtype or values.numel() != n * n_lanes * math.prod(frames.shape):
+            feature = tuple(values.shape[len(values.shape) - len(frames.shape) :])
+            if (
+                _dtype(key, values) != frames.dtype
+                or feature != frames.shape
+                or values.numel() != n * n_lanes * math.prod(feature)
+            ):
                 raise InputError(
                     f"{key}: expected {frames.dtype} of shape {(n, *self.lanes, *frames.shape)}, found {tuple(values.shape)} of "
                     f"{_dtype(key, values)}"
@@ -239,6 +243,15 @@ class Entries:
     def bare(self) -> bool:
         """Whether what is held are tensors, and not tensordicts."""
         return len(self.entries) == 1 and self.entries[0].key == ()
+
+
+def _told_by(column: Column, stack: int) -> Frames:
+    """Return what a column of observations holds, in a store of such stacks."""
+    shape = column.shape
+    if stack == 1 or len(shape) < 2:
+        return Frames(shape, column.np_dtype)
+    channels, rest = (shape[0], shape[1:]) if len(shape) == 3 else (1, shape)
+    return Frames((stack * channels, *rest), column.np_dtype, stack)
 
 
 def value_at(tree: Mapping[str, Any], key: Key) -> Any:

@@ -67,7 +67,10 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
         if self._length > 1:
             ends = torch.zeros(batch_size, 1, dtype=torch.bool)
             ends[self._length - 1 :: self._length] = True
-            info["next", "truncated"] = ends
+            ended = storage.reading().at(steps.ravel(), columns=["terminated", "truncated"])
+            truncated, terminated = ended["truncated"][:, None] | ends, ended["terminated"][:, None]
+            info["next", "truncated"], info["next", "terminated"] = truncated, terminated
+            info["next", "done"] = truncated | terminated
         index = storage.index_of(steps.ravel())
         return index, info
 

@@ -35,6 +35,7 @@ from diskbuffer.store import directory
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 4096  # steps that are read, or copied, together
+_PATIENCE = 20  # times that a reader looks again
 
 
 class DiskStorage(TensorStorage):  # type: ignore[misc]
@@ -106,7 +107,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else Path(path)
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
-            weakref.finalize(self, _remove, self.store)
+            weakref.finalize(self, _remove, self.store, os.getpid())
         self._open_to_read()
 
     # Opening
@@ -145,7 +146,15 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 f"{list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot be that. Give another path, or "
                 "what it was made with"
             )
-        places.take_up(opened)
+        for attempt in range(_PATIENCE):
+            try:
+                places.take_up(opened)
+                break
+            except InputError:  # a writer elsewhere evicts meanwhile
+                if self.store.writes or attempt == _PATIENCE - 1:
+                    raise
+                opened.refresh()
+                places = Places(len(places.names), places.names.shape[1:])
         self._begin(Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack), places)
 
     def _begin(self, entries: Entries, places: Places) -> None:
@@ -188,21 +197,41 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             if alone:
                 one = data
                 data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
-            opened, entries = self._writing(data)
-            self._note_kind(data)
-            places = np.atleast_1d(np.arange(len(self._places.names))[_plain(cursor)])
-            rows = entries.rows(data, len(places))
-            while len(again := self._places.old_ones(places)):
-                self._append(opened, entries.rows(self.get(again), len(again)), again)
-            self._append(opened, rows, places)
+            try:
+                self._put(cursor, data)
+            except BaseException:
+                self._recover()
+                raise
         self._bump_mutation_revision()
+
+    def _put(self, cursor: Any, data: Any) -> None:
+        opened, entries = self._writing(data)
+        places = np.atleast_1d(np.arange(len(self._places.names))[_plain(cursor)])
+        rows = entries.rows(_indexed(data, entries, places), len(places))
+        self._note_kind(data)
+        while len(again := self._places.old_ones(places)):
+            self._append(opened, entries.rows(self._steps(self._places.names[again]), len(again)), again)
+        self._append(opened, rows, places)
+
+    def _recover(self) -> None:
+        """Know what there is, after a write that failed or was interrupted; TorchRL's writers are past it, and go back to it."""
+        if self.store.writes and self.store.buffer is not None:
+            self._take_up(self.store.buffer)
+        self._have_writers_go_on(always=True)
+
+    def _have_writers_go_on(self, *, always: bool) -> None:
+        for buffer in self._attached_entities:
+            writer = getattr(buffer, "_writer", None)
+            if isinstance(writer, RoundRobinWriter) and (always or not (writer._cursor or writer._write_count)):
+                writer._cursor = self._places.next if self._len else 0
 
     def _merged(self, cursor: tuple[Any, ...], data: Any) -> tuple[Any, Any]:
         """Return whole places, of which parts are to be other."""
         grid = np.zeros(self._places.names.shape, np.bool_)
         grid[_plain(cursor)] = True
         places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
-        whole = self.get(places).clone()
+        whole = self._steps(self._places.names[places])
+        whole = whole.to_tensordict() if isinstance(whole, Rows) else whole.clone()
         moved = np.searchsorted(places, np.arange(len(self._places.names))[_plain(cursor[0])])
         whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
         return places, whole
@@ -227,6 +256,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _empty(self) -> None:
         """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
         with self._lock:
+            if self._entries is not None and not self.store.writes:
+                self._take_up(self.store.open_to_write())  # or who writes first would find them again
             self._places.empty()
         self._bump_mutation_revision()
 
@@ -245,10 +276,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         with self._lock:
             if self._entries is None:
                 raise RuntimeError("Cannot get elements out of a non-initialized storage.")
-            entries, names = self._entries, np.asarray(self._places.names[: self._places.filled][_plain(index)])
+            names = np.array(self._places.names[: self._places.filled][_plain(index)])
+        return self._steps(names, lazy=_has_slice(index))
+
+    def _steps(self, names: Int64, *, lazy: bool = False) -> Any:
+        """Return steps by their names, of any shape; `lazy` if they are read when they are asked for."""
+        entries = self._entries
+        assert entries is not None
         if (names < 0).any():
             raise InputError("there is nothing in some of these places")
-        if names.size > _AT_ONCE or _has_slice(index):
+        if lazy or names.size > _AT_ONCE:
             read = partial(self._column, names)
             tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
             if entries.bare or self._tree is not None:
@@ -369,10 +406,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     @checkpointer.setter
     def checkpointer(self, value: StorageCheckpointerBase | None) -> None:
         self._checkpointer = DiskCheckpointer() if value is None else value
-        for buffer in self._attached_entities:  # it is set when a buffer is complete: writers of new ones go on where this ends
-            writer = getattr(buffer, "_writer", None)
-            if isinstance(writer, RoundRobinWriter) and not writer._cursor and not writer._write_count:
-                writer._cursor = self._places.next if self._len else 0
+        self._have_writers_go_on(always=False)  # this is set when a buffer is complete: new writers go on where the steps end
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
@@ -443,9 +477,23 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
             storage.copy_from(DiskStorage(storage.max_size, Path(path) / "store", ndim=storage.ndim))
 
 
-def _remove(store: OpenedLate) -> None:
+def _remove(store: OpenedLate, process: int) -> None:
+    if process != os.getpid():
+        return  # a fork's
     store.close()
     shutil.rmtree(store.path.parent, ignore_errors=True)
+
+
+def _indexed(data: Any, entries: Entries, places: Int64) -> Any:
+    """Return tensordicts with the entry "index" that TorchRL's writers add, or without it, as the storage has it."""
+    if not is_tensor_collection(data) or is_tensorclass(data):
+        return data
+    has = any(entry.key == ("index",) for entry in entries)
+    given = "index" in data.keys()  # noqa: SIM118  tensordicts are no dicts
+    if has and not given:
+        index = torch.from_numpy(places).reshape(-1, *(1,) * (data.ndim - 1)).expand(data.shape)
+        return data.copy().set("index", index)
+    return data.exclude("index") if given and not has else data
 
 
 def _stacked(parts: list[Any]) -> Any:
