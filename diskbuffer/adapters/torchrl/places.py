@@ -57,6 +57,12 @@ class Places:
         """Steps of a lane that the store is to keep, so that places can be written to in another order."""
         return len(self.names) + len(self.names) // 8 + 1
 
+    @staticmethod
+    def held_by(capacity: int | None, lanes: int) -> int:
+        """Return how many steps a storage holds whose store has a capacity."""
+        size = (capacity or 0) // lanes
+        return lanes * next((n for n in range(size, 0, -1) if n + n // 8 + 1 <= size), 0)
+
     @property
     def next(self) -> int:
         """Where a ring goes on."""

@@ -54,7 +54,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     path : path-like, optional
         Where the store is, or will be. Where it is missing, a temporary directory that goes with the storage.
     ndim : int
-        As of `TensorStorage`: 2 for data of shape (time, environments).
+        As of `TensorStorage`: 2 for environments side by side; `extend` is given (environments, time) then, as TorchRL has it.
     device : torch.device or str
         Where samples go.
     frame_stack : int, optional
@@ -142,9 +142,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             or opened.capacity != places.capacity * opened.n_envs
         ):
             raise SchemaError(
-                f"{self.path} holds {opened.capacity} steps of {opened.n_envs} environments, in the columns "
-                f"{list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot be that. Give another path, or "
-                "what it was made with"
+                f"{self.path} was made to hold {Places.held_by(opened.capacity, opened.n_envs)} steps of {opened.n_envs} "
+                f"environments, in the columns {list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot "
+                "be that. Give another path, or what it was made with"
             )
         for attempt in range(_PATIENCE):
             try:
