@@ -380,6 +380,19 @@ def test_a_slice_that_was_taken_stays_as_it_was(tmp_path: Path) -> None:
     taken = storage[:]
     storage.set(torch.arange(2), TensorDict({"x": torch.arange(2) + 100, "y": torch.arange(2) + 100}, [2]))
     assert torch.equal(taken["x"], torch.arange(20))
+    assert torch.equal(storage[:].exclude("y")["x"][2:], torch.arange(2, 20))
+    assert torch.equal(storage[:].select("x")["x"][2:], torch.arange(2, 20))
+
+
+def test_priorities_of_a_storage_that_was_opened_again(tmp_path: Path) -> None:
+    storage = DiskStorage(50, tmp_path / "store")
+    with pytest.raises(db.EmptyBufferError):
+        TensorDictReplayBuffer(storage=storage, sampler=DiskSampler(db.Uniform()), batch_size=4).sample()
+    TensorDictReplayBuffer(storage=storage).extend(Environment(22).rollout(30))
+    storage.close()
+    again = DiskStorage(50, tmp_path / "store")
+    buffer = TensorDictReplayBuffer(storage=again, sampler=DiskSampler(db.Prioritized(seed=0)), batch_size=4)
+    assert (buffer.sample()["priority_weight"] > 0).all()
 
 
 def losses_of_dqn(storage: Any, steps: int) -> list[float]:

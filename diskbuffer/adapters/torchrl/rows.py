@@ -41,6 +41,10 @@ class Rows(TensorDict):  # type: ignore[misc]
 
     set_ = set_at_ = update_ = update_at_ = zero_ = fill_ = copy_ = copy_at_ = masked_fill_ = apply_ = _refuse
 
+    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+        """Return what is left, read."""
+        return self.to_tensordict().exclude(*keys, inplace=inplace)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         if not isinstance(index, str) and not (isinstance(index, tuple) and all(isinstance(part, str) for part in index)):
             self._refuse()

@@ -76,6 +76,10 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
 
     def _draw(self, storage: DiskStorage, n: int) -> tuple[Any, dict[str, Any]]:
         """Draw until all steps are in places: some may wait on the disk to be evicted."""
+        if not storage.initialized:
+            raise EmptyBufferError("there are no steps yet; extend the buffer before sampling")
+        if hasattr(self.sampler, "update"):  # priorities are a column of the store
+            storage.open_to_write()
         buffer = storage.reading()
         found, notes = list[Any](), list[dict[str, Any]]()
         for _ in range(_TRIES):

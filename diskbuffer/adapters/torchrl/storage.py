@@ -122,6 +122,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if opened is not None:
             self._take_up(opened)
 
+    def open_to_write(self) -> None:
+        """Take the writer's lock, and see what others have written, if this was open for reading; there must be steps."""
+        if not self.store.writes:
+            self._take_up(self.store.open_to_write())
+
     def refresh(self) -> None:
         """See what another process has written since."""
         with self._lock:
@@ -166,10 +171,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             assert self.store.buffer is not None
             return self.store.buffer, self._entries
         if self._entries is not None or directory.is_there(self.path):
-            opened = self.store.open_to_write()
-            self._take_up(opened)  # others may have written
+            self.open_to_write()
             assert self._entries is not None
-            return opened, self._entries
+            assert self.store.buffer is not None
+            return self.store.buffer, self._entries
         entries = Entries.of(data, self.ndim, self._frame_stack)
         places = Places(-(-self.max_size // math.prod(entries.lanes)), entries.lanes)
         opened = self.store.open_to_write(
@@ -256,8 +261,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _empty(self) -> None:
         """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
         with self._lock:
-            if self._entries is not None and not self.store.writes:
-                self._take_up(self.store.open_to_write())  # or who writes first would find them again
+            if self._entries is not None:
+                self.open_to_write()  # or who writes first would find them again
             self._places.empty()
         self._bump_mutation_revision()
 
@@ -467,7 +472,9 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
             return
         new, store = directory / "store.new", directory / "store"
         shutil.rmtree(new, ignore_errors=True)
-        storage.store.open_to_write().snapshot(new)
+        storage.open_to_write()
+        assert storage.store.buffer is not None
+        storage.store.buffer.snapshot(new)
         shutil.rmtree(store, ignore_errors=True)
         new.rename(store)
 
