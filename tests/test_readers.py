@@ -18,6 +18,9 @@ import xarray
 import zarr
 
 import diskbuffer as db
+from diskbuffer.store.files import Files
+from diskbuffer.store.sealer import Sealer
+from soak.experience import steps_of
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers
@@ -410,3 +413,30 @@ def test_only_files_of_zarr_are_in_the_store(tmp_path: Path) -> None:
             key = file.name.split(".")
             assert key[0] == "c"
             assert len(key) == 1 + len(arrays[path]["shape"])
+
+
+def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, seal, real = threading.Event(), Sealer._seal, Files.map
+
+    def wait(self: Sealer, slot: int) -> None:
+        gate.wait()
+        seal(self, slot)
+
+    monkeypatch.setattr(Sealer, "_seal", wait)
+    world = experience(1)
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(60)
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+
+            def mapped(self: Files, name: str, *args: Any, **kwargs: Any) -> Any:
+                found = real(self, name, *args, **kwargs)
+                if name.startswith("obs/c.0") and not gate.is_set():
+                    gate.set()
+                    buffer.seal()
+                return found
+
+            monkeypatch.setattr(Files, "map", mapped)
+            world.check_batch(reader.at(steps_of(reader)))
+            assert gate.is_set()

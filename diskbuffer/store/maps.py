@@ -121,13 +121,16 @@ class Maps:
             name = self._layout.data_file(path, slot)
             if derived and not self._is_there(name, size):
                 mapped = self._zeros.setdefault(size, Zeros(size))
+                self._check(path, slot, mapped)
             else:
-                mapped = self._files.map(name, size, writable=derived and self._writable, random=packed)
+                mapped = checked_map(
+                    lambda: self._files.map(name, size, writable=derived and self._writable, random=packed),
+                    lambda found: self._check(path, slot, found),
+                )
             if packed and mapped.size < (least := self._layout.index_bytes(path) + IDENTITY_BYTES):  # the kernel relies on it
                 raise CorruptionError(
                     f"{self._files.root / name}: expected {least} bytes at least, found {mapped.size}; the file was cut short"
                 )
-            self._check(path, slot, mapped)
             self.hold(path, slot, mapped)
         return mapped
 
@@ -172,3 +175,14 @@ class Maps:
         self.era.retired = tuple(retired)
         self.era.following = Era()
         self.era = self.era.following
+
+
+def checked_map(map_file: Callable[[], Map], check: Callable[[Map], None]) -> Map:
+    """Map a file and check it; once more, where it is not what it should be: a writer elsewhere may have sealed it in between."""
+    found = map_file()
+    try:
+        check(found)
+    except CorruptionError:
+        found = map_file()
+        check(found)
+    return found

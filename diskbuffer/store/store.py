@@ -21,7 +21,7 @@ from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.lock import WriterLock, is_held
-from diskbuffer.store.maps import Maps, Zeros
+from diskbuffer.store.maps import Maps, Zeros, checked_map
 from diskbuffer.store.marks import Origin
 from diskbuffer.store.recovery import Kept
 from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
@@ -220,8 +220,7 @@ class Store:
     def flags(self, path: str, slot: int, length: int) -> npt.NDArray[np.bool_]:
         """Return a copy of the first `length` values of a flag in one segment, without keeping its map."""
         size = self.layout.flat_bytes(path)
-        mapped = self.files.map(self.layout.data_file(path, slot), size, writable=False)
-        self._check(path, slot, mapped)
+        mapped = self._checked(path, slot, size)
         return mapped.array(np.bool_, (size,))[:length].copy()
 
     # Checksums
@@ -271,7 +270,11 @@ class Store:
     def verify_file(self, path: str, slot: int) -> None:
         """Raise a CorruptionError where a segment's file is missing, of the wrong size, or not what the table vouches for."""
         size = -1 if path in self.layout.chunks_of else self.layout.flat_bytes(path)
-        self._check(path, slot, self.files.map(self.layout.data_file(path, slot), size, writable=False))
+        self._checked(path, slot, size)
+
+    def _checked(self, path: str, slot: int, size: int) -> Map:
+        name = self.layout.data_file(path, slot)
+        return checked_map(lambda: self.files.map(name, size, writable=False), lambda found: self._check(path, slot, found))
 
     def verify_files(self) -> None:
         """Raise a CorruptionError where a file of any segment is missing or, if it is sealed, not what the table vouches for."""
