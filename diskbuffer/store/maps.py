@@ -119,18 +119,20 @@ class Maps:
             packed, derived = path in self._layout.chunks_of, path in self._layout.derived
             size = -1 if packed else self._layout.flat_bytes(path)
             name = self._layout.data_file(path, slot)
+
+            def check(found: Map) -> None:
+                if packed and found.size < (least := self._layout.index_bytes(path) + IDENTITY_BYTES):  # the kernel relies on it
+                    raise CorruptionError(
+                        f"{self._files.root / name}: expected {least} bytes at least, found {found.size}; the file was cut short"
+                    )
+                self._check(path, slot, found)
+
             if derived and not self._is_there(name, size):
                 mapped = self._zeros.setdefault(size, Zeros(size))
-                self._check(path, slot, mapped)
+                check(mapped)
             else:
-                mapped = checked_map(
-                    lambda: self._files.map(name, size, writable=derived and self._writable, random=packed),
-                    lambda found: self._check(path, slot, found),
-                )
-            if packed and mapped.size < (least := self._layout.index_bytes(path) + IDENTITY_BYTES):  # the kernel relies on it
-                raise CorruptionError(
-                    f"{self._files.root / name}: expected {least} bytes at least, found {mapped.size}; the file was cut short"
-                )
+                writable = derived and self._writable
+                mapped = checked_map(lambda: self._files.map(name, size, writable=writable, random=packed), check)
             self.hold(path, slot, mapped)
         return mapped
 

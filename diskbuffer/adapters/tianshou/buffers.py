@@ -34,12 +34,23 @@ class _OnDisk:
     _ep_len: Any
     _ep_start_idx: Any
 
+    def __init__(
+        self,
+        *args: Any,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        segment_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._begin(path, threads, segment_rows)
+
     def _begin(self, path: str | os.PathLike[str], threads: int | None, segment_rows: int | None) -> None:
         """Open the store, and be where its writer would be."""
         n_envs = getattr(self, "buffer_num", 1)
         self.stored = Stored(path, self.maxsize // n_envs, n_envs, self.stack_num, threads=threads, segment_rows=segment_rows)
         self._flags: dict[str, Array] = {}  # and rewards: what Tianshou's compiled code looks at
-        self._meta = Meta(self._flags, self._keys, self.stored.read, self.stored.write)
+        self._meta = Meta(self._flags, self._keys, self.stored.read, self._write)
         for env, ring in enumerate(self._rings()):
             if ring is not self:
                 ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
@@ -90,14 +101,25 @@ class _OnDisk:
 
     # Writing
 
-    def _record(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+    def _open_to_write(self, batch: Any) -> None:
+        """Open the store for writing; others may have written before."""
+        if self.stored.writes:
+            return
+        self.stored.begin(batch)
+        statistics = [(ring._ep_return, ring._ep_len) for ring in self._rings()]
+        self._take_up()
+        for ring, (ep_return, ep_len) in zip(self._rings(), statistics, strict=True):
+            if not ring._size:  # which `reset` may have been told to keep
+                ring._ep_return, ring._ep_len = ep_return, ep_len
+
+    def _write(self, key: str, places: Int64, values: Array) -> None:
+        if self._keys():
+            self._open_to_write({})
+        self.stored.write(key, places, values)
+
+    def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
         """Add a step, (n, ...), to each of some environments' rings; then keep account of it as Tianshou does."""
-        if self.stored.begin(batch):  # others may have written before
-            statistics = [(ring._ep_return, ring._ep_len) for ring in self._rings()]
-            self._take_up()
-            for ring, (ep_return, ep_len) in zip(self._rings(), statistics, strict=True):
-                if not ring._size:  # which `reset` may have been told to keep
-                    ring._ep_return, ring._ep_len = ep_return, ep_len
+        self._open_to_write(batch)
         try:
             return self._added_and_noted(batch, envs)
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
@@ -157,9 +179,6 @@ class _OnDisk:
         told = [self._added(batch[n : n + 1], envs[n : n + 1]) for n in range(len(envs))]
         places, returns, lengths, starts = (np.concatenate(part) for part in zip(*told, strict=True))
         return places, returns, lengths, starts
-
-    def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
-        return self._record(batch, envs)
 
     @classmethod
     def from_data(
@@ -228,11 +247,15 @@ class _OnDisk:
             return Batch.stack(stack, axis=np.ndim(indices)) if stack[0].get_keys() else Batch()
         return np.stack(stack, axis=np.ndim(indices))
 
+    def _without_slices(self, index: Any) -> Any:
+        """Return the places of a slice, as Tianshou has them: all of them, oldest first, or of those that are filled."""
+        if not isinstance(index, slice):
+            return index
+        return self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]  # type: ignore
+
     def __getitem__(self, index: Any) -> Any:
         """Return steps as a Batch."""
-        if isinstance(index, slice):
-            everything = index == slice(None)
-            index = self.sample_indices(0) if everything else self._indices[: len(self)][index]  # type: ignore
+        index = self._without_slices(index)
         places = np.arange(self.maxsize)[index]
         flat = places.ravel()
         plain = self.stack_num == self.stored.stack_num and (self.stored.has_next or self.stack_num == 1)
@@ -253,7 +276,7 @@ class _OnDisk:
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn
         places = self.sample_indices(0)  # type: ignore[attr-defined]
-        return Steps(places, self.__getitem__, self._meta.get_keys, self._key, self.stored.write), places
+        return Steps(places, self.__getitem__, self._meta.get_keys, self._key, self._write), places
 
     def _key(self, key: str, places: Int64) -> Any:
         return self._meta[key][places]
@@ -317,17 +340,8 @@ class DiskReplayBuffer(_OnDisk, ReplayBuffer):
     >>> buffer = DiskReplayBuffer(1_000_000, path="runs/pong", stack_num=4, ignore_obs_next=True)  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        size: int,
-        *args: Any,
-        path: str | os.PathLike[str],
-        threads: int | None = None,
-        segment_rows: int | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, size: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(at_least_one("size", size), *args, **kwargs)
-        self._begin(path, threads, segment_rows)
 
 
 class DiskVectorReplayBuffer(_OnDisk, VectorReplayBuffer):
@@ -340,19 +354,6 @@ class DiskVectorReplayBuffer(_OnDisk, VectorReplayBuffer):
     path, threads, segment_rows
         As of `DiskReplayBuffer`.
     """
-
-    def __init__(
-        self,
-        total_size: int,
-        buffer_num: int,
-        *,
-        path: str | os.PathLike[str],
-        threads: int | None = None,
-        segment_rows: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(total_size, buffer_num, **kwargs)
-        self._begin(path, threads, segment_rows)
 
 
 class _Prioritized(_OnDisk):
@@ -371,9 +372,7 @@ class _Prioritized(_OnDisk):
 
     def __getitem__(self, index: Any) -> Any:
         """Return steps, with their weights."""
-        if isinstance(index, slice):
-            everything = index == slice(None)
-            index = self.sample_indices(0) if everything else self._indices[: len(self)][index]  # type: ignore
+        index = self._without_slices(index)
         batch = super().__getitem__(index)
         weight = self.get_weight(index)  # type: ignore[attr-defined]
         batch.weight = weight / np.max(weight) if self._weight_norm else weight  # type: ignore[attr-defined]
@@ -391,20 +390,8 @@ class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
         As of `DiskReplayBuffer`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        alpha: float,
-        beta: float,
-        weight_norm: bool = True,
-        *,
-        path: str | os.PathLike[str],
-        threads: int | None = None,
-        segment_rows: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(at_least_one("size", size), alpha, beta, weight_norm, **kwargs)
-        self._begin(path, threads, segment_rows)
+    def __init__(self, size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(at_least_one("size", size), *args, **kwargs)
 
 
 class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuffer):
@@ -417,16 +404,3 @@ class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuf
     path, threads, segment_rows
         As of `DiskReplayBuffer`.
     """
-
-    def __init__(
-        self,
-        total_size: int,
-        buffer_num: int,
-        *,
-        path: str | os.PathLike[str],
-        threads: int | None = None,
-        segment_rows: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(total_size, buffer_num, **kwargs)
-        self._begin(path, threads, segment_rows)

@@ -12,12 +12,12 @@ import torch
 from tianshou.data import Batch
 
 from diskbuffer.adapters import names
+from diskbuffer.adapters.slots import OURS, SLOT
 from diskbuffer.errors import InputError
-from diskbuffer.schema import KEPT, Column
+from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
 
-SLOT = "slot"  # the column that tells where in the buffer a step was put
 TOP = {"obs": "obs", "act": "action", "rew": "reward"}  # columns of a key, or above what is nested below it
 MINE = ("info", "policy")  # keys that are always there, and may be empty
 FLAGS = ("terminated", "truncated")
@@ -68,7 +68,7 @@ def given(found: Mapping[str, Array], columns: Mapping[str, Column]) -> dict[str
     """Return what a buffer is given of steps: in the dtypes of the store, as numpy assigns; zeros where an info is missing."""
     n, rows = len(found["reward"]), {}
     for path, column in columns.items():
-        if path in (*KEPT, *FLAGS, SLOT):
+        if path in OURS:
             continue
         for name in (path, "next_" + path) if path.split("/")[0] == "obs" else (path,):
             if name not in found and path.split("/")[0] not in (*MINE, _OTHERS):

@@ -83,7 +83,7 @@ class Steps(Batch):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._gone.discard(name)
-        if not isinstance(value, torch.Tensor | np.ndarray | list) or np.shape(value)[:1] != (len(self),):
+        if not self._is_of_each(value):
             self._kept[name] = value
             return
         values = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
@@ -95,6 +95,10 @@ class Steps(Batch):
         self._kept.pop(name, None)
         if isinstance(value, torch.Tensor):
             self._tensors[name] = value.device
+
+    def _is_of_each(self, value: Any) -> bool:
+        """Tell whether there is a value of every step."""
+        return isinstance(value, torch.Tensor | np.ndarray | list) and np.shape(value)[:1] == (len(self),)
 
     def _as_given(self, name: str, values: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._tensors[name]) if name in self._tensors else values
@@ -109,8 +113,7 @@ class Steps(Batch):
             found.__dict__[name] = self._as_given(name, found[name])
         for name, values in self._kept.items():
             if name not in self._gone:
-                whole = isinstance(values, torch.Tensor | np.ndarray | list) and len(values) == len(self)
-                found.__dict__[name] = values[index] if whole else values
+                found.__dict__[name] = values[index] if self._is_of_each(values) else values
         return found
 
     def __contains__(self, key: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from diskbuffer.adapters import names
 from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.slots import OURS, SLOT, pack, told_by
 from diskbuffer.adapters.tianshou.columns import (
     FLAGS,
     MINE,
-    SLOT,
     TOP,
     columns_of,
     flatten,
@@ -25,11 +25,10 @@ from diskbuffer.adapters.tianshou.columns import (
 )
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.recording.inputs import flatten as in_paths
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_PLACES = 2**40  # more than any buffer has; how often it was reset is above that
 _AT_ONCE = 4096  # steps
 
 
@@ -62,10 +61,6 @@ class Stored(OpenedLate):
         self._empty: list[str] = []  # keys that were given, and have no columns
         self.open_to_read()
 
-    @property
-    def _capacity(self) -> dict[str, Any]:
-        return {"capacity": self.size * self.n_envs, "capacity_each": True}
-
     def accept(self, opened: ReplayBuffer) -> None:
         """Find out where each ring is; a SchemaError where it is another buffer's."""
         if SLOT not in opened.columns or opened.capacity != self.size * self.n_envs:
@@ -73,31 +68,34 @@ class Stored(OpenedLate):
                 f"{self.path} keeps {opened.capacity} steps in the columns {list(opened.columns)}, and a buffer of "
                 f"{self.size * self.n_envs} steps is asked for; give another path, or what it was made with"
             )
-        there = opened.counts()[0]
-        slots = [
-            opened.at(opened.recent_steps(np.arange(min(n, self.size)), env), columns=[SLOT])[SLOT].numpy().copy()
-            for env, n in enumerate(there.tolist())
-        ]
-        self._resets = max((int(of[0]) // _PLACES for of in slots if len(of)), default=0)
-        for env, of in enumerate(slots):
-            current = int((of // _PLACES == self._resets).sum())
-            self.filled[env], self.next[env] = current, (int(of[0]) % _PLACES + 1) % self.size if current else 0
+        there = np.minimum(opened.counts()[0], self.size)
+        told = [told_by(opened, opened.recent_steps(np.arange(n), env)) for env, n in enumerate(there.tolist())]  # newest first
+        self._resets = max((int(of.emptied[0]) for of in told if len(of.emptied)), default=0)
+        for env, (places, emptied, _) in enumerate(told):
+            current = int((emptied == self._resets).sum())
+            self.filled[env], self.next[env] = current, (int(places[0]) + 1) % self.size if current else 0
         if self._reset_due:  # by who only read until now
             self.next[:], self.filled[:] = 0, 0
             self._resets += 1
 
+    def open_to_write(self, **how: Any) -> ReplayBuffer:
+        """Open it for writing, as a store of this size; a reset that was due is made by then."""
+        opened = super().open_to_write(capacity=self.size * self.n_envs, capacity_each=True, **how)
+        self._reset_due = False
+        return opened
+
     # Writing
 
     def add(self, batch: Mapping[str, Any], envs: Int64) -> None:
-        """Add one step, (n, ...), to each of some rings."""
+        """Add one step, (n, ...), to each of some rings, of a store that is open for writing."""
         found = flatten(batch)
         self._empty = [key for key in MINE if key in batch]
         self._complete(found)
-        found = {path: np.array(values, ndmin=1) for path, values in found.items()}
-        opened = self._writing(found)
+        opened = self.buffer
+        assert opened is not None
         rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.derived})
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
-        rows[SLOT] = self.next[envs] + self._resets * _PLACES
+        rows[SLOT] = pack(self.next[envs], self._resets)
         if len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all():
             opened.add(**_arguments(rows))
         else:
@@ -117,23 +115,14 @@ class Stored(OpenedLate):
         if self.buffer is not None:
             self.accept(self.buffer)
 
-    def begin(self, batch: Mapping[str, Any]) -> bool:
-        """Open for writing, where it is not; return whether it was not."""
-        if self.writes:
-            return False
+    def begin(self, batch: Mapping[str, Any]) -> None:
+        """Open it for writing; make it for such steps, where there is none."""
+        if self.open_to_read() is not None:
+            self.open_to_write()
+            return
         found = flatten(batch)
         self._complete(found)
-        self._writing({path: np.array(values, ndmin=1) for path, values in found.items()})
-        self._reset_due = False
-        return True
-
-    def _writing(self, found: Mapping[str, Array]) -> ReplayBuffer:
-        if self.writes:
-            assert self.buffer is not None
-            return self.buffer
-        if self.open_to_read() is not None:
-            return self.open_to_write(**self._capacity)
-        return self.open_to_write(**self._capacity, columns=columns_of(found))
+        self.open_to_write(columns=columns_of(found))
 
     def reset(self) -> None:
         """Have no steps; those on the disk are evicted as others come."""
@@ -145,7 +134,7 @@ class Stored(OpenedLate):
         """Write a key that was not recorded, of steps at places."""
         if key in (*TOP, *FLAGS, *MINE, "done", "obs_next") or (key in self.keys() and key not in self._later()):
             raise InputError(f"{key!r} was recorded with the steps, and is not changed; write under another key")
-        there, opened = self.is_there(places), self.open_to_write(**self._capacity)
+        there, opened = self.is_there(places), self.open_to_write()
         for first in range(0, len(places), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
             steps = self.steps(places[some][there[some]])
@@ -163,7 +152,7 @@ class Stored(OpenedLate):
         opened = self.open_to_read()
         if opened is None:
             return []
-        found = dict.fromkeys(key_of(path) for path in opened.columns if path not in (*FLAGS, "is_last", CHECKSUM, SLOT, "tag"))
+        found = dict.fromkeys(key_of(path) for path in opened.columns if path not in OURS)
         return [*found, *(key for key in self._empty if key not in found), *(["obs_next"] if self.has_next else [])]
 
     def _ages(self, places: Int64) -> tuple[Int64, Int64]:
@@ -216,7 +205,7 @@ class Stored(OpenedLate):
         assert opened is not None
         ages, envs = self._ages(places)
         batch = opened.recent(ages, envs)
-        flat = dict(_flattened(batch, ""))
+        flat = {path: values.numpy() for path, values in in_paths(batch).items()}
         if self.stack_num > 1:
             elapsed, left = opened.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages
             for path, values in flat.items():
@@ -246,14 +235,6 @@ def _begun(stacks: Array, since: Int64) -> Array:
         first = size - 1 - int(since[n])
         found[n, :first] = found[n, first]
     return found
-
-
-def _flattened(batch: Mapping[str, Any], before: str) -> Iterable[tuple[str, Array]]:
-    for name, values in batch.items():
-        if isinstance(values, dict):
-            yield from _flattened(values, f"{before}{name}/")
-        else:
-            yield before + name, values.numpy()
 
 
 def _arguments(rows: Mapping[str, Array]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from tensordict import is_tensor_collection
 from torch.utils._pytree import tree_flatten_with_path
 
 from diskbuffer.adapters import names
+from diskbuffer.adapters.slots import OURS, SLOT
 from diskbuffer.adapters.stacks import Frames, padding, recognise
-from diskbuffer.adapters.torchrl.places import SLOT
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.schema import Column
@@ -25,9 +25,8 @@ Key = tuple[str, ...]
 
 NEXT = "next"
 NOTHING = "obs"  # the observation of what has none
-KEPT = ("terminated", "truncated", "is_last", "row_checksum", "tag", SLOT)  # columns that are no entries
 _TAKEN = {
-    *KEPT,
+    *OURS,
     *[
         "obs",
         "next_obs",
@@ -153,7 +152,7 @@ class Entries:
         """Find them in a store's columns."""
         entries = []
         for path, column in columns.items():
-            if path in KEPT or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
+            if path in OURS or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
                 continue
             key, paired = key_of(path)
             entries.append(Entry(key, paired, _told_by(column, stack if paired else 1)))

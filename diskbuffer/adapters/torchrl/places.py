@@ -7,17 +7,15 @@ when its time comes; where that is too early, as places are not written to in a 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.adapters.slots import Told, pack, told_by
 from diskbuffer.buffer import ReplayBuffer
 
 Int64 = npt.NDArray[np.int64]
-SLOT = "slot"  # the column in which a step tells of its place
-_SLOTS, _GENERATIONS = 2**40, 2**16  # more places than any storage has, and more often than any is emptied
-_AT_ONCE = 65_536  # steps that are looked at together
+_AT_ONCE = 65_536  # places that are looked at together
 
 
 class Places:
@@ -70,7 +68,7 @@ class Places:
 
     def slots(self, places: Int64) -> Int64:
         """Return what is stored with steps: the place, how often the storage was emptied before, and the axes of a step."""
-        return places + (self._generation + self.axes * _GENERATIONS) * _SLOTS
+        return pack(places, self._generation, self.axes)
 
     def put(self, places: Int64, names: Int64) -> None:
         """Note that steps, (n, lanes), were written to places, (n,), one behind the other."""
@@ -84,19 +82,19 @@ class Places:
     def take_up(self, buffer: ReplayBuffer) -> None:
         """Find out by the steps of a store where they are."""
         there, ever = buffer.counts()
-        found = [_slots_of(buffer, lane, int(n)) for lane, n in enumerate(there.tolist())]
-        generations = [slots // _SLOTS % _GENERATIONS for _, slots in found]
-        self._generation = max((int(generation.max(initial=0)) for generation in generations), default=0)
+        names = [buffer.recent_steps(np.arange(n - 1, -1, -1), lane) for lane, n in enumerate(there.tolist())]
+        told = [told_by(buffer, of_lane) for of_lane in names]
+        self._generation = max((int(of_lane.emptied.max(initial=0)) for of_lane in told), default=0)
         self._count, ends = int(there.max(initial=0)), []
-        for lane, ((names, slots), generation) in enumerate(zip(found, generations, strict=True)):
-            current = generation == self._generation
-            places = slots[current] % _SLOTS
-            self._table[places, lane] = names[current]
-            when = self._count - len(slots) + np.flatnonzero(current)
+        for lane, (of_lane, (places, emptied, axes)) in enumerate(zip(names, told, strict=True)):
+            current = emptied == self._generation
+            places = places[current]
+            self._table[places, lane] = of_lane[current]
+            when = self._count - len(of_lane) + np.flatnonzero(current)
             self._written[places] = np.maximum(self._written[places], when)
             self.in_order &= bool(((places[:-1] + 1) % len(self.names) == places[1:]).all())
             ends.append(int(places[-1]) if len(places) else -1)
-            self.axes = int(slots[-1]) // _SLOTS // _GENERATIONS if len(slots) else self.axes
+            self.axes = int(axes[-1]) if len(axes) else self.axes
         self.newest = ends[int(ever.argmin())]  # where a kill came between lanes, that of the lane that is behind
         self.in_order &= len(set(ends)) == 1
         self._count_filled()
@@ -115,11 +113,10 @@ class Places:
         self.filled, self.newest, self.in_order = 0, -1, True
         self.names[:] = -1
 
-    def of(self, names: Int64, slots: Int64) -> Int64:
-        """Return the places of steps, (n,), which tell them; -1 of those that are in none any more."""
-        places = slots % _SLOTS
-        there = (slots // _SLOTS % _GENERATIONS == self._generation) & (places < self.filled)
-        places = np.where(there, places, 0)
+    def of(self, names: Int64, told: Told) -> Int64:
+        """Return the places of steps, (n,), by what they tell; -1 of those that are in none any more."""
+        there = (told.emptied == self._generation) & (told.places < self.filled)
+        places = np.where(there, told.places, 0)
         return np.where(there & (self._table[places, names % self._table.shape[1]] == names), places, -1)
 
     def old_ones(self, places: Int64) -> Int64:
@@ -133,12 +130,3 @@ class Places:
         if self._count + len(places) - self._oldest <= self.capacity:
             return places[:0]
         return left[np.argsort(self._written[left], kind="stable")][: max(min(len(self.names) // 16, 4096), 1)]
-
-
-def _slots_of(buffer: ReplayBuffer, lane: int, there: int) -> tuple[Int64, Int64]:
-    """Return the names of a lane's steps, oldest first, and what they tell of their places."""
-    names = buffer.recent_steps(np.arange(there - 1, -1, -1), lane)
-    parts: list[Any] = [
-        buffer.at(names[n : n + _AT_ONCE], columns=[SLOT])[SLOT].numpy().copy() for n in range(0, there, _AT_ONCE)
-    ]
-    return names, np.concatenate([np.zeros(0, np.int64), *parts])

@@ -24,8 +24,10 @@ from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter
 
 from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.slots import SLOT, told_by
+from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.entries import Entries, Entry, Key, leaves, value_at
-from diskbuffer.adapters.torchrl.places import SLOT, Places
+from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.rows import Later, Rows
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
@@ -248,9 +250,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         for first in range(0, n, together):
             some = slice(first, min(first + together, n))
             if some.stop - first == 1:
-                opened.add(
-                    **{name: _each(values, lambda v, at=first: v[at]) for name, values in ({"action": None} | rows).items()}
-                )
+                step = {name: _each(v, lambda v, at=first: v[at]) for name, v in rows.items()}
+                opened.add(**{"action": None} | step)
                 continue
             for lane in range(lanes):
                 opened.extend(env=lane, **{name: _each(v, lambda v, t=some, at=lane: v[t, at]) for name, v in rows.items()})
@@ -290,17 +291,17 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         assert entries is not None
         if (names < 0).any():
             raise InputError("there is nothing in some of these places")
-        if lazy or names.size > _AT_ONCE:
+        lazy = lazy or names.size > _AT_ONCE
+        if lazy:
             read = partial(self._column, names)
             tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
-            if entries.bare or self._tree is not None:
-                return self._as_tree(tree, entries)
-            return self._as_given(Rows.of(tree, self._batch_size(names)))
-        batch = self.reading().at(names.ravel())
-        tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, entry))
+        else:
+            batch = self.reading().at(names.ravel())
+            tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, entry))
         if entries.bare or self._tree is not None:
             return self._as_tree(tree, entries)
-        return self._as_given(TensorDict(tree, self._batch_size(names), device=self.device))
+        size = self._batch_size(names)
+        return self._as_given(Rows.of(tree, size) if lazy else TensorDict(tree, size, device=self.device))
 
     def _batch_size(self, names: Int64) -> torch.Size:
         """Return that of tensordicts; steps may have axes of their own."""
@@ -347,9 +348,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def places(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
-        named, opened = np.asarray(steps, np.int64), self.reading()
-        slots = opened.at(named.ravel(), columns=[SLOT])[SLOT].numpy()
-        return self._places.of(named.ravel(), slots).reshape(named.shape)
+        named = np.asarray(steps, np.int64)
+        return self._places.of(named.ravel(), told_by(self.reading(), named.ravel())).reshape(named.shape)
 
     def index_of(self, steps: Int64) -> Any:
         """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
@@ -426,10 +426,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if path == self.path:
             self._open_to_read()
         elif state_dict["len"]:
-            self.copy_from(DiskStorage(self.max_size, path, ndim=self.ndim))
+            self.copy_from(path)
 
-    def copy_from(self, other: Any) -> None:
-        """Hold what another storage holds, in the same places, in place of what is held now."""
+    def copy_from(self, path: Path) -> None:
+        """Hold what another storage, at a path, holds, in the same places, in place of what is held now."""
+        other = DiskStorage(self.max_size, path, ndim=self.ndim)
         self._empty()
         for first in range(0, other._len_along_dim0, _AT_ONCE // 4):
             places = np.arange(first, min(first + _AT_ONCE // 4, other._len_along_dim0))
@@ -453,35 +454,6 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         Storage.__setstate__(self, state)
         self._lock = threading.RLock()
-
-
-class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
-    """Save a storage as a snapshot of its store, of which it shares the files where it can."""
-
-    def register_save_hook(self, hook: Any) -> None:  # noqa: ARG002
-        """Refuse it."""
-        raise InputError("a snapshot is what the store is; there are no hooks that could change it on the way")
-
-    register_load_hook = register_save_hook
-
-    def dumps(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
-        """Make a snapshot, in place of one that was there."""
-        directory = Path(path)
-        directory.mkdir(parents=True, exist_ok=True)
-        if storage._entries is None:
-            return
-        new, store = directory / "store.new", directory / "store"
-        shutil.rmtree(new, ignore_errors=True)
-        storage.open_to_write()
-        assert storage.store.buffer is not None
-        storage.store.buffer.snapshot(new)
-        shutil.rmtree(store, ignore_errors=True)
-        new.rename(store)
-
-    def loads(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
-        """Copy a snapshot's steps."""
-        if (Path(path) / "store").exists():
-            storage.copy_from(DiskStorage(storage.max_size, Path(path) / "store", ndim=storage.ndim))
 
 
 def _remove(store: OpenedLate, process: int) -> None:
@@ -526,10 +498,4 @@ def _has_slice(index: Any) -> bool:
 
 
 def _each(values: Any, function: Any) -> Any:
-    return (
-        {name: function(v) for name, v in values.items()}
-        if isinstance(values, dict)
-        else None
-        if values is None
-        else function(values)
-    )
+    return {name: function(v) for name, v in values.items()} if isinstance(values, dict) else function(values)

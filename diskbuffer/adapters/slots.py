@@ -1,0 +1,54 @@
+"""The column in which a step tells where another library's buffer has it: what places a store is opened again with."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.schema import BUILT_IN
+
+Int64 = npt.NDArray[np.int64]
+SLOT = "slot"
+OURS = (*BUILT_IN, "tag", SLOT)  # columns that are not what the other library gave
+_PLACES, _TIMES = 2**32, 2**24  # more places than any buffer has, and more often than any is emptied
+_AT_ONCE = 65_536  # steps that are looked at together
+
+
+class Told(NamedTuple):
+    """What steps tell, (n,) int64 each.
+
+    Attributes
+    ----------
+    places
+        Where they were put.
+    emptied
+        How often the buffer had been emptied before.
+    axes
+        How many axes of its own a step has.
+    """
+
+    places: Int64
+    emptied: Int64
+    axes: Int64
+
+
+def pack(places: Int64, emptied: int, axes: int = 0) -> Int64:
+    """Return what is stored with steps."""
+    return np.asarray(places + (emptied + axes * _TIMES) * _PLACES)
+
+
+def unpack(slots: Int64) -> Told:
+    """Return what it tells."""
+    above = slots // _PLACES
+    return Told(slots % _PLACES, above % _TIMES, above // _TIMES)
+
+
+def told_by(buffer: ReplayBuffer, steps: Int64) -> Told:
+    """Return what steps, (n,), tell, read from the store."""
+    parts: list[Any] = [
+        buffer.at(steps[n : n + _AT_ONCE], columns=[SLOT])[SLOT].numpy().copy() for n in range(0, len(steps), _AT_ONCE)
+    ]
+    return unpack(np.concatenate([np.zeros(0, np.int64), *parts]))
