@@ -84,7 +84,6 @@ def test_stable_baselines3s_ppo_learns_from_rollouts_on_disk(tmp_path: Path) -> 
 
 
 def test_jax_learns_from_the_disk(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
     printed = run("train_jax.py", "--store", tmp_path / "store", "--steps", 1000, "--updates", 100)
     first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", printed)[0])
     assert last < first / 2

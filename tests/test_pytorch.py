@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +60,18 @@ def test_batches_as_numpy_share_their_memory(made: tuple[Any, Path]) -> None:
         assert np.shares_memory(arrays["reward"], batch["reward"].numpy())
 
 
+IN_JAX = """
+import sys
+import jax, numpy as np
+import diskbuffer as db
+
+with db.ReplayBuffer(sys.argv[1], mode="r") as buffer:
+    batch = buffer.sample(4)
+    found = jax.dlpack.from_dlpack(batch["obs"].contiguous())
+    np.testing.assert_array_equal(np.asarray(found), batch["obs"].numpy())
+"""
+
+
 def test_jax_takes_batches_through_dlpack(made: tuple[Any, Path]) -> None:
-    jax = pytest.importorskip("jax")
-    _, path = made
-    with db.ReplayBuffer(path, mode="r") as buffer:
-        batch = buffer.sample(4)
-        found = jax.dlpack.from_dlpack(batch["obs"].contiguous())
-        np.testing.assert_array_equal(np.asarray(found), batch["obs"].numpy())
+    """In a process of its own: JAX objects to every fork of a process that has imported it, and other tests fork."""
+    subprocess.run([sys.executable, "-c", IN_JAX, str(made[1])], check=True, timeout=120)
