@@ -7,12 +7,16 @@ STORE ?= runs/pong
 GAME ?= pong
 SCALE ?= 1
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test coverage check bench soak clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
 
 test: $(VENV)/test
+	$(BIN)/python -m pytest -q
+
+# The same tests in twice the time.
+coverage: $(VENV)/test
 	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
 
 check: $(VENV)/test $(VENV)/check $(VENV)/bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -421,11 +421,7 @@ class _Check:
 
     def _check_notes(self, slot: int, *, oldest: bool) -> None:
         """Look at what the segment table notes of a slot, and whether it is vouched for."""
-        strange = self._table.strange_notes(slot)
-        if strange and self._live:  # the writer may be noting something, or have evicted the segment
-            time.sleep(_PATIENCE)
-            again = self._table.strange_notes(slot)
-            strange = {name: what for name, what in strange.items() if name in again and self._table.length(slot) > 0}
+        strange = self._lasting(slot, lambda: self._table.strange_notes(slot))
         if oldest and self._table.get("first_row", slot) > 0:
             strange.pop("before", None)  # `_check_before` looks at that
         for name, what in strange.items():
@@ -435,10 +431,22 @@ class _Check:
             if self._repair:
                 self._table.forget_note(name, slot)
 
+    def _lasting(self, slot: int, look: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """Return what is strange about a slot; beside a writer, only what stays so while the slot keeps its rows."""
+        found = look()
+        if found and self._live:  # the writer may be noting something, or have evicted the segment
+            identity = self._table.identity(slot)
+            time.sleep(_PATIENCE)
+            again = look()
+            if self._table.length(slot) == 0 or self._table.identity(slot) != identity:
+                return {}
+            found = {name: what for name, what in found.items() if name in again}
+        return found
+
     def _check_before(self, slots: list[int]) -> None:
         """Look at what the oldest of a stream's slots tells of those that were evicted before; the next one may tell, too."""
         first = self._table.get("first_row", slots[0]) if slots else 0
-        if first == 0 or self._table.before(slots[0]) is not None:
+        if first == 0 or not self._lasting(slots[0], lambda: {} if self._table.before(slots[0]) else {"before": "unknown"}):
             return
         self._note(self._store.root / SEGMENTS, f"how many steps came before slot {slots[0]} is not known; repair works it out")
         if self._repair:

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer import checking
+from diskbuffer.store.segments import SegmentTable
 from soak.experience import Experience, Feeder
 
 if TYPE_CHECKING:
@@ -154,6 +156,32 @@ def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(tmp_path: Pa
     writers.wait_for(int(writers.account.last[1]) + 10)
     writers.kill()
     assert db.check(tmp_path / "store", progress=False).ok
+
+
+def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, known, look = Experience(1), SegmentTable.before, checking._Check._check_before
+    due = False
+    with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
+        feed = Feeder(world, buffer)
+        feed.add(100)
+
+        def before(table: SegmentTable, slot: int) -> tuple[int, int] | None:
+            nonlocal due
+            if due and not table._writable:
+                due = False
+                feed.add(20)
+                return None  # as it is between eviction and the next rows
+            return known(table, slot)
+
+        def check_before(of: checking._Check, slots: list[int]) -> None:
+            nonlocal due
+            due = True
+            look(of, slots)
+
+        monkeypatch.setattr(SegmentTable, "before", before)
+        monkeypatch.setattr(checking._Check, "_check_before", check_before)
+        assert db.check(tmp_path / "store", progress=False).ok
+        assert not due
 
 
 def test_a_store_that_is_being_written_to_is_not_repaired_however_damaged(made: Made) -> None:

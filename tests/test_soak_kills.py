@@ -30,7 +30,7 @@ def directory() -> Iterator[Path]:
 
 def test_what_is_not_as_acknowledged_is_seen(directory: Path) -> None:
     world, rng = Experience(2), np.random.default_rng(0)
-    with world.open(directory / "store", threads=1) as buffer:
+    with world.open(directory / "store", threads=1, segment_rows=64) as buffer:
         feeder = Feeder(world, buffer)
         feeder.add(50)
         known = kills.Known(world)
