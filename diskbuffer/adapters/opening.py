@@ -34,7 +34,9 @@ class OpenedLate:
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path, self._options = Path(path).absolute(), options
         self._identity = secrets.token_hex(8)
+        self._opening = threading.RLock()
         self._buffer: ReplayBuffer | None = None
+        self._closing: weakref.finalize[Any, Any]
         self._writes = False
 
     @property
@@ -52,20 +54,25 @@ class OpenedLate:
 
     def open_to_read(self) -> ReplayBuffer | None:
         """Open it where it is there and not open yet."""
-        if self._buffer is None and directory.is_there(self.path):
-            self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
-        return self._buffer
+        found = self._buffer
+        if found is not None:
+            return found
+        with self._opening:
+            if self._buffer is None and directory.is_there(self.path):
+                self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
+            return self._buffer
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
-        """Open it for writing; `how` is for a new one, and must fit one that is there."""
-        if self._writes:
+        """Open it for writing; `how` is for a new one, and must fit one that is there.
+
+        Threads that read go on with what they have, which is open until they have done.
+        """
+        with self._opening:
+            if not self._writes:
+                self._take(self._locked(how), writes=True)
+                _writers[self._identity] = self
             assert self._buffer is not None
             return self._buffer
-        self.close()
-        opened = self._locked(how)
-        self._take(opened, writes=True)
-        _writers[self._identity] = self
-        return opened
 
     def _locked(self, how: Mapping[str, Any]) -> ReplayBuffer:
         before = _writers.pop(self._identity, None)
@@ -84,15 +91,18 @@ class OpenedLate:
         except BaseException:
             opened.close()
             raise
+        if self._buffer is not None:
+            self._closing.detach()
         self._buffer, self._writes = opened, writes
         self._closing = weakref.finalize(self, _close, opened)  # also where the interpreter ends
 
     def close(self) -> None:
         """Close the store; who needs it next opens it again."""
-        if self._buffer is not None:
-            self._closing.detach()
-            self._buffer.close()
-        self._buffer, self._writes = None, False
+        with self._opening:
+            if self._buffer is not None:
+                self._closing.detach()
+                self._buffer.close()
+            self._buffer, self._writes = None, False
 
     def flush(self) -> None:
         """Bring everything to the disk, if anything was written here."""
@@ -103,11 +113,12 @@ class OpenedLate:
         """Return what it takes to open it again elsewhere: no data."""
         self.flush()
         state = self.__dict__ | {"_buffer": None, "_writes": False}
+        del state["_opening"]
         state.pop("_closing", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state | {"_opening": threading.RLock()})
         self.open_to_read()
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 from tianshou.data import Batch, PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer, ReplayBuffer, VectorReplayBuffer
+from tianshou.data.utils.converter import from_hdf5, to_hdf5
 
 from diskbuffer.adapters.tianshou.columns import FLAGS
 from diskbuffer.adapters.tianshou.meta import Meta
@@ -18,6 +20,7 @@ from diskbuffer.samplers.sampler import at_least_one
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+_SAVED = "diskbuffer"  # in HDF5 files
 
 
 class _OnDisk:
@@ -281,6 +284,25 @@ class _OnDisk:
     def _key(self, key: str, places: Int64) -> Any:
         return self._meta[key][places]
 
+    # Saving
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> None:
+        """Write what a pickle has, the store's path and Tianshou's account of it, as HDF5; the steps stay where they are."""
+        with h5py.File(path, "w") as file:
+            to_hdf5({_SAVED: self}, file, compression)
+
+    @classmethod
+    def load_hdf5(cls, path: str, device: str | None = None) -> Any:
+        """Open the store whose path is in a file of `save_hdf5`, as it is now."""
+        with h5py.File(path) as file:
+            found = from_hdf5(file[_SAVED], device) if _SAVED in file else None
+        if not isinstance(found, cls):
+            raise InputError(
+                f"{path}: expected what `{cls.__name__}.save_hdf5` writes, found {type(found).__name__ if found else 'steps'}; "
+                "those of Tianshou's own buffers are loaded by these, and added with `update`"
+            )
+        return found
+
     # What has no meaning here
 
     def set_batch(self, batch: Any) -> NoReturn:  # noqa: ARG002
@@ -290,12 +312,6 @@ class _OnDisk:
     def dropnull(self) -> NoReturn:
         """Refuse it."""
         raise InputError("what was added cannot be taken out of a buffer on disk")
-
-    def save_hdf5(self, path: str, compression: str | None = None) -> NoReturn:  # noqa: ARG002
-        """Refuse it."""
-        raise InputError(
-            "the buffer is on disk already; buffer.stored.buffer.snapshot(path) copies it, and a pickle has its path"
-        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""

@@ -1,0 +1,64 @@
+"""Buffers that libraries hold: opened for reading, and for writing by who writes first, whatever other threads are at."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import diskbuffer as db
+from diskbuffer.adapters.opening import OpenedLate
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+
+@pytest.fixture
+def path(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> Path:
+    world = experience(1)
+    with world.open(tmp_path / "store") as buffer:
+        feeder(world, buffer).add(200)
+    return tmp_path / "store"
+
+
+def test_threads_that_read_go_on_while_it_is_opened_for_writing(path: Path) -> None:
+    for _ in range(10):
+        late, stop, failed = OpenedLate(path), threading.Event(), list[BaseException]()
+
+        def read(late: OpenedLate = late, stop: threading.Event = stop, failed: list[BaseException] = failed) -> None:
+            try:
+                while not stop.is_set():
+                    opened = late.open_to_read()
+                    assert opened is not None
+                    assert opened.sample(16)["reward"].shape == (16,)
+            except BaseException as error:  # noqa: BLE001  for the test to tell
+                failed.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        opened = [late.open_to_write() for _ in range(3)]
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert all(one is late.buffer for one in opened)
+        assert late.writes
+        late.close()
+
+
+def test_where_another_writes_what_is_open_for_reading_stays_so(path: Path) -> None:
+    late = OpenedLate(path)
+    before = late.open_to_read()
+    with db.ReplayBuffer(path), pytest.raises(db.LockedError):
+        late.open_to_write()
+    assert late.open_to_read() is before
+    assert before is not None
+    assert len(before.sample(4)["reward"]) == 4
+    copied = pickle.loads(pickle.dumps(late))
+    assert copied.open_to_write() is copied.buffer
+    copied.close()
+    late.close()
