@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-SECONDS = 20
+SECONDS = 120
 
 
 @pytest.hookimpl(wrapper=True)

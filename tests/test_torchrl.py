@@ -288,6 +288,26 @@ while True:
 """
 
 
+def test_steps_that_another_wrote_meanwhile_are_not_written_over(tmp_path: Path) -> None:
+    def steps(first: int) -> TensorDict:
+        return TensorDict({"obs": torch.arange(first, first + 5), "done": torch.zeros(5, 1, dtype=torch.bool)}, [5])
+
+    unaware, first = (ReplayBuffer(storage=DiskStorage(50, tmp_path / "store")) for _ in range(2))
+    first.extend(steps(0))
+    first.storage.close()
+    with pytest.raises(db.InputError, match="write again"):
+        unaware.extend(steps(10))
+    unaware.storage.close()
+    one, other = (ReplayBuffer(storage=DiskStorage(50, tmp_path / "store")) for _ in range(2))
+    other.extend(steps(5))
+    other.storage.close()
+    with pytest.raises(db.InputError, match="write again"):
+        one.extend(steps(10))
+    assert one.extend(steps(10)).tolist() == [10, 11, 12, 13, 14]
+    assert one[:]["obs"].tolist() == list(range(15))
+    one.storage.close()
+
+
 def test_a_kill_loses_no_step(tmp_path: Path) -> None:
     script = KILLED.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:

@@ -99,6 +99,10 @@ class Places:
         self.in_order &= len(set(ends)) == 1
         self._count_filled()
 
+    def hold_the_same(self, others: Places) -> bool:
+        """Tell whether the same steps are in the same places; `others` may be of no size yet."""
+        return np.array_equal(self.names, others.names) if len(others.names) else not (self.names >= 0).any()
+
     def _count_filled(self) -> None:
         while self.filled < len(self._table):
             empty = np.flatnonzero((self._table[self.filled : self.filled + _AT_ONCE] < 0).any(axis=1))

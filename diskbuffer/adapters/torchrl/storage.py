@@ -212,7 +212,13 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._bump_mutation_revision()
 
     def _put(self, cursor: Any, data: Any) -> None:
+        known = self._places
         opened, entries = self._writing(data)
+        if self._places is not known and not self._places.hold_the_same(known):  # some of which `data` would take the place of
+            raise InputError(
+                f"{self.path}: another process has written since this was opened; nothing was written now. Its steps are known "
+                "by now, and the writer goes on behind them: write again"
+            )
         places = np.atleast_1d(np.arange(len(self._places.names))[_plain(cursor)])
         rows = entries.rows(_indexed(data, entries, places), len(places))
         self._note_kind(data)
