@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import signal
 import subprocess
@@ -21,6 +22,7 @@ pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters.sb3 import (
     DiskDictReplayBuffer,
@@ -277,6 +279,100 @@ def test_another_environment_size_or_number_is_refused(tmp_path: Path) -> None:
 # Models
 
 
+def test_discounts_of_dict_observations_are_those_of_others(tmp_path: Path, opened: list[Any]) -> None:
+    flat, actions, found = SPACES["vector"], ACTIONS["discrete"], []
+    for name, space, of in (("flat", flat, DiskReplayBuffer), ("dict", spaces.Dict({"v": flat}), DiskDictReplayBuffer)):
+        opened.append(of(100, space, actions, "cpu", path=tmp_path / name, n_steps=3, gamma=0.9))
+        fill(opened[-1:], World(space, 1), 60, actions)
+        np.random.seed(0)  # noqa: NPY002
+        found.append(opened[-1].sample(32))
+    assert found[0].discounts is not None
+    same(found[1].discounts, found[0].discounts)
+    same(found[1].rewards, found[0].rewards)
+    with pytest.raises(db.InputError, match="one-step"):
+        DiskHerReplayBuffer(60, GOALS, actions, None, path=tmp_path / "her", n_steps=3)
+
+
+GOALS = spaces.Dict({name: spaces.Box(-1, 1, (3,)) for name in ("observation", "achieved_goal", "desired_goal")})
+
+
+def account_is_the_same(ours: Any, theirs: Any) -> None:
+    """What hindsight needs to know of episodes, and where they lie."""
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    np.testing.assert_array_equal(ours.ep_length, theirs.ep_length)
+    there = theirs.ep_length > 0
+    np.testing.assert_array_equal(ours.ep_start[there], theirs.ep_start[there])
+    for name in GOALS.spaces:
+        np.testing.assert_array_equal(np.asarray(ours.observations[name])[there], theirs.observations[name][there])
+
+
+def library_her(size: int) -> Any:
+    env: Any = None
+    return HerReplayBuffer(size, GOALS, ACTIONS["discrete"], env, "cpu")
+
+
+def make_her(path: Path, opened: list[Any], size: int = 40) -> Any:
+    opened.append(DiskHerReplayBuffer(size, GOALS, ACTIONS["discrete"], None, "cpu", path=path))
+    return opened[-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_episodes_are_known_again_when_they_are_opened(seed: int, tmp_path: Path, opened: list[Any]) -> None:
+    ours, theirs = make_her(tmp_path / "store", opened), library_her(40)
+    world = World(GOALS, 1, seed)
+    for steps in (97, 5, 21):
+        fill([ours, theirs], world, steps, ACTIONS["discrete"])
+        account_is_the_same(ours, theirs)
+        ours.close()
+        ours = make_her(tmp_path / "store", opened)
+        account_is_the_same(ours, theirs)
+
+
+def test_an_interrupted_add_leaves_the_places_right(tmp_path: Path, opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = make_her(tmp_path / "store", opened, 60), library_her(60)
+    world, known = World(GOALS, 1, 3), db.ReplayBuffer.add
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        known(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    fill([ours, theirs], world, 25, ACTIONS["discrete"])
+    fill([theirs], copy.deepcopy(world), 1, ACTIONS["discrete"])
+    with monkeypatch.context() as patched:
+        patched.setattr(db.ReplayBuffer, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fill([ours], world, 1, ACTIONS["discrete"])
+    fill([ours, theirs], world, 30, ACTIONS["discrete"])
+    account_is_the_same(ours, theirs)
+
+
+def test_who_ends_episodes_first_is_where_others_left_it(tmp_path: Path, opened: list[Any]) -> None:
+    world, theirs = World(GOALS, 1, 3), library_her(60)
+    other = make_her(tmp_path / "store", opened, 60)
+    fill([other, theirs], world, 20, ACTIONS["discrete"])
+    other.close()
+    ours = make_her(tmp_path / "store", opened, 60)
+    fill([other, theirs], world, 8, ACTIONS["discrete"])
+    other.close()
+    with pytest.warns(UserWarning, match="truncated"):
+        ours.truncate_last_trajectory()
+    with pytest.warns(UserWarning, match="truncated"):
+        theirs.truncate_last_trajectory()
+    fill([ours, theirs], World(GOALS, 1, 9), 25, ACTIONS["discrete"])
+    account_is_the_same(ours, theirs)
+
+
+def test_what_could_be_stacked_along_either_axis_is_stored_whole(tmp_path: Path, opened: list[Any]) -> None:
+    space = spaces.Box(0, 255, (4, 4, 4), np.uint8)
+    world, theirs = World(space, 1, 0, 4, True), ReplayBuffer(50, space, ACTIONS["discrete"], "cpu")
+    opened.append(DiskReplayBuffer(50, space, ACTIONS["discrete"], "cpu", path=tmp_path / "store"))
+    fill([opened[0], theirs], world, 70, ACTIONS["discrete"])
+    draws_are_the_same(opened[0], theirs)
+    opened[0].close()
+    opened.append(DiskReplayBuffer(50, space, ACTIONS["discrete"], "cpu", path=tmp_path / "store"))
+    draws_are_the_same(opened[1], theirs)
+
+
 class Losses(Logger):
     """Take down every loss."""
 
@@ -296,7 +392,6 @@ def train(kind: str, path: Path | None, steps: int) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.envs import BitFlippingEnv
     from stable_baselines3.common.vec_env import VecNormalize
-    from stable_baselines3.her import HerReplayBuffer
 
     usual: dict[str, Any] = {
         "learning_starts": 50,

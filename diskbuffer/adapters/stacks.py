@@ -1,4 +1,4 @@
-"""What an observation of Stable-Baselines3 is stored as: its single frames, where it is a stack of them."""
+"""What an observation is stored as: its single frames, where it is a stack of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Frames:
         return np.concatenate([np.take(obs, range(size, size * self.stack), axis), newest], axis)
 
     def join(self, stacks: torch.Tensor) -> torch.Tensor:
-        """Do the opposite, for tensors; without copying."""
+        """Turn stacks, as `split` makes them, into observations: tensors, without copying."""
         if self.stack == 1:
             return stacks
         if not self.last:
@@ -96,6 +96,8 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
             if length % count:
                 continue
             found = Frames(shape, dtype, count, last)
+            if last and shape[0] % count == 0 and found.column == Frames(shape, dtype, count).column:
+                continue  # the store would not tell along which axis
             if rolls(found.split(obs), found.split(next_obs)) and (
                 stack or not np.array_equal(obs, next_obs) or (count == length and count in _LIKELY)
             ):

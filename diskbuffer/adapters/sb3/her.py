@@ -28,7 +28,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     copy_info_dict : bool
         Whether ``compute_reward`` gets each step's info. These are kept in memory, as the library keeps them, and are lost with
         it: a store that has steps already is refused then.
-    path, **kwargs
+    path, frame_stack, threads, segment_rows
         As of `DiskReplayBuffer`.
     """
 
@@ -53,6 +53,8 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         assert isinstance(goal_selection_strategy, GoalSelectionStrategy), (
             f"Invalid goal selection strategy, please use one of {list(GoalSelectionStrategy)}"
         )
+        if kwargs.get("n_steps", 1) != 1:
+            raise InputError("hindsight goals go with one-step returns, as in Stable-Baselines3; leave n_steps out")
         self.env, self.copy_info_dict = env, copy_info_dict
         self.goal_selection_strategy, self.n_sampled_goal = goal_selection_strategy, n_sampled_goal
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
@@ -65,6 +67,14 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
                 raise InputError(f"copy_info_dict=True needs each step's info, and those of the steps at {path} were not stored")
             self.infos = np.array([[{} for _ in range(self.n_envs)] for _ in range(self.buffer_size)])
 
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Add one step of every environment; as of `DiskReplayBuffer`."""
+        try:
+            super().add(*args, **kwargs)
+        except BaseException:  # the account of episodes may be behind the store
+            self._take_up()
+            raise
+
     def _take_up(self) -> None:
         """Be where the store's writer would be, with what Stable-Baselines3 keeps about episodes."""
         super()._take_up()
@@ -76,6 +86,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         episodes = buffer.episodes
         for stream in range(self.n_envs):
             mine = np.flatnonzero(episodes.stream == stream)
+            mine = mine[buffer.elapsed(episodes.start[mine]) == 0]  # without one whose first steps are evicted
             after = np.cumsum(episodes.length[mine][::-1])[::-1]  # steps from each episode's first on
             for one, steps in zip(mine.tolist(), after.tolist(), strict=True):
                 self._note_episode(stream, steps, int(episodes.length[one]), episodes.ending[one] == "running")
@@ -92,8 +103,9 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
 
     def truncate_last_trajectory(self) -> None:
         """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
-        running = np.flatnonzero(self._current_ep_start != self.pos)
-        if len(running):
+        if (self._current_ep_start != self.pos).any():
+            self._open_to_write()
+            running = np.flatnonzero(self._current_ep_start != self.pos)
             warnings.warn(
                 "The last trajectory in the replay buffer will be truncated.\n"
                 "If you are in the same episode as when the replay buffer was saved,\n"

@@ -114,24 +114,27 @@ class DiskReplayBuffer(ReplayBuffer):
 
         Arguments are those of Stable-Baselines3: `next_obs` is the real last observation where an episode ends.
         """
-        begun = self.stored.writes
         done = np.asarray(done).astype(bool).reshape(self.n_envs)
         timeouts = np.zeros(self.n_envs, bool)
         if self.handle_timeout_termination:
             timeouts = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
-        self.stored.add(
-            obs,
-            next_obs,
-            action=np.asarray(action).reshape(self.n_envs, self.action_dim),
-            reward=np.asarray(reward).reshape(self.n_envs),
-            terminated=done & ~timeouts,
-            truncated=timeouts,
-        )
-        if not begun:  # others may have added before
+        opening = not self.stored.writes
+        try:
+            self.stored.add(
+                obs,
+                next_obs,
+                action=np.asarray(action).reshape(self.n_envs, self.action_dim),
+                reward=np.asarray(reward).reshape(self.n_envs),
+                terminated=done & ~timeouts,
+                truncated=timeouts,
+            )
+            self.pos += 1
+        except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
             self._take_up()
-            return
-        self.pos += 1
-        if self.pos == self.buffer_size:
+            raise
+        if opening:  # others may have added before
+            self._take_up()
+        elif self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
     def _ages(self, batch_inds: Any) -> Int64:
@@ -157,12 +160,10 @@ class DiskReplayBuffer(ReplayBuffer):
             "dones": batch["terminated"].to(torch.float32).reshape(-1, 1).to(self.device),
             "rewards": rewards.to(self.device),
         }
-        if isinstance(self.observation_space, spaces.Dict):
-            return DictReplayBufferSamples(**found)
         if self.n_steps > 1:
             steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
             found["discounts"] = self.to_torch(self.gamma ** steps.astype(np.float32))
-        return ReplayBufferSamples(**found)
+        return (DictReplayBufferSamples if isinstance(self.observation_space, spaces.Dict) else ReplayBufferSamples)(**found)
 
     def _observations(self, obs: Any, env: VecNormalize | None) -> Any:
         if env is not None:
@@ -213,7 +214,14 @@ class DiskReplayBuffer(ReplayBuffer):
         """End the running episodes, as the library does at the newest place with ``dones[pos - 1] = True``."""
         if not np.isscalar(place) or place != (self.pos - 1) % self.buffer_size:
             raise InputError("only the newest steps' episodes can be ended; the steps themselves are not changed")
+        self._open_to_write()
         self.stored.cut_off()
+
+    def _open_to_write(self) -> None:
+        """Open the store for writing, if it is not, and be where others left it."""
+        if not self.stored.writes:
+            self.stored.open_to_write()
+            self._take_up()
 
     def _timeouts(self, batch: Batch) -> torch.Tensor:
         """Tell after which steps an episode was truncated, or cut off, which for Stable-Baselines3 is the same."""
@@ -247,6 +255,7 @@ class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
     def __init__(self, buffer_size: int, observation_space: spaces.Space[Any], *args: Any, **kwargs: Any) -> None:
         assert isinstance(observation_space, spaces.Dict), "DictReplayBuffer must be used with Dict obs space only"
         super().__init__(buffer_size, observation_space, *args, **kwargs)
+        assert not self.optimize_memory_usage, "DictReplayBuffer does not support optimize_memory_usage"
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Draw steps, as Stable-Baselines3 does."""

@@ -79,8 +79,8 @@ class Stored(OpenedLate):
             path = f"obs/{name}" if name else "obs"
             column = opened.columns.get(path)
             stack = opened.frame_stack
-            ways = [Frames(shape, dtype), *(Frames(shape, dtype, stack, last) for last in (False, True) if stack > 1)]
-            fitting = [way for way in ways if _is(way, column) and (way.stack == stack)]
+            ways = [Frames(shape, dtype, stack, last) for last in ((False, True) if stack > 1 else (False,))]
+            fitting = [way for way in ways if _is(way, column)]
             if not fitting:
                 raise SchemaError(
                     f"{self.path} holds {path} as {column}, {stack} of them an observation, and the environment's observations "
@@ -102,10 +102,14 @@ class Stored(OpenedLate):
                 f"buffer_size={opened.capacity}, or another path"
             )
 
-    def _begin(self, obs: Obs, next_obs: Obs, known: Array) -> None:
+    def open_to_write(self, **how: Any) -> ReplayBuffer:
+        """Open it for writing, as a store of this capacity."""
+        return super().open_to_write(capacity=self._capacity, **how)
+
+    def _make(self, obs: Obs, next_obs: Obs, known: Array) -> None:
         """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
         if self._buffer is not None or directory.is_there(self.path):
-            self.open_to_write(capacity=self._capacity)
+            self.open_to_write()
             return
         befores, afters = ({name: part[known] for name, part in _parts(given).items()} for given in (obs, next_obs))
         found = {
@@ -122,18 +126,18 @@ class Stored(OpenedLate):
             "frame_stack": first.stack,
             "padding": "first" if first.stack == 1 else padding(first.split(befores[next(iter(found))])),
         }
-        self.open_to_write(capacity=self._capacity, **how)
+        self.open_to_write(**how)
 
     def cut_off(self) -> None:
         """End the running episodes."""
-        self.open_to_write(capacity=self._capacity).cut_off()
+        self.open_to_write().cut_off()
 
     # Steps
 
     def add(self, obs: Obs, next_obs: Obs, *, known: Array | None = None, **columns: Array) -> None:
         """Add a step of every environment."""
         if not self._writes:
-            self._begin(obs, next_obs, np.ones(self.n_envs, bool) if known is None else known)
+            self._make(obs, next_obs, np.ones(self.n_envs, bool) if known is None else known)
         assert self._buffer is not None
         self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
 
@@ -152,8 +156,9 @@ class Stored(OpenedLate):
 
     def in_order(self, ages: Array, envs: Array, size: int) -> Iterator[tuple[Tensors, float]]:
         """Yield observations of steps by age, read ahead, and the seconds that each batch was waited for."""
-        assert self._buffer is not None
-        loader = self._buffer.batches(size, merge_last=False, steps=self._buffer.recent_steps(ages, envs))
+        opened = self.open_to_read()
+        assert opened is not None
+        loader = opened.batches(size, merge_last=False, steps=opened.recent_steps(ages, envs))
         before = 0.0
         for batch in loader:
             waited, before = loader.waited - before, loader.waited
