@@ -17,7 +17,7 @@ from diskbuffer.errors import SchemaError
 if TYPE_CHECKING:
     import gymnasium
 
-_TAKEN = ("steps", "next_obs", "mask", "discount", "weights", "is_first", "relabelled", "part", "self", "info", "env")
+TAKEN = ("steps", "next_obs", "mask", "discount", "weights", "is_first", "relabelled", "part", "self", "info", "env")
 CHECKSUM = "row_checksum"
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
@@ -107,7 +107,7 @@ class Schema:
                 raise SchemaError(f"a column's name must be an identifier without a leading underscore, found {path!r}")
             if len(parts) > 1 and any("/".join(parts[:n]) in self.columns for n in range(1, len(parts))):
                 raise SchemaError(f"column {path!r} lies inside another column")
-            if path in _TAKEN or path.startswith("next_obs/"):
+            if path in TAKEN or path.startswith("next_obs/"):
                 raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import diskbuffer as db
 
@@ -472,3 +474,94 @@ def test_a_pickled_vector_buffer_knows_its_unfinished_episodes(tmp_path: Path) -
     last.terminated = True
     copied.add(Batch.stack([last] * 2))
     assert copied.unfinished_index().tolist() == []
+
+
+def test_steps_that_others_wrote_are_drawn_by_their_priorities_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Any:
+        return DiskPrioritizedReplayBuffer(100, path=tmp_path / "store", alpha=0.6, beta=0.4)
+
+    first = make()
+    first.add(numbered(0))
+    first.close()
+    one, other = make(), make()
+    for t in range(1, 30):
+        other.add(numbered(t))
+    copied = pickle.dumps(other)
+    other.add(numbered(30))
+    other.close()
+    one.add(numbered(31))
+    known = db.ReplayBuffer.add
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        known(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(db.ReplayBuffer, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.add(numbered(32))
+    for buffer in (one, pickle.loads(copied)):
+        assert len(buffer) == 33
+        assert set(buffer.sample_indices(5_000).tolist()) == set(range(33))
+
+
+@pytest.mark.parametrize("given", [{}, {"ignore_obs_next": True}, {"ignore_obs_next": True, "stack_num": 4}], ids=str)
+def test_what_came_after_a_step_need_not_be_known(given: dict[str, Any], tmp_path: Path) -> None:
+    world = Environment(50)
+    theirs, ours = ReplayBuffer(60, **given), DiskReplayBuffer(60, path=tmp_path / "store", **given)
+    for count in (20, 70):
+        for _ in range(count):
+            step = world.step()
+            del step.obs_next
+            same(Batch(told=theirs.add(step)), Batch(told=ours.add(step)))
+        for _ in range(2):
+            same(theirs[np.arange(len(theirs))], ours[np.arange(len(ours))])
+            ours.close()
+            ours = DiskReplayBuffer(60, path=tmp_path / "store", **given)
+
+
+@pytest.mark.parametrize("key", ["action", "is_last", "mask", "obs_", "reward", "slot", "steps", "tag", "weights"])
+def test_later_keys_may_have_any_name(key: str, tmp_path: Path) -> None:
+    ours = DiskReplayBuffer(10, path=tmp_path / "store")
+    for t in range(5):
+        ours.add(numbered(t))
+    ours.set_array_at_key(np.arange(5.0), key, np.arange(5))
+    assert ours[np.arange(5)][key].tolist() == list(range(5))
+    ours.close()
+    assert DiskReplayBuffer(10, path=tmp_path / "store")[np.arange(5)][key].tolist() == list(range(5))
+
+
+def test_rewards_are_others_for_a_while_where_agents_are_several(tmp_path: Path) -> None:
+    ours = DiskVectorReplayBuffer(20, 2, path=tmp_path / "store")
+    for t in range(8):
+        ours.add(Batch.stack([Batch(numbered(t), rew=np.array([t, -t], np.float64))] * 2))
+    kept = ours.rew
+    ours._meta.rew = kept[:, 1]
+    assert ours[np.array([3, 12])].rew.tolist() == [-3, -2]
+    ours._meta.rew = kept
+    assert ours[np.array([3, 12])].rew.tolist() == [[3, -3], [2, -2]]
+    with pytest.raises(db.InputError, match="on disk"):
+        ours._meta.obs = kept
+
+
+def test_all_steps_are_a_batch_like_others(tmp_path: Path) -> None:
+    world, theirs, ours = Environment(60), ReplayBuffer(40), DiskReplayBuffer(40, path=tmp_path / "store")
+    for _ in range(30):
+        step = world.step()
+        theirs.add(step)
+        ours.add(step)
+    (one, _), (other, _) = theirs.sample(0), ours.sample(0)
+    for batch in (one, other):
+        batch.adv = np.arange(30.0)
+        batch.set_array_at_key(np.ones(2), "adv", [3, 4])
+    for copied in (copy.deepcopy(other), pickle.loads(pickle.dumps(other)), other.in_memory(), other.to_numpy()):
+        same(one, copied)
+    assert not other.hasnull()
+    assert set(other.to_dict()) == set(one.to_dict())
+    assert isinstance(other.to_torch().adv, torch.Tensor)
+    same(Batch.cat([one, one]), Batch.cat([other, other]))
+    same(Batch.stack([one, one]), Batch.stack([other, other]))
+    with pytest.raises(db.InputError, match="in_memory"):
+        other.empty_()
+    del other.adv
+    assert "adv" not in other

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from diskbuffer.adapters.slots import OURS
+from diskbuffer.schema import TAKEN
+
+_TAKEN = {*OURS, *TAKEN, "obs", "reward", "protect"}  # by stores, their batches, and `add`
 _ESCAPED = "x_"  # begins the names of columns whose keys are no names of columns
 
 
 def name_of(key: str) -> str:
     """Return the name of a part of a column's path: the key, where that is one."""
     return key if key.isidentifier() and not key.startswith(("_", _ESCAPED)) else escape(key)
+
+
+def column_of(key: str, *others: str) -> str:
+    """Return the name of a key's column: none that stores use themselves, nor one of the `others`."""
+    return escape(key) if key in _TAKEN or key in others else name_of(key)
 
 
 def escape(key: str) -> str:

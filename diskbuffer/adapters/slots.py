@@ -26,18 +26,18 @@ class Told(NamedTuple):
         Where they were put.
     emptied
         How often the buffer had been emptied before.
-    axes
-        How many axes of its own a step has.
+    extra
+        A small number that an adapter may need.
     """
 
     places: Int64
     emptied: Int64
-    axes: Int64
+    extra: Int64
 
 
-def pack(places: Int64, emptied: int, axes: int = 0) -> Int64:
+def pack(places: Int64, emptied: int, extra: int = 0) -> Int64:
     """Return what is stored with steps."""
-    return np.asarray(places + (emptied + axes * _TIMES) * _PLACES)
+    return np.asarray(places + (emptied + extra * _TIMES) * _PLACES)
 
 
 def unpack(slots: Int64) -> Told:

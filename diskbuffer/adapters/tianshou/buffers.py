@@ -100,7 +100,8 @@ class _OnDisk:
                 ended = np.flatnonzero(self._flags["done"][env * size + order])
                 length = int(ended[0]) if len(ended) else ring._size
                 ring._ep_len, ring._ep_start_idx = length, int(order[length - 1])
-                ring._ep_return = self._flags["rew"][env * size + order[:length][::-1]].sum(axis=0)
+                rewards = self._flags["rew"][env * size + order[:length][::-1]]
+                ring._ep_return = np.cumsum(rewards, axis=0)[-1]  # added one by one, as Tianshou has it
 
     # Writing
 
@@ -265,7 +266,9 @@ class _OnDisk:
         if not self._keys() or not plain or not self.stored.is_there(flat).all():
             return super().__getitem__(index)  # type: ignore[misc]
         found = self.stored.rows(flat, of_next=not self._save_obs_next)
-        if not self.stored.has_next:  # which then is the next step's, as far as there is one
+        if not self.stored.has_next and self._save_obs_next:
+            found["obs_next"] = Batch()
+        elif not self.stored.has_next:  # it is the next step's, as far as there is one
             found["obs_next"] = self.get(self.next(flat), "obs")  # type: ignore[attr-defined]
         for key in ("info", "policy"):
             found[key] = self.get(flat, key) if self.stack_num > 1 and key in found else found.get(key, Batch())
@@ -375,14 +378,17 @@ class DiskVectorReplayBuffer(_OnDisk, VectorReplayBuffer):
 class _Prioritized(_OnDisk):
     """Weights, which are in memory, 16 bytes a step, and begin anew when a buffer is opened."""
 
-    def _begin(self, path: str | os.PathLike[str], threads: int | None, segment_rows: int | None) -> None:
-        super()._begin(path, threads, segment_rows)
-        there = np.flatnonzero(self.stored.is_there(np.arange(self.maxsize)))
-        if len(there):
-            self.init_weight(there)  # type: ignore[attr-defined]
+    weight: Any
 
-    def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
-        told = super()._added(batch, envs)
+    def _take_up(self) -> None:
+        super()._take_up()
+        there = np.flatnonzero(self.stored.is_there(np.arange(self.maxsize)))
+        new = there[self.weight[there] == 0]
+        if len(new):
+            self.init_weight(new)  # type: ignore[attr-defined]
+
+    def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        told = super()._added_and_noted(batch, envs)
         self.init_weight(told[0])  # type: ignore[attr-defined]
         return told
 

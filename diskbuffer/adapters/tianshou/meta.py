@@ -86,6 +86,15 @@ class Meta:
     def __setitem__(self, index: Any, value: Any) -> None:
         raise InputError("what was added cannot be changed; new keys can be written, with set_array_at_key")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Have other values of a key that is in memory, as algorithms of several agents do with rewards for a while."""
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        elif name in self._flags:
+            self._flags[name] = value
+        else:
+            raise InputError(f"{name!r} is on disk, and not changed; write under another key, with set_array_at_key")
+
     def __repr__(self) -> str:
         return f"Meta({', '.join(self.get_keys())})"
 

@@ -4,23 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import wraps
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from tianshou.data import Batch
 
+from diskbuffer.errors import InputError
+
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_OWN = ("_read", "_key", "_write", "_places", "_kept", "_tensors", "_keys", "_gone")
+_OWN = ("_places", "_read", "_keys", "_key", "_write", "_kept", "_tensors", "_gone")
+
+
+def _of_all(name: str) -> Callable[..., Any]:
+    """Return a method of Batch's that needs all steps, and returns something new: they are read into memory."""
+    method = getattr(Batch, name)
+
+    @wraps(method)
+    def of_all(self: Steps, *args: Any, **kwargs: Any) -> Any:
+        return method(self.in_memory(), *args, **kwargs)
+
+    return of_all
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    """Return what there is in place of a method of Batch's that changes steps."""
+
+    def refused(*_: Any, **__: Any) -> NoReturn:
+        raise InputError(f"{name} would change steps on disk; assign a key, or use what in_memory() returns")
+
+    return refused
 
 
 class Steps(Batch):
     """A Batch that is read when it is split, or when a key is asked for.
 
     Keys that are assigned, such as advantages, become columns of the store; those that were recorded, and are assigned as other
-    tensors, are kept in memory. `split` reads one minibatch ahead of the one that is learned from.
+    tensors, are kept in memory. What a key returns is a copy: to change a part, assign it again. `split` reads one minibatch
+    ahead of the one that is learned from.
 
     Parameters
     ----------
@@ -43,10 +67,13 @@ class Steps(Batch):
         key: Callable[[str, Int64], Any],
         write: Callable[[str, Int64, Array], None],
     ) -> None:
-        own = {"_places": places, "_read": read, "_keys": keys, "_key": key, "_write": write, "_kept": {}, "_tensors": {}}
-        own |= {"_gone": set()}
-        for name, value in own.items():
+        kept, tensors, gone = dict[str, Any](), dict[str, torch.device](), set[str]()
+        for name, value in zip(_OWN, (places, read, keys, key, write, kept, tensors, gone), strict=True):
             object.__setattr__(self, name, value)
+
+    def in_memory(self) -> Any:
+        """Return all of it, read into memory, as a Batch of Tianshou's."""
+        return Batch(dict(self.items()))
 
     def get_keys(self) -> Any:
         """Return the keys."""
@@ -131,6 +158,34 @@ class Steps(Batch):
         """Return all keys' values, which are read as a whole."""
         return [getattr(self, key) for key in self.get_keys()]
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        """Pickle, and copy, what it is in memory."""
+        return Batch, (dict(self.items()),)
+
+    def __delattr__(self, name: str) -> None:
+        self.pop(name)
+
+    __delitem__ = __delattr__
+
+    def update(self, batch: Any = None, **others: Any) -> None:
+        """Assign keys."""
+        for name, value in (dict(batch or {}) | others).items():
+            setattr(self, name, value)
+
+    def set_array_at_key(self, seq: Array, key: str, index: Any = None, default_value: float | None = None) -> None:
+        """Assign a key, of some steps or of all, as Batch does."""
+        if index is None:
+            setattr(self, key, seq)
+            return
+        if key in self:
+            values = np.array(getattr(self, key))
+        else:
+            values = np.full((len(self), *np.shape(seq)[1:]), np.nan if default_value is None else default_value)
+        values[index] = seq
+        setattr(self, key, values)
+
     def __iter__(self) -> Iterator[Any]:
         return (self[n] for n in range(len(self)))
 
@@ -155,3 +210,12 @@ class Steps(Batch):
                 batch = coming.result()
                 coming = ahead.submit(self.__getitem__, parts[n + 1]) if n + 1 < len(parts) else None
                 yield batch
+
+
+for _name in (
+    *("__add__", "__eq__", "__mul__", "__truediv__", "apply_values_transform", "dropnull", "hasnull", "isnull"),
+    *("replace_empty_batches_by_none", "to_at_least_2d", "to_dict", "to_list_of_dicts", "to_numpy", "to_torch"),
+):
+    setattr(Steps, _name, _of_all(_name))
+for _name in ("__iadd__", "__imul__", "__itruediv__", "__setitem__", "cat_", "empty_", "stack_", "to_numpy_", "to_torch_"):
+    setattr(Steps, _name, _refused(_name))

@@ -71,6 +71,7 @@ class Stored(OpenedLate):
         there = np.minimum(opened.counts()[0], self.size)
         told = [told_by(opened, opened.recent_steps(np.arange(n), env)) for env, n in enumerate(there.tolist())]  # newest first
         self._resets = max((int(of.emptied[0]) for of in told if len(of.emptied)), default=0)
+        self.has_next = not any(of.extra[:1].any() for of in told)
         for env, (places, emptied, _) in enumerate(told):
             current = int((emptied == self._resets).sum())
             self.filled[env], self.next[env] = current, (int(places[0]) + 1) % self.size if current else 0
@@ -95,7 +96,7 @@ class Stored(OpenedLate):
         assert opened is not None
         rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.derived})
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
-        rows[SLOT] = pack(self.next[envs], self._resets)
+        rows[SLOT] = pack(self.next[envs], self._resets, int(not self.has_next))
         if len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all():
             opened.add(**_arguments(rows))
         else:
@@ -138,7 +139,7 @@ class Stored(OpenedLate):
         for first in range(0, len(places), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
             steps = self.steps(places[some][there[some]])
-            opened.write(names.name_of(key), steps, np.ascontiguousarray(values[some][there[some]]))
+            opened.write(names.column_of(key, *TOP.values()), steps, np.ascontiguousarray(values[some][there[some]]))
 
     # Reading
 
@@ -175,7 +176,8 @@ class Stored(OpenedLate):
         flat = np.asarray(places).ravel()
         opened = self.open_to_read()
         top = {"obs_next": "obs"}.get(key, key)
-        paths = [path for path in ([] if opened is None else opened.columns) if key_of(path) == top and path != SLOT]
+        paths = [path for path in ([] if opened is None else opened.columns) if path in FLAGS or path not in OURS]
+        paths = [path for path in paths if key_of(path) == top]
         found: dict[tuple[str, ...], Any] = {}
         for path in paths:
             values = self._column(path, "next_" + path if key == "obs_next" else path, flat)

@@ -25,25 +25,6 @@ Key = tuple[str, ...]
 
 NEXT = "next"
 NOTHING = "obs"  # the observation of what has none
-_TAKEN = {
-    *OURS,
-    *[
-        "obs",
-        "next_obs",
-        "reward",
-        "steps",
-        "mask",
-        "discount",
-        "weights",
-        "is_first",
-        "relabelled",
-        "part",
-        "self",
-        "info",
-        "env",
-        "protect",
-    ],
-}
 _REWARD = (NEXT, "reward")
 
 
@@ -54,7 +35,7 @@ def column_of(key: Key, *, paired: bool) -> str:
     if key == _REWARD:
         return "reward"
     first, *rest = key or ("",)
-    return "/".join([names.escape(first) if first in _TAKEN else names.name_of(first), *map(names.name_of, rest)])
+    return "/".join([names.column_of(first), *map(names.name_of, rest)])
 
 
 def key_of(path: str) -> tuple[Key, bool]:
