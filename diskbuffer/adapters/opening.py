@@ -16,6 +16,8 @@ from diskbuffer.errors import LockedError
 from diskbuffer.store import directory
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
+_closing: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # what nobody has any more
+_PATIENCE = 10  # seconds
 
 
 class OpenedLate:
@@ -65,7 +67,8 @@ class OpenedLate:
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing; `how` is for a new one, and must fit one that is there.
 
-        Threads that read go on with what they have, which is open until they have done.
+        Threads that read go on with what they have, which is open until they have done; but not those of another that this one
+        was pickled from, and whose lock it takes over.
         """
         with self._opening:
             if not self._writes:
@@ -83,6 +86,8 @@ class OpenedLate:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
             gc.collect()
+            for thread in list(_closing):
+                thread.join(_PATIENCE)
             return ReplayBuffer(self.path, **options)
 
     def _take(self, opened: ReplayBuffer, *, writes: bool) -> None:
@@ -127,4 +132,6 @@ def _close(opened: ReplayBuffer) -> None:
     if threading.current_thread() is threading.main_thread():
         opened.close()
     else:
-        threading.Thread(target=opened.close).start()
+        thread = threading.Thread(target=opened.close)
+        _closing.add(thread)
+        thread.start()

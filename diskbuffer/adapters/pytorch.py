@@ -13,6 +13,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one
@@ -55,6 +56,7 @@ class BatchDataset(IterableDataset[Any]):
         self.path = buffer.path if isinstance(buffer, ReplayBuffer) else Path(buffer).absolute()
         self._size, self._prefetch = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         self._sampler = Uniform() if sampler is None else sampler
+        self._unused = copy.deepcopy(self._sampler) if self._sampler.batches == 0 else None  # for workers
         self._passes = 0
         self._batches = None if batches is None else at_least_one("batches", batches)
 
@@ -66,7 +68,9 @@ class BatchDataset(IterableDataset[Any]):
                 self._buffer = ReplayBuffer(self.path, mode="r")
             yield from self._of(self._buffer, self._sampler, self._batches)
             return
-        sampler, state = copy.deepcopy(self._sampler), self._sampler.state_dict()
+        if self._unused is None:
+            raise InputError("workers need a sampler that has not drawn yet; give the dataset a new one")
+        sampler, state = copy.deepcopy(self._unused), self._unused.state_dict()
         self._passes += 1  # of a worker that stays; others get another seed from the DataLoader
         seed = np.random.SeedSequence([state["seed"], worker.seed, self._passes]).generate_state(1)[0]
         sampler.load_state_dict(state | {"seed": int(seed), "batches": 0, "ahead": []})
@@ -78,8 +82,8 @@ class BatchDataset(IterableDataset[Any]):
         yield from itertools.islice(buffer.loader(self._size, sampler, prefetch=self._prefetch), batches)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs: the path."""
-        return self.__dict__ | {"_buffer": None}
+        """Return what a worker needs: the path, and a sampler."""
+        return self.__dict__ | {"_buffer": None, "_sampler": self._unused}
 
 
 def as_numpy(batch: Batch) -> dict[str, Any]:

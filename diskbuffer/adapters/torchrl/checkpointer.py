@@ -39,6 +39,6 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         new.rename(store)
 
     def loads(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
-        """Copy a snapshot's steps."""
+        """Copy a snapshot, in place of what the storage holds."""
         if (Path(path) / "store").exists():
-            storage.copy_from(Path(path) / "store")
+            storage.load(Path(path) / "store")

@@ -122,10 +122,15 @@ class Entries:
             entries.append(Entry(key, paired, frames))
         pictures = [entry.frames for entry in entries if entry.is_picture]
         stacks = {frames.stack for frames in pictures}
-        if any(
-            frames != _told_by(frames.column, max(stacks)) for frames in pictures
-        ):  # as `stored` must tell it from the columns
+        told_by_columns = all(frames == _told_by(frames.column, max(stacks)) for frames in pictures)
+        if not told_by_columns:  # which is all that `stored` has
             entries, stacks = [replace(e, frames=Frames(e.frames.shape, e.frames.dtype)) for e in entries], {1}
+        if frame_stack and max(stacks, default=1) != frame_stack:
+            raise InputError(
+                f"frame_stack={frame_stack} is of pictures with two axes or more, in stacks along their first axis, the same for "
+                f"all, and there are {[(entry.key, entry.frames.shape) for entry in entries]}. Leave it out, or give 1, to store "
+                "them whole"
+            )
         return cls(tuple(entries), lanes, max(stacks, default=1))
 
     @classmethod
@@ -208,6 +213,8 @@ class Entries:
         done = flags.pop("done")
         if (NEXT, "terminated") not in found:
             flags["terminated"] = done & ~flags["truncated"]
+        elif (NEXT, "truncated") not in found:
+            flags["truncated"] = done & ~flags["terminated"]
         return flags
 
     def nested(self, values: Callable[[Entry, str], Any]) -> dict[str, Any]:

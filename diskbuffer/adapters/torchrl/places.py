@@ -63,8 +63,13 @@ class Places:
 
     @property
     def next(self) -> int:
-        """Where a ring goes on."""
-        return (self.newest + 1) % len(self.names)
+        """Where a ring goes on: behind the newest step, or where places are left that were not written to in a ring."""
+        behind = self.in_order or self.filled == len(self.names)
+        return (self.newest + 1) % len(self.names) if behind else self.filled
+
+    def in_order_of_writing(self) -> Int64:
+        """Return the places that are filled, the one that was written to longest ago first."""
+        return np.argsort(self._written[: self.filled], kind="stable")
 
     def slots(self, places: Int64) -> Int64:
         """Return what is stored with steps: the place, how often the storage was emptied before, and the axes of a step."""

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -37,6 +38,7 @@ from diskbuffer.store import directory
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 4096  # steps that are read, or copied, together
+_REPLACED = ".replaced"  # ends the name of a store while another is put in its place
 _PATIENCE = 20  # times that a reader looks again
 
 
@@ -110,6 +112,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
             weakref.finalize(self, _remove, self.store, os.getpid())
+        replaced = self.path.with_name(self.path.name + _REPLACED)
+        if replaced.exists() and not self.path.exists():  # a kill came while `load` put another in its place
+            replaced.rename(self.path)
         self._open_to_read()
 
     # Opening
@@ -166,6 +171,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def _begin(self, entries: Entries, places: Places) -> None:
         self._entries, self._places, self.max_size = entries, places, places.names.size
+        if places.newest >= 0:
+            self._set_last_cursor(places.newest)
+        self._bump_mutation_revision()
 
     def _writing(self, data: Any) -> tuple[ReplayBuffer, Entries]:
         """Open the store for writing, or make it for such data."""
@@ -196,19 +204,21 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if isinstance(data, list):
             data = _stacked(data)
         with self._lock:
-            if set_cursor:
-                self._set_last_cursor(cursor)
+            given = cursor
             if isinstance(cursor, tuple):
                 cursor, data = self._merged(cursor, data)
             alone = isinstance(cursor, int | np.integer) or (isinstance(cursor, torch.Tensor | np.ndarray) and cursor.ndim == 0)
             if alone:
                 one = data
                 data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
+            newest = self._places.newest
             try:
                 self._put(cursor, data)
             except BaseException:
-                self._recover()
+                self._recover(cursor, newest)
                 raise
+            if set_cursor:
+                self._set_last_cursor(given)
         self._bump_mutation_revision()
 
     def _put(self, cursor: Any, data: Any) -> None:
@@ -223,20 +233,31 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         rows = entries.rows(_indexed(data, entries, places), len(places))
         self._note_kind(data)
         while len(again := self._places.old_ones(places)):
+            if entries.stack > 1:
+                raise InputError(
+                    "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
+                    "of frames cannot be; make the storage with frame_stack=1, at another path, for such writers"
+                )
             self._append(opened, entries.rows(self._steps(self._places.names[again]), len(again)), again)
         self._append(opened, rows, places)
 
-    def _recover(self) -> None:
-        """Know what there is, after a write that failed or was interrupted; TorchRL's writers are past it, and go back to it."""
+    def _recover(self, cursor: Any, newest: int) -> None:
+        """Know what there is, after a write to `cursor` that failed or was interrupted; TorchRL's writers are past it already."""
         if self.store.writes and self.store.buffer is not None:
             self._take_up(self.store.buffer)
-        self._have_writers_go_on(always=True)
+        places = np.ravel(_plain(cursor[0] if isinstance(cursor, tuple) else cursor))
+        for writer in self._writers():
+            if self._places.newest != newest:  # some of it was written, or others wrote
+                writer._cursor = self._places.next
+            elif places.dtype.kind in "iu" and len(places) and places[-1] + 1 - writer._cursor in (0, len(self._places.names)):
+                writer._cursor = int(places[0])  # it was this one's write
 
-    def _have_writers_go_on(self, *, always: bool) -> None:
+    def _writers(self) -> Iterator[RoundRobinWriter]:
+        """Yield the writers of the buffers that this is the storage of."""
         for buffer in self._attached_entities:
             writer = getattr(buffer, "_writer", None)
-            if isinstance(writer, RoundRobinWriter) and (always or not (writer._cursor or writer._write_count)):
-                writer._cursor = self._places.next if self._len else 0
+            if isinstance(writer, RoundRobinWriter):
+                yield writer
 
     def _merged(self, cursor: tuple[Any, ...], data: Any) -> tuple[Any, Any]:
         """Return whole places, of which parts are to be other."""
@@ -297,7 +318,6 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         assert entries is not None
         if (names < 0).any():
             raise InputError("there is nothing in some of these places")
-        lazy = lazy or names.size > _AT_ONCE
         if lazy:
             read = partial(self._column, names)
             tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
@@ -417,7 +437,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     @checkpointer.setter
     def checkpointer(self, value: StorageCheckpointerBase | None) -> None:
         self._checkpointer = DiskCheckpointer() if value is None else value
-        self._have_writers_go_on(always=False)  # this is set when a buffer is complete: new writers go on where the steps end
+        for writer in self._writers():  # this is set when a buffer is complete: new writers go on where the steps end
+            if self._len and not (writer._cursor or writer._write_count):
+                writer._cursor = self._places.next
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
@@ -434,13 +456,35 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         elif state_dict["len"]:
             self.copy_from(path)
 
+    def load(self, path: Path) -> None:
+        """Hold what another storage's snapshot, at a path, holds, in place of what is held now."""
+        try:
+            DiskStorage(self.max_size, path, ndim=self.ndim).close()
+        except SchemaError:  # it is of another size
+            self.copy_from(path)
+            return
+        with self._lock:
+            if self._entries is not None:
+                self.open_to_write()  # so that no other process writes to it
+            loaded, replaced = (self.path.with_name(self.path.name + suffix) for suffix in (".loaded", _REPLACED))
+            for left in (loaded, replaced):  # by a kill
+                shutil.rmtree(left, ignore_errors=True)
+            shutil.copytree(path, loaded)
+            self.store.close()
+            if self.path.exists():
+                self.path.rename(replaced)
+            loaded.rename(self.path)
+            shutil.rmtree(replaced, ignore_errors=True)
+            self._open_to_read()
+
     def copy_from(self, path: Path) -> None:
         """Hold what another storage, at a path, holds, in the same places, in place of what is held now."""
         other = DiskStorage(self.max_size, path, ndim=self.ndim)
         self._empty()
-        for first in range(0, other._len_along_dim0, _AT_ONCE // 4):
-            places = np.arange(first, min(first + _AT_ONCE // 4, other._len_along_dim0))
+        order, size = other._places.in_order_of_writing(), _AT_ONCE // 4
+        for places in (order[first : first + size] for first in range(0, len(order), size)):
             self.set(torch.from_numpy(places), other.get(places))
+        other.close()
 
     def flatten(self) -> Any:
         """Return a storage in memory of one dimension, as TorchRL's do."""
@@ -460,6 +504,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         Storage.__setstate__(self, state)
         self._lock = threading.RLock()
+        self._open_to_read()
 
 
 def _remove(store: OpenedLate, process: int) -> None:
