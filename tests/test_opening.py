@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +51,25 @@ def test_threads_that_read_go_on_while_it_is_opened_for_writing(path: Path) -> N
         assert all(one is late.buffer for one in opened)
         assert late.writes
         late.close()
+
+
+ENDING = """
+import sys
+import numpy as np
+import diskbuffer as db
+from diskbuffer.adapters.opening import OpenedLate
+
+late = OpenedLate(sys.argv[1])
+opened = late.open_to_write(columns={"obs": db.Column((3,))})
+opened.extend(obs=np.zeros((6, 3), np.float32), reward=np.zeros(5, np.float32))
+"""
+
+
+def test_a_program_that_just_ends_has_closed_it(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", ENDING, str(tmp_path / "store")], capture_output=True, text=True, check=True)
+    assert not ran.stderr
+    state = json.loads((tmp_path / "store" / "_segments" / "length" / "state.json").read_text())
+    assert state["clean"]
 
 
 def test_where_another_writes_what_is_open_for_reading_stays_so(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import secrets
@@ -16,6 +17,7 @@ from diskbuffer.errors import LockedError
 from diskbuffer.store import directory
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
+_open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
 _closing: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # what nobody has any more
 _PATIENCE = 10  # seconds
 
@@ -74,8 +76,15 @@ class OpenedLate:
             if not self._writes:
                 self._take(self._locked(how), writes=True)
                 _writers[self._identity] = self
+                self._close_at_exit()
             assert self._buffer is not None
             return self._buffer
+
+    def _close_at_exit(self) -> None:
+        """Be closed where the interpreter ends: before filelock lets go of locks, which it does in the order of registration."""
+        _open_at_exit.add(self)
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
 
     def _locked(self, how: Mapping[str, Any]) -> ReplayBuffer:
         before = _writers.pop(self._identity, None)
@@ -99,7 +108,8 @@ class OpenedLate:
         if self._buffer is not None:
             self._closing.detach()
         self._buffer, self._writes = opened, writes
-        self._closing = weakref.finalize(self, _close, opened)  # also where the interpreter ends
+        self._closing = weakref.finalize(self, _close, opened)
+        self._closing.atexit = False
 
     def close(self) -> None:
         """Close the store; who needs it next opens it again."""
@@ -125,6 +135,11 @@ class OpenedLate:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"_opening": threading.RLock()})
         self.open_to_read()
+
+
+def _close_all() -> None:
+    for late in list(_open_at_exit):
+        late.close()
 
 
 def _close(opened: ReplayBuffer) -> None:
