@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import signal
 import subprocess
@@ -189,6 +190,33 @@ def test_stacks_are_recognised_and_each_frame_is_stored_once(
     assert ours.stored.buffer.frame_stack == 4
     frame = (20, 24) if channels == 1 else (20, 24, 3) if last else (3, 20, 24)
     assert ours.stored.buffer.columns["obs"].shape == frame
+
+
+@pytest.mark.parametrize("blank", [0, 7])
+@pytest.mark.parametrize("shape", [(4, 36, 36), (36, 36, 4), (36, 36, 2), (2, 6, 7), (7, 7, 3), (2, 19, 19)], ids=str)
+def test_pictures_are_not_taken_for_stacks_before_something_is_seen(
+    shape: tuple[int, ...], blank: int, tmp_path: Path, opened: list[Any]
+) -> None:
+    space, rng = spaces.Box(0, 255, shape, np.uint8), np.random.default_rng(0)
+    pictures = [np.full(shape, blank, np.uint8)] * 2
+    for _ in range(10):  # stones on an empty board
+        pictures.append(pictures[-1].copy())
+        pictures[-1][tuple(rng.integers(shape))] = 9
+    theirs = ReplayBuffer(50, space, ACTIONS["discrete"], "cpu")
+    ours = DiskReplayBuffer(50, space, ACTIONS["discrete"], "cpu", path=tmp_path / "store")
+    opened.append(ours)
+    for obs, following in itertools.pairwise(pictures):
+        for buffer in (ours, theirs):
+            buffer.add(obs[None], following[None], np.zeros(1, int), np.ones(1), np.zeros(1, bool), [{}])
+    draws_are_the_same(ours, theirs)
+
+
+def test_another_stack_than_the_stores_is_refused(tmp_path: Path, opened: list[Any]) -> None:
+    opened.append(DiskReplayBuffer(50, PIXELS, ACTIONS["discrete"], "cpu", path=tmp_path / "store"))
+    fill(opened, World(PIXELS, 1, 0, 4), 5, ACTIONS["discrete"])
+    for asked in (1, 2):
+        with pytest.raises(db.SchemaError, match=f"4 of them an observation, and frame_stack={asked}"):
+            DiskReplayBuffer(50, PIXELS, ACTIONS["discrete"], "cpu", path=tmp_path / "store", frame_stack=asked)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

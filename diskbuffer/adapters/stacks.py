@@ -14,6 +14,7 @@ from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
 _LIKELY = (2, 4, 5, 6, 7, 8)  # frames of a stack, where the first step looks like one frame several times; not 3: that is RGB
+_SMALLEST = 8  # pixels
 
 
 @dataclass(frozen=True)
@@ -85,22 +86,23 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
     """Find out whether observations are stacks of frames, by a first step, or take the word of `stack`.
 
     They are where the second is the first moved on by one frame: that only stacks do, but pictures that do not change. Of these,
-    one frame several times is taken for a stack. Only of pictures, as nothing else is worth it.
+    one frame several times is taken for a stack. Only of pictures, as nothing else is worth it; and only where there is something
+    to be seen, for empty boards and black screens roll, too, whatever they are.
     """
     whole = Frames(shape, dtype)
     if stack == 1 or len(obs) == 0 or len(shape) < (2 if stack else 3):
         return whole
+    moved = not np.array_equal(obs, next_obs)
     for last in (False, True):
         length = shape[-1] if last else shape[0]
         for count in [stack] if stack else range(length, 1, -1):  # of single-channel frames first
-            if length % count:
-                continue
             found = Frames(shape, dtype, count, last)
-            if last and shape[0] % count == 0 and found.column == Frames(shape, dtype, count).column:
-                continue  # the store would not tell along which axis
-            if rolls(found.split(obs), found.split(next_obs)) and (
-                stack or not np.array_equal(obs, next_obs) or (count == length and count in _LIKELY)
-            ):
+            if found not in ways_to_stack(shape, dtype, count):
+                continue
+            stacks = found.split(obs)
+            if not rolls(stacks, found.split(next_obs)):
+                continue
+            if stack or (_is_picture(stacks[:, -1], last=last) and (moved or (count == length and count in _LIKELY))):
                 return found
     if stack:
         raise StackError(
@@ -108,6 +110,20 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
             "an episode; leave frame_stack= out to have them recognised, or give 1 to store them as they are"
         )
     return whole
+
+
+def ways_to_stack(shape: tuple[int, ...], dtype: np.dtype[Any], count: int) -> list[Frames]:
+    """Return how observations can be stacks of so many frames; not along the last axis where the store would not tell it."""
+    ways = [Frames(shape, dtype, count, last) for last in (False, True) if shape[-1 if last else 0] % count == 0]
+    return ways[:1] if len({way.column for way in ways}) == 1 else ways
+
+
+def _is_picture(frames: Array, *, last: bool) -> bool:
+    """Tell whether frames, (n, ...), are pictures on which something can be seen; their channels are `last`, or first."""
+    pixels = frames if frames.ndim == 3 or last else np.moveaxis(frames, 1, -1)
+    if min(pixels.shape[1:3]) < _SMALLEST:
+        return False
+    return bool((pixels != pixels[:, :1]).any() and (pixels != pixels[:, :, :1]).any())
 
 
 def rolls(stacks: Array, following: Array) -> bool:

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from diskbuffer.adapters.opening import OpenedLate
-from diskbuffer.adapters.stacks import Frames, padding, recognise
+from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import SchemaError
 from diskbuffer.gather.arrays import Batch
@@ -79,7 +79,12 @@ class Stored(OpenedLate):
             path = f"obs/{name}" if name else "obs"
             column = opened.columns.get(path)
             stack = opened.frame_stack
-            ways = [Frames(shape, dtype, stack, last) for last in ((False, True) if stack > 1 else (False,))]
+            if self._frame_stack and stack not in (1, self._frame_stack):
+                raise SchemaError(
+                    f"{self.path} holds single frames, {stack} of them an observation, and frame_stack={self._frame_stack} asks "
+                    "for something else; leave it out, or give another path"
+                )
+            ways = [Frames(shape, dtype)] if stack == 1 else ways_to_stack(shape, dtype, stack)
             fitting = [way for way in ways if _is(way, column)]
             if not fitting:
                 raise SchemaError(

@@ -158,6 +158,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 f"environments, in the columns {list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot "
                 "be that. Give another path, or what it was made with"
             )
+        if self._frame_stack and opened.frame_stack != self._frame_stack:
+            raise SchemaError(
+                f"{self.path} holds stacks of {opened.frame_stack} frames, and frame_stack={self._frame_stack} asks for "
+                "something else; leave it out, or give another path"
+            )
         for attempt in range(_PATIENCE):
             try:
                 places.take_up(opened)
