@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,7 @@ pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters.sb3 import (
@@ -231,6 +233,32 @@ def test_n_step_returns_are_those_of_the_library(n_envs: int, timeouts: bool, tm
     for steps in (20, 200):
         fill([ours, theirs], world, steps, actions)
         draws_are_the_same(ours, theirs)
+
+
+def test_n_step_returns_are_of_rewards_that_are_normalized_one_by_one(tmp_path: Path, opened: list[Any]) -> None:
+    class Box(gymnasium.Env[Any, Any]):
+        observation_space, action_space = SPACES["vector"], ACTIONS["box"]
+
+    env = VecNormalize(DummyVecEnv([Box] * 2), clip_reward=1.0)
+    env.ret_rms.var = np.array(0.3)
+    given: dict[str, Any] = {"n_envs": 2, "n_steps": 3, "gamma": 0.97}
+    ours = DiskReplayBuffer(90, Box.observation_space, Box.action_space, "cpu", path=tmp_path / "store", **given)
+    theirs = NStepReplayBuffer(90, Box.observation_space, Box.action_space, "cpu", **given)
+    opened.append(ours)
+    fill([ours, theirs], World(Box.observation_space, 2), 130, Box.action_space)
+    draws_are_the_same(ours, theirs, env=env)
+
+
+def test_parts_of_observations_may_have_any_name(tmp_path: Path, opened: list[Any]) -> None:
+    names = ["x y", "x-y", "_u", "1", ".", "frame"]
+    space, actions = spaces.Dict({name: spaces.Box(-1, 1, (3,)) for name in names}), ACTIONS["discrete"]
+    ours = DiskDictReplayBuffer(50, space, actions, "cpu", path=tmp_path / "store")
+    theirs = DictReplayBuffer(50, space, actions, "cpu")
+    opened.append(ours)
+    fill([ours, theirs], World(space, 1), 70, actions)
+    draws_are_the_same(ours, theirs)
+    with pytest.raises(db.SchemaError, match="too, which the environment's observations do not have"):
+        DiskDictReplayBuffer(50, spaces.Dict({"frame": space["frame"]}), actions, "cpu", path=tmp_path / "store")
 
 
 def test_a_model_that_is_killed_goes_on_with_what_was_there(tmp_path: Path, opened: list[Any]) -> None:

@@ -544,6 +544,47 @@ def test_rewards_are_others_for_a_while_where_agents_are_several(tmp_path: Path)
         ours._meta.obs = kept
 
 
+@pytest.mark.parametrize("given", [{}, {"stack_num": 3}, {"stack_num": 3, "ignore_obs_next": True}], ids=str)
+def test_keys_of_all_steps_are_those_of_batches(given: dict[str, Any], tmp_path: Path) -> None:
+    world, theirs, ours = Environment(61), ReplayBuffer(40, **given), DiskReplayBuffer(40, path=tmp_path / "store", **given)
+    for _ in range(60):
+        step = world.step()
+        theirs.add(step)
+        ours.add(step)
+    (one, _), (other, _) = theirs.sample(0), ours.sample(0)
+    assert set(one.get_keys()) == set(other.get_keys())
+    for key in one.get_keys() - {"obs_next"}:
+        same(one[key], other[key], key)
+    same(ours[ours.sample_indices(0)].obs_next, other.obs_next)
+    for batch in (one, other):
+        batch.hidden = {"h": np.arange(40), "more": {"t": torch.arange(40)}}
+    for mine, of in zip(other.split(7, shuffle=False), one.split(7, shuffle=False), strict=True):
+        same(of.hidden, mine.hidden)
+
+
+def test_other_values_than_the_store_can_hold_are_refused(tmp_path: Path) -> None:
+    first = DiskReplayBuffer(20, path=tmp_path / "store")
+    first.add(Environment(1).step())
+    first.close()
+    ours = DiskReplayBuffer(20, path=tmp_path / "store")
+    step = Environment(1).step()
+    ours.add(Batch(step, obs=step.obs.astype(np.int64), obs_next=step.obs_next.astype(np.float64)))  # the same numbers
+    with pytest.raises(db.InputError, match="other values"):
+        ours.add(Batch(step, obs=step.obs / 255))
+    with pytest.raises(db.InputError, match="other values"):
+        ours.add(Batch(step, act=0.5))
+    assert len(ours) == 2
+
+
+def test_keys_that_come_with_another_meta_are_written(tmp_path: Path) -> None:
+    ours = DiskReplayBuffer(20, path=tmp_path / "store")
+    for t in range(20):
+        ours.add(numbered(t))
+    ours._meta = Batch(**ours._meta.__dict__, calibration_returns=np.arange(20.0))  # as CQL does
+    assert ours[np.array([3, 5])].calibration_returns.tolist() == [3, 5]
+    assert len(ours) == 20
+
+
 def test_all_steps_are_a_batch_like_others(tmp_path: Path) -> None:
     world, theirs, ours = Environment(60), ReplayBuffer(40), DiskReplayBuffer(40, path=tmp_path / "store")
     for _ in range(30):

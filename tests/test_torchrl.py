@@ -139,6 +139,120 @@ def test_slices_from_the_index_are_those_of_a_scan(tmp_path: Path) -> None:
             same(*found)
 
 
+def test_slices_of_environments_side_by_side_are_those_of_a_scan(tmp_path: Path) -> None:
+    worlds = [Environment(n) for n in range(3)]
+    storage = DiskStorage(120, tmp_path / "store", ndim=2, segment_rows=32)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=8)
+    for n in (12, 20, 25, 7):
+        buffer.extend(torch.stack([world.rollout(n) for world in worlds]))
+        found = [make(slice_len=2)._get_stop_and_length(storage) for make in (SliceSampler, DiskSliceSampler)]
+        assert all(torch.equal(*of) for of in zip(*found, strict=True))
+
+
+def test_slices_of_what_another_process_wrote_are_drawn_after_a_refresh(tmp_path: Path) -> None:
+    def open_it() -> Any:
+        storage = DiskStorage(200, tmp_path / "store", segment_rows=32)
+        return TensorDictReplayBuffer(storage=storage, sampler=DiskSliceSampler(slice_len=2), batch_size=64)
+
+    world, writing = Environment(3), open_it()
+    writing.extend(world.rollout(20))
+    reading = open_it()
+    reading.sample()
+    writing.extend(world.rollout(100))
+    reading.storage.refresh()
+    assert max(int(reading.sample()["index"].max()) for _ in range(5)) > 20
+
+
+def test_a_state_that_is_older_than_the_steps_leaves_the_writer_behind_them(tmp_path: Path) -> None:
+    def open_it() -> Any:
+        return TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "store"), batch_size=8)
+
+    world, first = Environment(4), open_it()
+    first.extend(world.rollout(20))
+    state = first.state_dict()
+    first.extend(world.rollout(20))
+    first.storage.close()
+    again = open_it()
+    for _ in range(2):
+        again.load_state_dict(state)
+    assert again.extend(world.rollout(5)).tolist() == [40, 41, 42, 43, 44]
+    assert again.storage.in_order
+    assert "load_state_dict" not in vars(again.writer)
+
+
+def test_a_write_that_fails_leaves_the_writer_where_it_was(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(50, tmp_path / "store"), batch_size=8)
+    ours.extend(TensorDict({"x": torch.arange(20.0)}, [20]))
+    ours[3] = ours[3].clone()
+    with pytest.raises(db.InputError):
+        ours.extend(TensorDict({"x": torch.arange(2)}, [2]))
+    assert ours.extend(TensorDict({"x": torch.arange(2.0)}, [2])).tolist() == [20, 21]
+    ours[1] = ours[1].clone()
+    ours.storage.close()
+    again = TensorDictReplayBuffer(storage=DiskStorage(50, tmp_path / "store"), batch_size=8)
+    assert again.extend(TensorDict({"x": torch.arange(2.0)}, [2])).tolist() == [22, 23]
+
+
+def test_a_pickled_storage_knows_what_was_written_since(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store", segment_rows=16), batch_size=8)
+    ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
+    pickled = pickle.dumps(ours.storage)
+    ours.extend(TensorDict({"x": torch.arange(100, 170)}, [70]))
+    copied = pickle.loads(pickled)
+    assert sorted(copied.get(torch.arange(20))["x"].tolist()) == list(range(150, 170))
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
+    world = Environment(5, stack)
+    ours, other = (
+        TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / name, segment_rows=16), batch_size=8)
+        for name in ("one", "other")
+    )
+    for n in (50, 45):
+        ours.extend(world.rollout(n))
+    ours.dumps(tmp_path / "dump")
+    other.extend(Environment(6, stack).rollout(30))
+    for seed in range(2):
+        other.loads(tmp_path / "dump")
+        same(ours[:].to_tensordict(), other[:].to_tensordict())
+        assert other.storage.in_order
+        assert other.storage._entries.stack == ours.storage._entries.stack
+        scans = [SliceSampler(slice_len=2)._get_stop_and_length(buffer.storage) for buffer in (ours, other)]
+        assert all(torch.equal(*of) for of in zip(*scans, strict=True))
+        other.extend(Environment(seed, stack).rollout(10))
+        assert other.storage.in_order
+    other.storage.close()
+    (tmp_path / "other").rename(tmp_path / "other.replaced")  # as a kill leaves it that comes while one is loaded
+    assert len(DiskStorage(60, tmp_path / "other")) == 60
+
+
+def test_stacks_of_frames_are_for_rings(tmp_path: Path) -> None:
+    storage = DiskStorage(30, tmp_path / "store", segment_rows=16)
+    storage.set(torch.arange(30), Environment(7, 4).rollout(30))
+
+    def write_again_and_again() -> None:
+        for seed in range(100):
+            storage.set(torch.arange(5, 8), Environment(seed, 4).rollout(3))
+
+    with pytest.raises(db.InputError, match="frame_stack=1"):
+        write_again_and_again()
+    assert len(storage.get(torch.arange(30))) == 30
+    with pytest.raises(db.SchemaError, match="stacks of 4 frames"):
+        DiskStorage(30, tmp_path / "store", frame_stack=1)
+    vectors = torch.zeros(9, 4, 7)
+    with pytest.raises(db.InputError, match="frame_stack=4 is of pictures"):
+        DiskStorage(30, tmp_path / "other", frame_stack=4).set(
+            torch.arange(9), TensorDict({"o": vectors, "next": {"o": vectors}}, [9])
+        )
+
+
+def test_many_steps_are_sampled_as_few_are(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "store"), batch_size=5000)
+    ours.extend(Environment(8).rollout(90))
+    assert type(ours.sample()) is TensorDict
+
+
 def test_a_place_may_be_written_to_again_in_any_order(tmp_path: Path) -> None:
     rng, theirs, ours = np.random.default_rng(0), LazyTensorStorage(60), DiskStorage(60, tmp_path / "store", segment_rows=16)
     for turn in range(80):

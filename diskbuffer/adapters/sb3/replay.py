@@ -151,7 +151,9 @@ class DiskReplayBuffer(ReplayBuffer):
     def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
         """Return a batch as Stable-Baselines3 has it."""
         rewards = batch["reward"].reshape(-1, 1)
-        if env is not None:
+        if env is not None and self.n_steps > 1:
+            rewards = torch.from_numpy(self._returns(batch["steps"].numpy(), env))
+        elif env is not None:
             rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
         found: dict[str, Any] = {
             "observations": self._observations(batch["obs"], env),
@@ -164,6 +166,17 @@ class DiskReplayBuffer(ReplayBuffer):
             steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
             found["discounts"] = self.to_torch(self.gamma ** steps.astype(np.float32))
         return (DictReplayBufferSamples if isinstance(self.observation_space, spaces.Dict) else ReplayBufferSamples)(**found)
+
+    def _returns(self, steps: Int64, env: VecNormalize) -> npt.NDArray[Any]:
+        """Return n-step returns of rewards of which each was normalized, (n, 1), added up as the library does."""
+        left, ahead = self.stored.remaining(steps)[:, None], np.arange(self.n_steps)
+        opened = self.stored.open_to_read()
+        assert opened is not None
+        following = steps[:, None] + np.minimum(ahead, left - 1) * self.n_envs
+        rewards = opened.at(following.ravel(), columns=["reward"])["reward"].numpy().reshape(following.shape)
+        discounts = self.gamma ** ahead.astype(np.float32)
+        discounted = self._normalize_reward(rewards, env) * discounts * (ahead < left)
+        return np.asarray(discounted.sum(axis=1, keepdims=True))
 
     def _observations(self, obs: Any, env: VecNormalize | None) -> Any:
         if env is not None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
+from diskbuffer.adapters.names import name_of
 from diskbuffer.adapters.opening import OpenedLate
 from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.buffer import ReplayBuffer
@@ -76,7 +77,7 @@ class Stored(OpenedLate):
         """Find out how the store's frames make up observations; a SchemaError where they cannot."""
         found = {}
         for name, (shape, dtype) in self._shapes.items():
-            path = f"obs/{name}" if name else "obs"
+            path = _path(name)
             column = opened.columns.get(path)
             stack = opened.frame_stack
             if self._frame_stack and stack not in (1, self._frame_stack):
@@ -92,6 +93,13 @@ class Stored(OpenedLate):
                     f"are {shape} of {dtype}; give another path, or the environment that the store was written with"
                 )
             found[name] = fitting[0]
+        paths = set(map(_path, found))
+        more = sorted(path for path in opened.columns if path.split("/")[0] == "obs" and path not in paths)
+        if more:
+            raise SchemaError(
+                f"{self.path} holds {more}, too, which the environment's observations do not have; give another path, or the "
+                "environment that the store was written with"
+            )
         return found
 
     def _refuse_another(self, opened: ReplayBuffer) -> None:
@@ -103,8 +111,8 @@ class Stored(OpenedLate):
                 )
         if opened.capacity != self._capacity:
             raise SchemaError(
-                f"{self.path} keeps {opened.capacity} steps, and buffer_size asks for {self._capacity}; give "
-                f"buffer_size={opened.capacity}, or another path"
+                f"{self.path} keeps {opened.capacity} steps, and {self._capacity} are asked for; give "
+                f"buffer_size={opened.capacity} (for rollouts, as many steps of all environments together), or another path"
             )
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
@@ -127,7 +135,7 @@ class Stored(OpenedLate):
         self._frames = found
         first = next(iter(found.values()))
         how = {
-            "columns": {(f"obs/{name}" if name else "obs"): frames.column for name, frames in found.items()} | self._columns,
+            "columns": {_path(name): frames.column for name, frames in found.items()} | self._columns,
             "frame_stack": first.stack,
             "padding": "first" if first.stack == 1 else padding(first.split(befores[next(iter(found))])),
         }
@@ -172,13 +180,13 @@ class Stored(OpenedLate):
     def _split(self, obs: Obs) -> Any:
         if not isinstance(obs, dict):
             return self._frames[""].split(np.asarray(obs))
-        return {name: frames.split(np.asarray(obs[name])) for name, frames in self._frames.items()}
+        return {name_of(name): frames.split(np.asarray(obs[name])) for name, frames in self._frames.items()}
 
     def join(self, obs: Any) -> Any:
         """Turn observations of a batch into those of the environment."""
         if not isinstance(obs, dict):
             return self._frames[""].join(obs)
-        return {name: frames.join(obs[name]) for name, frames in self._frames.items()}
+        return {name: frames.join(obs[name_of(name)]) for name, frames in self._frames.items()}
 
     def batch(self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
         """Return steps by age, with the environment's own observations."""
@@ -214,6 +222,11 @@ class Stored(OpenedLate):
             return 0, 0
         there, ever = self._buffer.counts()
         return int(there.min()), int(ever.min())
+
+
+def _path(name: str) -> str:
+    """Return the path of the column for a part of observations; "" is all of one."""
+    return f"obs/{name_of(name)}" if name else "obs"
 
 
 def _is(frames: Frames, column: Column | None) -> bool:

@@ -282,10 +282,28 @@ class _OnDisk:
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn
         places = self.sample_indices(0)  # type: ignore[attr-defined]
-        return Steps(places, self.__getitem__, self._meta.get_keys, self._key, self._write), places
+        return Steps(places, self.__getitem__, self._keys_of_batches, self._key, self._write), places
+
+    def _keys_of_batches(self) -> list[str]:
+        found: list[str] = self._meta.get_keys()
+        return list(dict.fromkeys([*found, "obs_next", "info", "policy"])) if found else []
 
     def _key(self, key: str, places: Int64) -> Any:
-        return self._meta[key][places]
+        """Return a key of steps as batches have it."""
+        if key == "obs_next":
+            return self[places].obs_next
+        if key in ("info", "policy"):
+            return self.get(places, key, Batch())
+        return self.get(places, key) if key == "obs" else self._meta[key][places]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Write keys that an algorithm adds by giving the buffer another `_meta`, as CQL does."""
+        if key != "_meta" or isinstance(value, Meta) or "stored" not in self.__dict__:
+            super().__setattr__(key, value)
+            return
+        for name in value.get_keys():
+            if not name.startswith("_"):  # those are the own ones of what it was made of
+                self.set_array_at_key(np.asarray(value[name]), name)
 
     # Saving
 

@@ -65,7 +65,7 @@ def _is_next(path: str) -> bool:
 
 
 def given(found: Mapping[str, Array], columns: Mapping[str, Column]) -> dict[str, Array]:
-    """Return what a buffer is given of steps: in the dtypes of the store, as numpy assigns; zeros where an info is missing."""
+    """Return what a buffer is given of steps: in the dtypes of the store; zeros where an info is missing."""
     n, rows = len(found["reward"]), {}
     for path, column in columns.items():
         if path in OURS:
@@ -74,8 +74,16 @@ def given(found: Mapping[str, Array], columns: Mapping[str, Column]) -> dict[str
             if name not in found and path.split("/")[0] not in (*MINE, _OTHERS):
                 raise InputError(f"{name}: missing in this batch, and earlier ones had it")
             values = found.get(name)
-            rows[name] = np.zeros((n, *column.shape), column.np_dtype) if values is None else values.astype(column.np_dtype)
+            rows[name] = np.zeros((n, *column.shape), column.np_dtype) if values is None else _cast(name, values, column.np_dtype)
     return rows
+
+
+def _cast(name: str, values: Array, dtype: Any) -> Array:
+    """Return values in another dtype; an InputError where they would be other values, beyond rounding."""
+    found = values.astype(dtype)
+    if not np.can_cast(values.dtype, dtype, "same_kind") and not np.array_equal(found, values):
+        raise InputError(f"{name}: the store has {dtype}, in which these {values.dtype} would be other values; give another path")
+    return found
 
 
 def key_of(path: str) -> str:

@@ -110,7 +110,8 @@ class Steps(Batch):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._gone.discard(name)
-        if not self._is_of_each(value):
+        value = Batch(value) if isinstance(value, dict) else value
+        if isinstance(value, Batch) or not self._is_of_each(value):
             self._kept[name] = value
             return
         values = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
@@ -125,6 +126,8 @@ class Steps(Batch):
 
     def _is_of_each(self, value: Any) -> bool:
         """Tell whether there is a value of every step."""
+        if isinstance(value, Batch):
+            return bool(value.get_keys()) and value.shape[:1] == [len(self)]
         return isinstance(value, torch.Tensor | np.ndarray | list) and np.shape(value)[:1] == (len(self),)
 
     def _as_given(self, name: str, values: Any) -> Any:

@@ -412,7 +412,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 found.append(np.stack([(newest - ages) % size, *at], axis=1))
             lengths.append(length)
         start, stop, length = (np.concatenate(found).astype(np.int64) for found in (starts, stops, lengths))
-        order = np.lexsort(stop.T[::-1])
+        order = np.lexsort((stop[:, 0], *stop.T[:0:-1]))  # by lane, then by time
         return torch.from_numpy(start[order]), torch.from_numpy(stop[order]), torch.from_numpy(length[order])
 
     # What TorchRL asks its storages for
@@ -458,8 +458,21 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         path = Path(state_dict["path"])
         if path == self.path:
             self._open_to_read()
+            for writer in self._writers():
+                self._keep_cursor(writer)
         elif state_dict["len"]:
             self.copy_from(path)
+
+    def _keep_cursor(self, writer: RoundRobinWriter) -> None:
+        """Have a writer go on behind the newest step, though TorchRL loads its state next, which may be older than the steps."""
+        load = type(writer).load_state_dict
+
+        def load_and_go_on(state_dict: dict[str, Any]) -> None:
+            del writer.load_state_dict  # this, which is the instance's
+            load(writer, state_dict)
+            writer._cursor = self._places.next if self._len else 0
+
+        writer.load_state_dict = load_and_go_on
 
     def load(self, path: Path) -> None:
         """Hold what another storage's snapshot, at a path, holds, in place of what is held now."""
