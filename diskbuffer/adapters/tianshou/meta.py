@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.adapters.tianshou.lazy_key import LazyKey
 from diskbuffer.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -71,7 +72,7 @@ class Meta:
             return self._flags[key]
         if not isinstance(key, str) or key not in self._keys():
             raise KeyError(key)
-        return OnDisk(len(self._flags["done"]), lambda places: self._read(key, places))
+        return LazyKey(len(self._flags["done"]), lambda places: self._read(key, places))
 
     def set_array_at_key(self, seq: Array, key: str, index: Any = None, default_value: float | None = None) -> None:
         """Write a key of some steps, or of all, as Tianshou's `Batch` does."""
@@ -97,44 +98,3 @@ class Meta:
 
     def __repr__(self) -> str:
         return f"Meta({', '.join(self.get_keys())})"
-
-
-class OnDisk:
-    """The values of one key, (size, ...): an array, or a Batch of arrays, once they are indexed."""
-
-    def __init__(self, size: int, read: Callable[[Array], Any]) -> None:
-        self._size, self._read = size, read
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of all of it."""
-        return (self._size, *self[:1].shape[1:])
-
-    @property
-    def dtype(self) -> Any:
-        """Of the values."""
-        return self[:1].dtype
-
-    def __getitem__(self, index: Any) -> Any:
-        first, rest = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
-        if isinstance(index, str):
-            return OnDisk(self._size, lambda places: self._read(places)[index])
-        found = self._read(np.arange(self._size)[first])
-        return found[(..., *rest)] if rest else found
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self[:], name)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found: Array = np.asarray(self[:])
-        return found if dtype is None else found.astype(dtype)
-
-    def __eq__(self, other: object) -> Any:
-        return np.asarray(self) == np.asarray(other)
-
-    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,346 @@
+"""What Tianshou's buffers do with memory, done with a store."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from tianshou.data import Batch, ReplayBuffer
+from tianshou.data.utils.converter import from_hdf5, to_hdf5
+
+from diskbuffer.adapters.tianshou.columns import FLAGS
+from diskbuffer.adapters.tianshou.meta import Meta
+from diskbuffer.adapters.tianshou.steps import Steps
+from diskbuffer.adapters.tianshou.stored import Stored
+from diskbuffer.errors import InputError
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_SAVED = "diskbuffer"  # in HDF5 files
+
+
+class StoreBacked:
+    """What Tianshou's classes do with memory, done with a store; the drawing is theirs."""
+
+    stored: Stored
+    maxsize: int
+    stack_num: int
+    _save_only_last_obs: bool
+    _save_obs_next: bool
+    _meta: Any
+    last_index: Any
+    _ep_return: Any
+    _ep_len: Any
+    _ep_start_idx: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        segment_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._begin(path, threads, segment_rows)
+
+    def _begin(self, path: str | os.PathLike[str], threads: int | None, segment_rows: int | None) -> None:
+        """Open the store, and be where its writer would be."""
+        n_envs = getattr(self, "buffer_num", 1)
+        self.stored = Stored(path, self.maxsize // n_envs, n_envs, self.stack_num, threads=threads, segment_rows=segment_rows)
+        self._flags: dict[str, Array] = {}  # and rewards: what Tianshou's compiled code looks at
+        self._meta = Meta(self._flags, self._keys, self.stored.read, self._write)
+        for env, ring in enumerate(self._rings()):
+            if ring is not self:
+                ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
+        for name in (*FLAGS, "done"):
+            self._hold(name, np.zeros(self.maxsize, np.bool_))
+        self._take_up()
+
+    def _keys(self) -> list[str]:
+        found = self.stored.keys()
+        return found if self._save_obs_next else [key for key in found if key != "obs_next"]
+
+    def _hold(self, name: str, values: Array) -> None:
+        """Have a key in memory."""
+        self._flags[name] = values
+        for ring in self._rings():
+            if ring is not self:
+                ring._meta.hold(name, values)
+
+    def _rings(self) -> list[Any]:
+        """Return Tianshou's buffers of single environments, which keep account."""
+        return list(getattr(self, "buffers", [self]))
+
+    def _take_up(self) -> None:
+        """Be where the store is: flags, rewards, and Tianshou's account of every ring."""
+        stored, size = self.stored, self.stored.size
+        for flag in FLAGS:
+            self._flags[flag][:] = False
+        there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
+        if len(there):
+            self._hold("rew", stored.read("rew", np.arange(self.maxsize)))
+            for flag in FLAGS:
+                self._flags[flag][there] = stored.read(flag, there)
+        np.logical_or(self._flags["terminated"], self._flags["truncated"], out=self._flags["done"])
+        for env, ring in enumerate(self._rings()):
+            ring._insertion_idx, ring._size = int(stored.next[env]), int(stored.filled[env])
+            newest = (ring._insertion_idx - 1) % size if ring._size else 0
+            ring.last_index[0] = newest
+            if ring is not self:
+                self.last_index[env] = newest + env * size
+                self._lengths[env] = ring._size  # type: ignore[attr-defined]
+            ring._ep_return, ring._ep_len, ring._ep_start_idx = 0.0, 0, ring._insertion_idx
+            if ring._size and not self._flags["done"][env * size + newest]:  # an episode runs
+                order = (newest - np.arange(ring._size)) % size
+                ended = np.flatnonzero(self._flags["done"][env * size + order])
+                length = int(ended[0]) if len(ended) else ring._size
+                ring._ep_len, ring._ep_start_idx = length, int(order[length - 1])
+                rewards = self._flags["rew"][env * size + order[:length][::-1]]
+                ring._ep_return = np.cumsum(rewards, axis=0)[-1]  # added one by one, as Tianshou has it
+
+    # Writing
+
+    def _open_to_write(self, batch: Any) -> None:
+        """Open the store for writing; others may have written before."""
+        if self.stored.writes:
+            return
+        self.stored.begin(batch)
+        statistics = [(ring._ep_return, ring._ep_len) for ring in self._rings()]
+        self._take_up()
+        for ring, (ep_return, ep_len) in zip(self._rings(), statistics, strict=True):
+            if not ring._size:  # which `reset` may have been told to keep
+                ring._ep_return, ring._ep_len = ep_return, ep_len
+
+    def _write(self, key: str, places: Int64, values: Array) -> None:
+        if self._keys():
+            self._open_to_write({})
+        self.stored.write(key, places, values)
+
+    def _added(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        """Add a step, (n, ...), to each of some environments' rings; then keep account of it as Tianshou does."""
+        self._open_to_write(batch)
+        try:
+            return self._added_and_noted(batch, envs)
+        except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
+            self.stored.take_up()
+            self._take_up()
+            raise
+
+    def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        self.stored.add(batch, envs)
+        if "rew" not in self._flags:
+            self._hold("rew", np.zeros((self.maxsize, *np.shape(batch.rew)[1:])))
+        told = []
+        for n, env in enumerate(envs.tolist()):
+            ring, first = self._rings()[env], env * self.stored.size
+            place, ep_return, ep_len, start = ring._update_state_pre_add(batch.rew[n], batch.done[n])
+            told.append((place + first, ep_return, ep_len, start + first))
+            if ring is not self:
+                self.last_index[env] = place + first
+                self._lengths[env] = ring._size  # type: ignore[attr-defined]
+            for flag in self._flags:
+                self._flags[flag][place + first] = batch[flag][n]
+        places, returns, lengths, starts = (np.array(column) for column in zip(*told, strict=True))
+        return places, returns, lengths, starts
+
+    def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
+        """Add a step, or one for each environment; when this returns, a kill of the process does not lose it.
+
+        Arguments and results are Tianshou's.
+        """
+        alone = not hasattr(self, "buffers")
+        given = Batch()
+        for key in batch.get_keys():
+            if alone or key in ReplayBuffer._reserved_keys:
+                given.__dict__[key] = batch[key]
+        given.__dict__["done"] = np.logical_or(batch.terminated, batch.truncated)
+        missing = ReplayBuffer._required_keys_for_add - set(given.get_keys())
+        if missing:
+            raise ValueError(f"Input batch must have the following keys: {ReplayBuffer._required_keys_for_add}")
+        if alone and buffer_ids is None:
+            given = Batch.stack([given])
+        elif alone and (len(buffer_ids) != 1 or buffer_ids[0] != 0 or len(given) != 1):
+            raise ValueError(f"a buffer of one environment takes one step, of buffer 0; found {buffer_ids=}, {len(given)} steps")
+        for key in ("obs", "obs_next"):
+            if self._save_only_last_obs and key in given.get_keys():
+                given.__dict__[key] = given[key][:, -1]
+        return self._added_in_turn(
+            given, np.arange(self.stored.n_envs) if buffer_ids is None else np.asarray(buffer_ids, np.int64)
+        )
+
+    def _added_in_turn(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        """Add steps, (n, ...), of environments that may be there more than once."""
+        if len(np.shape(batch.rew)) < 1 or len(batch.rew) != len(envs):
+            raise InputError(f"expected a step of each of {len(envs)} environments, found rewards of shape {np.shape(batch.rew)}")
+        envs = envs % self.stored.n_envs if ((envs >= -self.stored.n_envs) & (envs < self.stored.n_envs)).all() else envs
+        if len(np.unique(envs)) == len(envs):
+            return self._added(batch, envs)
+        told = [self._added(batch[n : n + 1], envs[n : n + 1]) for n in range(len(envs))]
+        places, returns, lengths, starts = (np.concatenate(part) for part in zip(*told, strict=True))
+        return places, returns, lengths, starts
+
+    @classmethod
+    def from_data(
+        cls, obs: Any, act: Any, rew: Any, terminated: Any, truncated: Any, done: Any, obs_next: Any, **options: Any
+    ) -> Any:
+        """Make a buffer of arrays, or of HDF5 datasets, (n, ...); `options` are those of a new one, such as its path."""
+        make: Any = cls
+        buffer = make(len(obs), **options)
+        arrays = {"obs": obs, "act": act, "rew": rew, "terminated": terminated, "truncated": truncated, "obs_next": obs_next}
+        if any(len(array) != len(obs) for array in (*arrays.values(), done)):
+            raise ValueError("all arrays must have the same length")
+        for n in range(len(obs)):
+            buffer.add(Batch({name: array[n] for name, array in arrays.items()}))
+        return buffer
+
+    def update(self, buffer: Any) -> Array:
+        """Add all steps of another buffer, as Tianshou does: episodes that run are not gone on with."""
+        if hasattr(self, "buffers"):
+            raise NotImplementedError
+        if len(buffer) == 0 or self.maxsize == 0:
+            return np.array([], int)
+        stack_num, buffer.stack_num = buffer.stack_num, 1
+        found = []
+        try:
+            for place in buffer.sample_indices(0).tolist():
+                step = buffer[np.array([place])]
+                kept = self._ep_return, self._ep_len, self._ep_start_idx
+                step.__dict__["done"] = np.logical_or(step.terminated, step.truncated)
+                found.append(self._added(step, np.zeros(1, np.int64))[0])
+                self._ep_return, self._ep_len, self._ep_start_idx = kept
+        finally:
+            buffer.stack_num = stack_num
+        return np.concatenate(found) if found else np.array([], int)
+
+    def set_array_at_key(self, seq: Array, key: str, index: Any = None, default_value: float | None = None) -> None:
+        """Write a key of some steps, or of all, such as advantages; it is a column of the store, and zero elsewhere."""
+        self._meta.set_array_at_key(seq, key, index, default_value)
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """Have no steps. They are back where the buffer is opened again before others were added."""
+        super().reset(keep_statistics)  # type: ignore[misc]
+        self.stored.reset()
+
+    def flush(self) -> None:
+        """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
+        self.stored.flush()
+
+    def close(self) -> None:
+        """Close the store, and let others write to it."""
+        self.stored.close()
+
+    # Reading
+
+    def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
+        """Return a key of steps, stacked as Tianshou does; a frame is read for each of a stack."""
+        if key not in self._meta.get_keys() and default_value is not None:
+            return default_value
+        values, stack_num = self._meta[key], self.stack_num if stack_num is None else stack_num
+        if stack_num == 1:
+            return values[index]
+        stack, indices = list[Any](), np.asarray(index) if isinstance(index, list) else index
+        for _ in range(stack_num):
+            stack = [values[indices], *stack]
+            indices = self.prev(indices)  # type: ignore[attr-defined]
+        if isinstance(stack[0], Batch):
+            return Batch.stack(stack, axis=np.ndim(indices)) if stack[0].get_keys() else Batch()
+        return np.stack(stack, axis=np.ndim(indices))
+
+    def _without_slices(self, index: Any) -> Any:
+        """Return the places of a slice, as Tianshou has them: all of them, oldest first, or of those that are filled."""
+        if not isinstance(index, slice):
+            return index
+        return self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]  # type: ignore
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return steps as a Batch."""
+        index = self._without_slices(index)
+        places = np.arange(self.maxsize)[index]
+        flat = places.ravel()
+        plain = self.stack_num == self.stored.stack_num and (self.stored.has_next or self.stack_num == 1)
+        if not self._keys() or not plain or not self.stored.is_there(flat).all():
+            return super().__getitem__(index)  # type: ignore[misc]
+        found = self.stored.rows(flat, of_next=not self._save_obs_next)
+        if not self.stored.has_next and self._save_obs_next:
+            found["obs_next"] = Batch()
+        elif not self.stored.has_next:  # it is the next step's, as far as there is one
+            found["obs_next"] = self.get(self.next(flat), "obs")  # type: ignore[attr-defined]
+        for key in ("info", "policy"):
+            found[key] = self.get(flat, key) if self.stack_num > 1 and key in found else found.get(key, Batch())
+        found |= {flag: self._flags[flag][flat] for flag in self._flags}
+        batch = Batch(found)
+        return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
+
+    def sample(self, batch_size: int | None) -> tuple[Any, Array]:
+        """Draw steps, as Tianshou does; all of them (0) as `Steps`, which are on disk until they are split."""
+        if batch_size != 0:
+            drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
+            return drawn
+        places = self.sample_indices(0)  # type: ignore[attr-defined]
+        return Steps(places, self.__getitem__, self._keys_of_batches, self._key, self._write), places
+
+    def _keys_of_batches(self) -> list[str]:
+        found: list[str] = self._meta.get_keys()
+        return list(dict.fromkeys([*found, "obs_next", "info", "policy"])) if found else []
+
+    def _key(self, key: str, places: Int64) -> Any:
+        """Return a key of steps as batches have it."""
+        if key == "obs_next":
+            return self[places].obs_next
+        if key in ("info", "policy"):
+            return self.get(places, key, Batch())
+        return self.get(places, key) if key == "obs" else self._meta[key][places]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Write keys that an algorithm adds by giving the buffer another `_meta`, as CQL does."""
+        if key != "_meta" or isinstance(value, Meta) or "stored" not in self.__dict__:
+            super().__setattr__(key, value)
+            return
+        for name in value.get_keys():
+            if not name.startswith("_"):  # those are the own ones of what it was made of
+                self.set_array_at_key(np.asarray(value[name]), name)
+
+    # Saving
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> None:
+        """Write what a pickle has, the store's path and Tianshou's account of it, as HDF5; the steps stay where they are."""
+        with h5py.File(path, "w") as file:
+            to_hdf5({_SAVED: self}, file, compression)
+
+    @classmethod
+    def load_hdf5(cls, path: str, device: str | None = None) -> Any:
+        """Open the store whose path is in a file of `save_hdf5`, as it is now."""
+        with h5py.File(path) as file:
+            found = from_hdf5(file[_SAVED], device) if _SAVED in file else None
+        if not isinstance(found, cls):
+            raise InputError(
+                f"{path}: expected what `{cls.__name__}.save_hdf5` writes, found {type(found).__name__ if found else 'steps'}; "
+                "those of Tianshou's own buffers are loaded by these, and added with `update`"
+            )
+        return found
+
+    # What has no meaning here
+
+    def set_batch(self, batch: Any) -> NoReturn:  # noqa: ARG002
+        """Refuse it."""
+        raise InputError("a buffer on disk holds what is added to it; its path is what there is to be chosen")
+
+    def dropnull(self) -> NoReturn:
+        """Refuse it."""
+        raise InputError("what was added cannot be taken out of a buffer on disk")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the store again, as it is now; a pickle has its path and not its steps."""
+        super().__setstate__(state)  # type: ignore[misc]
+        for name, flag in list(self._flags.items()):
+            self._meta.hold(name, flag)
+            self._hold(name, flag)  # parts are parts of it again, and no copies
+        self._take_up()
+
+
+def _shaped(batch: Any, shape: tuple[int, ...]) -> Any:
+    return batch.apply_values_transform(lambda values: values.reshape(*shape, *values.shape[1:]))
