@@ -102,6 +102,7 @@ def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
         same(theirs.sample(), ours.sample())
     same(theirs[:], ours[:].to_tensordict())
     same(theirs[3:9], ours[3:9].to_tensordict())
+    assert ours[[]].batch_size == theirs[[]].batch_size
     stored = ours.storage.store.buffer
     assert stored is not None
     assert stored.columns["obs/pixels"].shape == (40, 40)

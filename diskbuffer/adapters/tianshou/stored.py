@@ -63,7 +63,8 @@ class Stored(OpenedLate):
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Find out where each ring is; a SchemaError where it is another buffer's."""
-        if SLOT not in opened.columns or opened.capacity != self.size * self.n_envs:
+        ours = SLOT in opened.columns and opened.columns["reward"].np_dtype == np.float64  # and not TorchRL's
+        if not ours or opened.capacity != self.size * self.n_envs:
             raise SchemaError(
                 f"{self.path} keeps {opened.capacity} steps in the columns {list(opened.columns)}, and a buffer of "
                 f"{self.size * self.n_envs} steps is asked for; give another path, or what it was made with"

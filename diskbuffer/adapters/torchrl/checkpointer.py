@@ -28,7 +28,7 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         """Make a snapshot, in place of one that was there."""
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
-        if storage._entries is None:
+        if not storage.initialized:
             return
         new, store = directory / "store.new", directory / "store"
         shutil.rmtree(new, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.samplers import Sampler
 
 _TRIES = 100
+_SAVED = "sampler.pt"
 
 
 class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
@@ -111,19 +113,12 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
 
     def dumps(self, path: Any) -> None:
         """Save the sampler's state."""
-        torch.save(self.state_dict(), _file(path, make=True))
+        Path(path).mkdir(parents=True, exist_ok=True)
+        torch.save(self.state_dict(), Path(path) / _SAVED)
 
     def loads(self, path: Any) -> None:
         """Go on from a saved state."""
-        self.load_state_dict(torch.load(_file(path), weights_only=True))
+        self.load_state_dict(torch.load(Path(path) / _SAVED, weights_only=True))
 
     def _empty(self) -> None:
         """Do nothing: the storage knows which steps are in use."""
-
-
-def _file(path: Any, *, make: bool = False) -> Any:
-    from pathlib import Path
-
-    if make:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    return Path(path) / "sampler.pt"

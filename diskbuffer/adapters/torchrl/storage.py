@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from tensordict import TensorDict, is_tensor_collection
-from tensordict.utils import is_tensorclass
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter
@@ -27,7 +26,9 @@ from torchrl.data.replay_buffers.writers import RoundRobinWriter
 from diskbuffer.adapters.opening import OpenedLate
 from diskbuffer.adapters.slots import SLOT, told_by
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
-from diskbuffer.adapters.torchrl.entries import Entries, Entry, Key, leaves, value_at
+from diskbuffer.adapters.torchrl.entries import Entries, Entry
+from diskbuffer.adapters.torchrl.indices import has_slice, plain
+from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.rows import Later, Rows
 from diskbuffer.buffer import ReplayBuffer
@@ -104,9 +105,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._compilable = False
         self._lock = threading.RLock()
         self._entries: Entries | None = None
-        self._class: Any = None
-        self._tree: Any = None
-        self._keys: list[Key] = []
+        self._kind = Kind()
         self._places = Places(0, ())
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else Path(path)
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
@@ -207,7 +206,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Put steps in places; when this returns, a kill of the process does not lose them."""
         if isinstance(data, list):
-            data = _stacked(data)
+            data = stacked(data)
         with self._lock:
             given = cursor
             if isinstance(cursor, tuple):
@@ -234,9 +233,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 f"{self.path}: another process has written since this was opened; nothing was written now. Its steps are known "
                 "by now, and the writer goes on behind them: write again"
             )
-        places = np.atleast_1d(np.arange(len(self._places.names))[_plain(cursor)])
-        rows = entries.rows(_indexed(data, entries, places), len(places))
-        self._note_kind(data)
+        places = np.atleast_1d(np.arange(len(self._places.names))[plain(cursor)])
+        rows = entries.rows(indexed(data, entries, places), len(places))
+        self._kind, self._places.axes = Kind.of(data), axes_of(data, self.ndim)
         while len(again := self._places.old_ones(places)):
             if entries.stack > 1:
                 raise InputError(
@@ -250,7 +249,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Know what there is, after a write to `cursor` that failed or was interrupted; TorchRL's writers are past it already."""
         if self.store.writes and self.store.buffer is not None:
             self._take_up(self.store.buffer)
-        places = np.ravel(_plain(cursor[0] if isinstance(cursor, tuple) else cursor))
+        places = np.ravel(plain(cursor[0] if isinstance(cursor, tuple) else cursor))
         for writer in self._writers():
             if self._places.newest != newest:  # some of it was written, or others wrote
                 writer._cursor = self._places.next
@@ -267,11 +266,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _merged(self, cursor: tuple[Any, ...], data: Any) -> tuple[Any, Any]:
         """Return whole places, of which parts are to be other."""
         grid = np.zeros(self._places.names.shape, np.bool_)
-        grid[_plain(cursor)] = True
+        grid[plain(cursor)] = True
         places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
         whole = self._steps(self._places.names[places])
         whole = whole.to_tensordict() if isinstance(whole, Rows) else whole.clone()
-        moved = np.searchsorted(places, np.arange(len(self._places.names))[_plain(cursor[0])])
+        moved = np.searchsorted(places, np.arange(len(self._places.names))[plain(cursor[0])])
         whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
         return places, whole
 
@@ -314,8 +313,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         with self._lock:
             if self._entries is None:
                 raise RuntimeError("Cannot get elements out of a non-initialized storage.")
-            names = np.array(self._places.names[: self._places.filled][_plain(index)])
-        return self._steps(names, lazy=_has_slice(index))
+            names = np.array(self._places.names[: self._places.filled][plain(index)])
+        return self._steps(names, lazy=has_slice(index))
 
     def _steps(self, names: Int64, *, lazy: bool = False) -> Any:
         """Return steps by their names, of any shape; `lazy` if they are read when they are asked for."""
@@ -329,28 +328,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         else:
             batch = self.reading().at(names.ravel())
             tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, entry))
-        if entries.bare or self._tree is not None:
-            return self._as_tree(tree, entries)
+        plain_one = self._kind.made_of(tree, entries)
+        if plain_one is not None:
+            return plain_one
         size = self._batch_size(names)
-        return self._as_given(Rows.of(tree, size) if lazy else TensorDict(tree, size, device=self.device))
+        return self._kind.from_tensordict(Rows.of(tree, size) if lazy else TensorDict(tree, size, device=self.device))
 
     def _batch_size(self, names: Int64) -> torch.Size:
         """Return that of tensordicts; steps may have axes of their own."""
         assert self._entries is not None
         return torch.Size((*names.shape, *next(iter(self._entries)).frames.shape[: self._places.axes]))
-
-    def _note_kind(self, data: Any) -> None:
-        """Know what is to be returned; the disk tells of tensordicts alone."""
-        self._places.axes = max(len(data.batch_size) - self.ndim, 0) if is_tensor_collection(data) else 0
-        self._class = type(data) if is_tensorclass(data) else None
-        self._tree = None if isinstance(data, torch.Tensor) or is_tensor_collection(data) else tree_flatten(data)[1]
-        self._keys = [key for key, _ in leaves(data)] if self._tree is not None else []
-
-    def _as_tree(self, tree: dict[str, Any], entries: Entries) -> Any:
-        """Return tensors, or nested dicts, lists and tuples of them."""
-        found = [value_at(tree, key) for key in ([()] if entries.bare and self._tree is None else self._keys)]
-        tensors = [value.read() if isinstance(value, Later) else value for value in found]
-        return tensors[0] if self._tree is None else tree_unflatten(tensors, self._tree)
 
     def reading(self) -> ReplayBuffer:
         """Return the store's buffer."""
@@ -370,12 +357,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _shaped(self, values: torch.Tensor, names: Int64, entry: Entry) -> torch.Tensor:
         return values.reshape((*names.shape, *entry.frames.shape)).to(self.device)
 
-    def _as_given(self, found: Any) -> Any:
-        return found if self._class is None else self._class.from_tensordict(found)
-
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
-        return np.asarray(self._places.names[: self._places.filled][_plain(index)])
+        return np.asarray(self._places.names[: self._places.filled][plain(index)])
 
     def places(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
@@ -530,40 +514,6 @@ def _remove(store: OpenedLate, process: int) -> None:
         return  # a fork's
     store.close()
     shutil.rmtree(store.path.parent, ignore_errors=True)
-
-
-def _indexed(data: Any, entries: Entries, places: Int64) -> Any:
-    """Return tensordicts with the entry "index" that TorchRL's writers add, or without it, as the storage has it."""
-    if not is_tensor_collection(data) or is_tensorclass(data):
-        return data
-    has = any(entry.key == ("index",) for entry in entries)
-    given = "index" in data.keys()  # noqa: SIM118  tensordicts are no dicts
-    if has and not given:
-        index = torch.from_numpy(places).reshape(-1, *(1,) * (data.ndim - 1)).expand(data.shape)
-        return data.copy().set("index", index)
-    return data.exclude("index") if given and not has else data
-
-
-def _stacked(parts: list[Any]) -> Any:
-    try:
-        return torch.stack(parts) if is_tensor_collection(parts[0]) else tree_map(lambda *of: torch.stack(of), *parts)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise RuntimeError(
-            "Stacking the elements of the list resulted in an error: all of them must have the same structure and shapes"
-        ) from error
-
-
-def _plain(index: Any) -> Any:
-    """Return an index that numpy takes."""
-    if isinstance(index, tuple):
-        return tuple(map(_plain, index))
-    if isinstance(index, torch.Tensor):
-        return index.detach().cpu().numpy()
-    return np.asarray(index) if isinstance(index, list | range) else index
-
-
-def _has_slice(index: Any) -> bool:
-    return isinstance(index, slice) or index is Ellipsis or (isinstance(index, tuple) and any(map(_has_slice, index)))
 
 
 def _each(values: Any, function: Any) -> Any:
