@@ -27,6 +27,7 @@ from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
 
+_TRIES = 5
 _PATIENCE = 0.2  # seconds, in which a writer has written the metadata of all nodes
 
 
@@ -217,7 +218,7 @@ class _Check:
             recovery.keep(self._store, kept)
         elif not self._live:
             self._find_lost_entries()
-        self._check_segments(self._by_stream(), progress, settled=self._fate is Fate.CLOSED)
+        self._check_segments(self._streams(), progress, settled=self._fate is Fate.CLOSED)
         if self._repair:
             self._finish()
 
@@ -281,6 +282,19 @@ class _Check:
             found.append(mine[np.argsort(first[mine], kind="stable")].tolist())
         return found
 
+    def _streams(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Return what `_by_stream` does; beside a writer, who may evict meanwhile, after some tries that told something else."""
+        known, dropped = len(self._report.problems), self._report.dropped
+        for _ in range(_TRIES if self._live else 1):
+            del self._report.problems[known:]
+            self._report.dropped = dropped
+            found = self._by_stream()
+            if len(self._report.problems) == known and all(lengths.all() for _, lengths in found):
+                break
+            if self._live:
+                time.sleep(_PATIENCE)
+        return found
+
     def _by_stream(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Return the slots of each stream and their lengths, without gaps: what is missing is noted, and made up by a repair."""
         found, rows = [], self._layout.segment_rows
@@ -336,6 +350,8 @@ class _Check:
         if self._live and not sealed:
             return False
         identity = self._table.identity(slot)
+        if self._live and (length == 0 or self._table.length(slot) != length):
+            return False  # it was evicted meanwhile
         found = Inspected(store, slot, length, decode=True)
         problems = list(self._problems_of_files(found, sealed))
         bad = self._bad_rows(found, newest, settled)

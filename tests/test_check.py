@@ -184,6 +184,28 @@ def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: P
         assert not due
 
 
+def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, known, due = Experience(2), checking._Check._used_slots, 2
+    with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
+        feed = Feeder(world, buffer)
+        feed.add(100)
+        buffer.seal()
+
+        def used_slots(of: checking._Check) -> list[list[int]]:
+            nonlocal due
+            found = known(of)
+            if due:
+                due -= 1
+                feed.add(20)
+                buffer.seal()
+            return found
+
+        monkeypatch.setattr(checking._Check, "_used_slots", used_slots)
+        report = db.check(tmp_path / "store", progress=False)
+        assert report.ok, str(report)
+        assert not due
+
+
 def test_a_store_that_is_being_written_to_is_not_repaired_however_damaged(made: Made) -> None:
     _, path = made
     with db.ReplayBuffer(path) as buffer:
