@@ -223,6 +223,21 @@ def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
         assert all(torch.equal(*of) for of in zip(*scans, strict=True))
         other.extend(Environment(seed, stack).rollout(10))
         assert other.storage.in_order
+    asked = TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "asked", frame_stack=5 - stack), batch_size=8)
+    asked.extend(Environment(6, 5 - stack).rollout(30))
+    with pytest.raises(db.SchemaError, match="asks for something else"):
+        asked.loads(tmp_path / "dump")
+    assert len(asked) == 30
+    asked.extend(Environment(7, 5 - stack).rollout(5))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").write_text("all of it")
+    with pytest.raises(db.NotAStoreError):
+        TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "mine"), batch_size=8).loads(tmp_path / "dump")
+    assert (tmp_path / "mine" / "thesis").exists()
+    (tmp_path / "empty").mkdir()
+    empty = TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "empty"), batch_size=8)
+    empty.loads(tmp_path / "dump")
+    assert len(empty) == 60
     other.storage.close()
     (tmp_path / "other").rename(tmp_path / "other.replaced")  # as a kill leaves it that comes while one is loaded
     assert len(DiskStorage(60, tmp_path / "other")) == 60

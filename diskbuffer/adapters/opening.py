@@ -18,7 +18,7 @@ from diskbuffer.store import directory
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
-_closing: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # what nobody has any more
+_closers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that close what nobody has any more
 _PATIENCE = 10  # seconds
 
 
@@ -81,7 +81,7 @@ class OpenedLate:
             return self._buffer
 
     def _close_at_exit(self) -> None:
-        """Be closed where the interpreter ends: before filelock lets go of locks, which it does in the order of registration."""
+        """Be closed where the interpreter ends, before filelock lets go of locks: what was registered last runs first."""
         _open_at_exit.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)
@@ -95,7 +95,7 @@ class OpenedLate:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
             gc.collect()
-            for thread in list(_closing):
+            for thread in list(_closers):
                 thread.join(_PATIENCE)
             return ReplayBuffer(self.path, **options)
 
@@ -148,5 +148,5 @@ def _close(opened: ReplayBuffer) -> None:
         opened.close()
     else:
         thread = threading.Thread(target=opened.close)
-        _closing.add(thread)
+        _closers.add(thread)
         thread.start()

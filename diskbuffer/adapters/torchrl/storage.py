@@ -459,15 +459,15 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         writer.load_state_dict = load_and_go_on
 
     def load(self, path: Path) -> None:
-        """Hold what another storage's snapshot, at a path, holds, in place of what is held now."""
-        try:
-            DiskStorage(self.max_size, path, ndim=self.ndim).close()
-        except SchemaError:  # it is of another size
-            self.copy_from(path)
-            return
+        """Hold what another storage's snapshot, at a path, holds, in place of what is held now.
+
+        A SchemaError where that is of another size, or of other stacks; a NotAStoreError where something else is at this
+        storage's path. All is as it was then.
+        """
+        DiskStorage(self.max_size, path, ndim=self.ndim, frame_stack=self._frame_stack).close()
         with self._lock:
-            if self._entries is not None:
-                self.open_to_write()  # so that no other process writes to it
+            if self.path.exists() and any(self.path.iterdir()):
+                self.open_to_write()  # so that no other process writes to it, and nothing but a store is replaced
             loaded, replaced = (self.path.with_name(self.path.name + suffix) for suffix in (".loaded", _REPLACED))
             for left in (loaded, replaced):  # by a kill
                 shutil.rmtree(left, ignore_errors=True)
