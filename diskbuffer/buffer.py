@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +22,7 @@ from diskbuffer.checking import Report, check
 from diskbuffer.creation import plan_layout, refuse_another
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episodes
-from diskbuffer.errors import ClosedError, InputError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
 from diskbuffer.inputs import step_names
@@ -340,8 +343,8 @@ class ReplayBuffer:
     def flush(self) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
 
-        Blocks for as long as that takes: some tens of files are synced, so a few milliseconds on an SSD, and more after much was
-        added. Not needed against a kill of the process.
+        Takes some tens of syncs of files, so a few milliseconds on an SSD, and more after much was added; other threads add and
+        sample meanwhile. Not needed against a kill of the process.
 
         Raises
         ------
@@ -349,7 +352,8 @@ class ReplayBuffer:
             The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
         """
         with self._store.lock:
-            self._writing().log.sync()
+            log = self._writing().log
+        log.sync()
 
     def seal(self) -> None:
         """Wait until every complete segment is recompressed, which else happens in the background, in its own time.
@@ -443,7 +447,7 @@ class ReplayBuffer:
 
     def _open_column(self, name: str, column: Column) -> Segments:
         self._writing()
-        return self._derived.open(name, column, self._writing)
+        return self._derived.open(name, column, while_there(self._writing))
 
     def at(self, steps: Any, length: int | None = None, *, columns: Sequence[str] | None = None) -> Batch:
         """Return given steps, as `sample` does.
@@ -941,7 +945,7 @@ class ReplayBuffer:
             index, layout = self._reader.index, self._store.layout
             log = None if self._recorder is None or self._process != os.getpid() else self._recorder.log
             rows = int((index.heads + 1 - index.table[:, LOW]).sum())
-            return {
+            figures = {
                 "steps": len(self),
                 "added": index.added(),
                 "capacity": layout.capacity,
@@ -950,12 +954,12 @@ class ReplayBuffer:
                 "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
                 "unsealed": 0 if log is None else log.sealer.waiting,
                 "seal_error": None if log is None or log.sealer.error is None else str(log.sealer.error),
-                "disk_bytes": self._store.disk_bytes(),
                 "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
                 "index_bytes": index.nbytes,
                 "decoder": codec.decoder() if self._reader.gatherer.compiled else "numcodecs (slow)",
                 "threads": self._reader.gatherer.threads,
             }
+        return figures | {"disk_bytes": self._store.disk_bytes()}
 
     def __repr__(self) -> str:
         if self._closed:
@@ -992,11 +996,39 @@ class ReplayBuffer:
         if self._closed:
             raise ClosedError(f"{self.path} was closed; open it again with ReplayBuffer({str(self.path)!r})")
 
+    def __del__(self) -> None:
+        """Close what nobody has any more; at the end of the process the system lets go of the lock."""
+        if getattr(self, "_closed", True) or sys.is_finalizing():
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._close_dropped()
+        else:  # garbage may be collected in any thread, also in one that closing waits for
+            threading.Thread(target=self._close_dropped, name="diskbuffer-close").start()
+
+    def _close_dropped(self) -> None:
+        try:
+            self.close()
+        except (OSError, DiskBufferError) as error:
+            warnings.warn(f"{self.path}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def while_there(method: Callable[[], Any]) -> Callable[[], None]:
+    """Return a function that calls a buffer's method, and does not keep the buffer alive: samplers outlive it."""
+    kept = weakref.WeakMethod(method)
+
+    def call() -> None:
+        found = kept()
+        if found is None:
+            raise ClosedError("the buffer that this sampler belongs to is gone; make a sampler for each buffer")
+        found()
+
+    return call
 
 
 def reopen(cls: type[ReplayBuffer], path: Path, how: dict[str, Any], state: dict[str, Any]) -> ReplayBuffer:

@@ -491,9 +491,9 @@ class Gate:
         for owner, name, real in self._real:
             setattr(owner, name, real)
 
-    def _wait(self, real: Callable[..., None], sealer: Sealer, slot: int) -> None:
+    def _wait(self, real: Callable[..., None], sealer: Sealer, *segment: Any) -> None:
         self._opened.wait()
-        real(sealer, slot)
+        real(sealer, *segment)
 
     def _open(self, real: Callable[..., None], sealer: Sealer) -> None:
         self._opened.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,6 +35,7 @@ class Log:
         self._rows = store.layout.segment_rows
         self.sealer = Sealer(store)
         self.retention = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
+        self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.limits = np.zeros(self._streams, np.int64)
         try:
@@ -150,12 +152,20 @@ class Log:
             table.note_before(slot, self._index.steps_before(stream, first), self._index.episode_of(stream, first))
 
     def sync(self) -> None:
-        """Bring every row to the disk."""
-        self.writer.pack(self._index.heads)
-        for slot in {*self.writer.open_slots(), *self.sealer.slots()}:
-            self._store.sync_slot(slot)
-        self._store.sync(self._index.heads)
-        self.writer.guard(self._index.heads)
+        """Bring every row that there is to the disk. The store's lock must not be held: it is taken twice, for microseconds."""
+        store = self._store
+        with self._syncing:
+            with store.lock:
+                self.writer.pack(self._index.heads)
+                heads = self._index.heads.copy()
+                unsealed = [(slot, tuple(store.layout.schema)) for slot in {*self.writer.open_slots(), *self.sealer.slots()}]
+                written = sorted(store.written)
+                packed = self.writer.guard(heads)
+            for slot, paths in unsealed:
+                store.sync_slot(slot, paths)
+            store.sync(heads, written)
+            with store.lock:
+                self.writer.release(packed)
 
     def hold_still(self) -> Int64:
         """Have everything as a close has it, but for what is open, so that it can be copied; return the newest rows' positions.
@@ -176,7 +186,8 @@ class Log:
             with lock:
                 self.writer.vouch_for_all_newest(self._index.heads)
                 self.writer.publish(self._index.heads)
-                self.sync()
+            self.sync()
+            with lock:
                 self._store.note_closed()
         finally:
             self.writer.close()

@@ -20,19 +20,25 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.store.shard import write_sealed
 from diskbuffer.store.store import Store
 
+Waiting = tuple[int, tuple[int, int]]  # a slot, and whose rows it holds: (stream, position of the first)
+
 _NICE = 10  # the learner and the sampler come first ...
 _RESTS = 2  # ... and a nice thread still takes memory and cache from them: seconds of rest for each of work
 
 
 class Sealer:
-    """Seal slots in the order in which they were completed."""
+    """Seal slots in the order in which they were completed.
+
+    The ring may evict a segment at any time and give its slot to another. So what waits is named by its rows, and whether the slot
+    still holds them, all of them, is asked under the store's lock before anything is changed.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: deque[int] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
-        self._sealing: int | None = None  # the slot at hand, until it is evicted
-        self._damaged: set[int] = set()  # complete, tried again at the next opening
+        self._sealing: Waiting | None = None  # the segment at hand, until it is evicted
+        self._damaged: set[Waiting] = set()  # complete, tried again at the next opening
         self._found: Exception | None = None  # what was wrong with the last of these
         self._paused_by: Exception | None = None  # why the first that waits could not be sealed
         self._waited_for = 0
@@ -50,11 +56,12 @@ class Sealer:
         return len(self.slots())
 
     def put(self, slot: int) -> None:
-        """Have a slot sealed, when there is time."""
+        """Queue a slot, which holds a complete segment, for sealing. The store's lock must be held."""
+        segment = slot, self._store.table.identity(slot)
         with self._changed:
-            if slot in self._waiting:
+            if segment in self._waiting:
                 return
-            self._waiting.append(slot)
+            self._waiting.append(segment)
             self._paused_by = None  # there may be room by now
             if self._stopped:
                 return  # but it is among `slots`
@@ -64,17 +71,20 @@ class Sealer:
             self._changed.notify_all()
 
     def forget(self, slot: int) -> None:
-        """Do not seal a slot that was evicted."""
-        with self._changed, contextlib.suppress(ValueError):
-            self._damaged.discard(slot)
-            if self._sealing == slot:
+        """Do not seal a slot that is evicted. The store's lock must be held."""
+        with self._changed:
+            self._damaged = {segment for segment in self._damaged if segment[0] != slot}
+            if self._sealing is not None and self._sealing[0] == slot:
                 self._sealing = None
-            self._waiting.remove(slot)
+            if any(segment[0] == slot for segment in self._waiting):
+                self._waiting = deque(segment for segment in self._waiting if segment[0] != slot)
+            self._changed.notify_all()
 
     def slots(self) -> list[int]:
         """Return the slots that are not sealed: those that wait, the one at hand, and those that are damaged."""
         with self._changed:
-            return [*self._waiting, *([] if self._sealing is None else [self._sealing]), *self._damaged]
+            at_hand = [] if self._sealing is None else [self._sealing]
+            return [slot for slot, _ in (*self._waiting, *at_hand, *self._damaged)]
 
     def wait(self) -> None:
         """Block until nothing waits; raise what made it pause."""
@@ -94,7 +104,7 @@ class Sealer:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _rest(self, worked: float) -> None:
@@ -110,32 +120,32 @@ class Sealer:
                 self._changed.wait_for(lambda: (self._waiting and not self._paused_by) or self._stopped)
                 if self._stopped:
                     return
-                slot = self._sealing = self._waiting.popleft()
+                segment = self._sealing = self._waiting.popleft()
             error = None
             try:
-                self._seal(slot)
+                self._seal(*segment)
             except Exception as found:  # noqa: BLE001  a disk that is full, a chunk that is damaged: rows stay as they are
                 error = found
             with self._changed:
-                if error is not None and self._sealing == slot:
-                    self._put_off(slot, error)
+                if error is not None and self._sealing == segment:
+                    self._put_off(segment, error)
                 self._sealing = None
                 self._changed.notify_all()
 
-    def _put_off(self, slot: int, error: Exception) -> None:
+    def _put_off(self, segment: Waiting, error: Exception) -> None:
         if isinstance(error, CorruptionError):
-            self._damaged.add(slot)
+            self._damaged.add(segment)
             self._found = error
         else:  # those of its stream that follow must not be sealed before it
-            self._waiting.appendleft(slot)
+            self._waiting.appendleft(segment)
             self._paused_by = error
 
-    def _seal(self, slot: int) -> None:
+    def _seal(self, slot: int, rows: tuple[int, int]) -> None:
         store, layout = self._store, self._store.layout
-        if store.table.is_sealed(slot):
-            return
+        with store.lock:
+            if not self._is_there(slot, rows) or store.table.is_sealed(slot):
+                return
         store.refuse_to_write_elsewhere()
-        rows = store.table.identity(slot)
         temporary = {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}
         checksums = {}
         try:
@@ -147,7 +157,7 @@ class Sealer:
                 checksums[path] = codec.checksum(mapped.array("uint8", (mapped.size,)))
                 store.files.sync(name)
             with store.lock:
-                if self._evicted(slot, rows):
+                if not self._is_there(slot, rows):
                     return
                 store.refuse_to_write_elsewhere()
                 for path, name in temporary.items():
@@ -156,19 +166,21 @@ class Sealer:
             for path in layout.schema.recorded:  # the note must not get to the disk before what it is about
                 store.files.sync(path)
             with store.lock:
-                if self._evicted(slot, rows):
+                if not self._is_there(slot, rows):
                     return
                 store.table.note_sealed(slot, checksums)
             heads = np.full(layout.streams, -1, np.int64)
             heads[rows[0]] = rows[1] + layout.segment_rows - 1
             store.sync_table(heads)
         except CorruptionError:
-            if not self._evicted(slot, rows):
-                raise
+            with store.lock:
+                if self._is_there(slot, rows):
+                    raise
         finally:
             for name in temporary.values():
                 store.files.remove(name)
 
-    def _evicted(self, slot: int, rows: tuple[int, int]) -> bool:
+    def _is_there(self, slot: int, rows: tuple[int, int]) -> bool:
+        """Tell whether a slot holds those rows, and all of them. The store's lock must be held."""
         table = self._store.table
-        return table.length(slot) == 0 or rows != table.identity(slot)
+        return self._sealing == (slot, rows) and table.length(slot) == self._store.layout.segment_rows and rows == table.identity(slot)

@@ -179,6 +179,8 @@ def write_sealed(
     """
     chunks, chunk_bytes = layout.chunks(path), layout.chunk_bytes(path)
     live = files.map(layout.data_file(path, slot), -1, writable=False)
+    if (identity_of(live, chunks)[:3] != identity(layout, path, rows)[:3]).any():
+        raise CorruptionError(f"{files.root}/{layout.data_file(path, slot)}: holds other rows than it should; was it replaced?")
     entries = index_of(live, chunks).copy()
     limit = live.size - chunks * ENTRY_BYTES
     if (entries < 0).any() or (entries > limit).any() or (entries.sum(axis=1) > limit).any():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec, forks
-from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
@@ -48,7 +48,8 @@ class Store:
     Without `recover` it is as its last writer left it, whatever that is: to be checked, and repaired. With `back_to` it goes back
     to a mark first.
 
-    `lock` guards the maps, the table and whatever the owner keeps beside them; it is held for microseconds.
+    `lock` guards the maps, the table and whatever the owner keeps beside them. It is held for microseconds: what takes the disk's
+    time (syncing, walking the files) is done without it.
     """
 
     def __init__(self, root: Path, *, writable: bool, recover: bool = True, back_to: str | None = None) -> None:
@@ -64,6 +65,8 @@ class Store:
             )
         self.writable = writable
         self.lock = threading.RLock()
+        self._noting = threading.Lock()  # of the note of how far rows were synced, which takes the disk's time to write
+        self._closed = False
         self._held_for_fork = False
         self._writer_lock = WriterLock(root) if writable else None
         try:
@@ -130,7 +133,7 @@ class Store:
                 for slots, _ in self.segments():
                     for slot in slots.tolist():
                         self.sync_slot(slot, self.layout.derived if self.is_sealed(slot) else self.layout.schema)
-                self.sync(recovery.heads(self))
+                self.sync(recovery.heads(self), sorted(self.written))
 
     def _is_written_to(self) -> bool:
         """Tell whether there is a living writer; wait for one who is still looking at what the last has left, or is closing."""
@@ -352,6 +355,8 @@ class Store:
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
+        if self._closed:
+            raise ClosedError(f"{self.root} was closed while column {name!r} was written to; open it again, and go on")
         column = self.layout.schema[name]
         mapped = self.maps.writable(name, slot)
         self.written.add((name, slot))
@@ -399,13 +404,14 @@ class Store:
         for path in self.layout.schema if paths is None else paths:
             self.files.sync(self.layout.data_file(path, slot))
 
-    def sync(self, heads: Int64) -> None:
+    def sync(self, heads: Int64, written: Iterable[tuple[str, int]]) -> None:
         """Bring the tail, what was written later, the names of all files and the table to the disk, in this order.
 
-        `heads` are the positions of the newest rows, whose segments are synced already.
+        `heads` are the positions of the newest rows, whose segments are synced already. `written` are segments of derived columns,
+        which may be written to again at any time, as samplers keep them mapped.
         """
         self.refuse_to_write_elsewhere()
-        for path, slot in sorted(self.written):  # they may be written to again at any time, as the sampler keeps them mapped
+        for path, slot in written:
             self.files.sync(self.layout.data_file(path, slot))
         for path in self.layout.packed:
             self.files.sync(directory.tail_file(self.layout, path))
@@ -424,27 +430,36 @@ class Store:
 
     def sync_table(self, heads: Int64) -> None:
         """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
-        for name in self.table.names():
+        with self.lock:
+            names = list(self.table.names())
+        for name in names:
             self.files.sync(name)
         self.refuse_to_write_elsewhere()
-        with self.lock:
+        with self._noting:
             self._heads_synced = np.maximum(self._heads_synced, heads)
             self._note_state(clean=False)
 
     def note_closed(self) -> None:
-        """Note that everything is on the disk, and vouched for."""
+        """Note that everything is on the disk, and has its checksums."""
         for path, slot in sorted(self.written):
             self.table.set_checksum(path, slot, self._checksum(path, self.maps.get(path, slot)))
         self.sync_table(self._heads_synced)
-        self._note_state(clean=True)
+        with self._noting:
+            self._note_state(clean=True)
+        self._closed = True
 
     def disk_bytes(self) -> int:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""
         found: dict[tuple[int, int], int] = {}
-        for entry in self.root.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
-                stat = entry.lstat()
-                found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
+        directories = [self.root]
+        while directories:
+            with contextlib.suppress(FileNotFoundError):  # a mark that was removed meanwhile
+                for entry in os.scandir(directories.pop()):
+                    with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                        stat = entry.stat(follow_symlinks=False)
+                        found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
+                        if entry.is_dir(follow_symlinks=False):
+                            directories.append(Path(entry.path))
         return sum(found.values())
 
     # Forks

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,13 @@ from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+
+class Guard(NamedTuple):
+    """Rows in the tail that were synced there, or are about to be, and are in no shard that was."""
+
+    position: int  # of the first; they all belong to one chunk
+    file: str  # the shard that they will be packed into
 
 
 @dataclass
@@ -72,15 +79,14 @@ class Writer:
         self.bases = np.zeros((len(self._paths), layout.streams, 2), np.int64)
         self.lengths = np.zeros((layout.streams, 2, 2), np.int64)
         self.limits = np.zeros(layout.streams, np.int64)
-        self._guarded = {path: np.full(layout.streams, -1, np.int64) for path in layout.packed}
+        self._guarded: dict[tuple[str, int], list[Guard]] = {(p, s): [] for p in layout.packed for s in range(layout.streams)}
         self._to_take_back: dict[int, int] = {}  # heads of streams in which something failed, to be done again
-        self._guarded_in: dict[tuple[str, int], str] = {}  # files that their rows will be packed into
         self.tails = np.array([store.tails[p].address if p in store.tails else 0 for p in self._paths], np.int64)
         try:
             for stream in range(layout.streams):
                 self._recover(stream, int(heads[stream]), slots[stream])
             self._pack_and_sync(heads)
-            self.guard(heads)
+            self.release(self.guard(heads))
         except BaseException:
             self.close()
             raise
@@ -260,8 +266,8 @@ class Writer:
         limit = (last + 1) * rows
         for path, packed in self._packed.items():
             self._sync_guarded(path, stream)
-            oldest = int(self._guarded[path][stream])
-            limit = min(limit, int(packed[stream] if oldest < 0 else oldest) + layout.tail_rows)
+            guards = self._guarded[path, stream]
+            limit = min(limit, int(guards[0].position if guards else packed[stream]) + layout.tail_rows)
         self.limits[stream] = limit
 
     def put(self, path: str, stream: int, first: int, rows: npt.NDArray[Any]) -> None:
@@ -338,21 +344,34 @@ class Writer:
 
     # Rows that were synced, and are in the tail only: their places are not used again before the shard is synced, too
 
-    def guard(self, heads: Int64) -> None:
-        """Tell that everything up to the newest rows was synced."""
+    def guard(self, heads: Int64) -> dict[str, Int64]:
+        """Guard the rows up to the newest that are in the tail only, before they are synced; return what `release` needs.
+
+        Rows that were guarded before stay guarded until then: what they were packed into since may not be on the disk.
+        """
         for path, packed in self._packed.items():
-            self._guarded[path][:] = np.where(packed <= heads, packed, -1)
             for stream in np.flatnonzero(packed <= heads).tolist():
-                segment = self._open[stream][int(packed[stream]) // self._layout.segment_rows]
-                self._guarded_in[path, stream] = self._layout.data_file(path, segment.slot)
+                position = int(packed[stream])
+                segment, guards = self._open[stream][position // self._layout.segment_rows], self._guarded[path, stream]
+                if not guards or guards[-1].position != position:
+                    guards.append(Guard(position, self._layout.data_file(path, segment.slot)))
+        for stream in range(self._layout.streams):
+            self._set_limit(stream)
+        return {path: packed.copy() for path, packed in self._packed.items()}
+
+    def release(self, packed: dict[str, Int64]) -> None:
+        """Guard rows no longer that had been packed at the call of `guard` that returned this: all that it saw was synced."""
+        for (path, stream), guards in self._guarded.items():
+            self._guarded[path, stream] = [guard for guard in guards if guard.position >= packed[path][stream]]
         for stream in range(self._layout.streams):
             self._set_limit(stream)
 
     def _sync_guarded(self, path: str, stream: int) -> None:
-        """Sync the chunk of rows that are guarded, if it is in the shard by now; they need not be guarded any longer."""
-        if 0 <= self._guarded[path][stream] < self._packed[path][stream]:
-            self._store.files.sync(self._guarded_in[path, stream])
-            self._guarded[path][stream] = -1
+        """Sync the chunks of rows that are guarded, where they are in the shard by now; they need not be guarded any longer."""
+        guards = self._guarded[path, stream]
+        while guards and guards[0].position < self._packed[path][stream]:
+            self._store.files.sync(guards[0].file)
+            guards.pop(0)
 
     # Packing
 

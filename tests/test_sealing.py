@@ -1,0 +1,111 @@
+"""The thread that seals, beside a writer whose ring evicts what it is at."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+
+COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+
+
+def add(buffer: db.ReplayBuffer, steps: range) -> None:
+    for n in steps:
+        now, then = (np.full(2, k, np.float32) for k in (n, n + 1))
+        buffer.add(now, n, 0.0, then, False, False)
+
+
+@contextmanager
+def held(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Hold the sealing thread at its nth file operation of a kind; yield (it is there, let it on)."""
+    there, on, real, calls = threading.Event(), threading.Event(), getattr(Files, operation), 0
+
+    def wait(self: Files, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        if threading.current_thread().name == "diskbuffer-seal":
+            calls += 1
+            if calls == nth:
+                there.set()
+                assert on.wait(60)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Files, operation, wait)
+    try:
+        yield there, on
+    finally:
+        on.set()
+
+
+@pytest.mark.parametrize(
+    ("operation", "nth"), [("map", 1), ("map", 3), ("sync", 1), ("sync", 5), ("sync", 7), ("sync", 10), ("sync", 13)]
+)
+@pytest.mark.parametrize("steps", [20, 33, 64, 71])
+def test_a_slot_that_holds_other_rows_by_now_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, steps: int
+) -> None:
+    path = tmp_path / "store"
+    with db.ReplayBuffer(path, 16, columns=COLUMNS, segment_rows=8) as buffer:
+        with held(monkeypatch, operation, nth) as (there, on):
+            add(buffer, range(10))  # completes a segment
+            assert there.wait(60)
+            add(buffer, range(10, 10 + steps))
+            on.set()
+            buffer.seal()
+        assert buffer.check(progress=False).problems == []
+    with db.ReplayBuffer(path) as buffer:
+        assert buffer.check(progress=False).problems == []
+        batch = buffer.at(buffer.recent_steps(range(16)))
+        np.testing.assert_array_equal(batch["action"], 10 + steps - 1 - np.arange(16))
+        np.testing.assert_array_equal(batch["obs"][:, 0], batch["action"])
+
+
+@pytest.mark.parametrize("steps", range(20, 60, 3))
+def test_a_slot_is_looked_at_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """The thread is held between taking a slot from its queue and looking at it, while the ring goes round."""
+    from diskbuffer.store.store import Store
+
+    path, there, on, real = tmp_path / "store", threading.Event(), threading.Event(), Store.refuse_to_write_elsewhere
+
+    def wait(self: Store) -> None:
+        if threading.current_thread().name == "diskbuffer-seal" and not there.is_set():
+            there.set()
+            assert on.wait(60)
+        real(self)
+
+    monkeypatch.setattr(Store, "refuse_to_write_elsewhere", wait)
+    with db.ReplayBuffer(path, 16, columns=COLUMNS, segment_rows=8) as buffer:
+        add(buffer, range(10))
+        assert there.wait(60)
+        add(buffer, range(10, 10 + steps))
+        on.set()
+        buffer.seal()
+    with db.ReplayBuffer(path) as buffer:
+        assert buffer.check(progress=False).problems == []
+        np.testing.assert_array_equal(buffer.at(buffer.recent_steps(range(16)))["action"], 9 + steps - np.arange(16))
+
+
+def test_a_dropped_buffer_lets_go_of_its_lock(tmp_path: Path) -> None:
+    buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=8)
+    sampler, add_to = db.Prioritized(), buffer
+    add(add_to, range(30))
+    buffer.seal()
+    buffer.sample(4, sampler)
+    dropped = weakref.ref(buffer)
+    gc.disable()
+    try:
+        del buffer, add_to
+        assert dropped() is None
+        with db.ReplayBuffer(tmp_path / "store") as again:
+            assert len(again) == 30
+    finally:
+        gc.enable()
