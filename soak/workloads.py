@@ -165,7 +165,7 @@ class Workload:
         return found
 
 
-USUAL = {"add": 12.0, "extend": 2.0, "flush": 1.5, "seal": 0.5, "reopen": 0.4}
+USUAL = {"add": 12.0, "extend": 2.0, "flush": 1.0, "flush_while_adding": 0.8, "seal": 0.5, "reopen": 0.4}
 DERIVED = {"write": 4.0, "tag": 2.0, "map": 0.5}
 WORKLOADS = (
     Workload("add", weights=USUAL),
@@ -299,7 +299,8 @@ class Driver:
             getattr(self, f"_{name}")()
         self._call("close", self._buffer.close, flushes=True)
 
-    def _call(self, name: str, call: Callable[[], Any], *, flushes: bool = False) -> None:
+    def _call(self, name: str, call: Callable[[], Any], *, flushes: bool | Promise = False) -> None:
+        """Make a call, which brings everything to the disk if it `flushes`, or what was promised before."""
         with self._gate.closed():
             call()
         if name != "close":
@@ -307,7 +308,7 @@ class Driver:
                 self._wait_for_sealing()
             self._take_stock()
         if flushes:
-            self._flushed = copy.deepcopy(self._now)
+            self._flushed = copy.deepcopy(self._now if flushes is True else flushes)
         events = self._trace.look(f"after {name}")
         now = copy.deepcopy(self._now)
         self.moments.append(Moment(events, name, now, now, self._flushed))
@@ -401,6 +402,26 @@ class Driver:
 
     def _flush(self) -> None:
         self._call("flush", self._buffer.flush, flushes=True)
+
+    def _flush_while_adding(self) -> None:
+        """Flush, and add some steps while it syncs one of its first files: those before are promised, these are not."""
+        real, left, before = Files.sync, int(self._rng.integers(1, 12)), copy.deepcopy(self._now)
+        thread = threading.current_thread()
+
+        def sync(files: Files, name: str) -> None:
+            nonlocal left
+            left -= threading.current_thread() is thread and not self._buffer._store.lock._is_owned()  # type: ignore[attr-defined]
+            if left == 0:
+                left = -1
+                for _ in range(int(self._rng.integers(1, 12))):
+                    self._add()
+            real(files, name)
+
+        Files.sync = sync  # type: ignore[method-assign]
+        try:
+            self._call("flush while adding", self._buffer.flush, flushes=before)
+        finally:
+            Files.sync = real  # type: ignore[method-assign]
 
     def _seal(self) -> None:
         self._call("seal", self._buffer.seal)
