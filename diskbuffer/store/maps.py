@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.layout import IDENTITY_BYTES, Layout
+from diskbuffer.store.overlay import Layers
 
 
 class Era:
@@ -49,8 +50,9 @@ class Zeros(InMemory):
 class Maps:
     """Map files when a slot is first read; ``verify(slot)`` raises where they are not those that were meant.
 
-    ``check(path, slot, map)`` raises where a file is not what the table vouches for. `sources[column, slot]` is (address, size),
-    or zeros where nothing is mapped.
+    ``check(path, slot, map)`` raises where a file is not what the table has a checksum of. ``is_final(slot)`` tells whether nobody
+    will ever write to the slot's files of recorded columns. `sources[column, slot]` is (address, size), or zeros where nothing is
+    mapped.
     """
 
     def __init__(
@@ -59,11 +61,12 @@ class Maps:
         layout: Layout,
         verify: Callable[[int], None],
         check: Callable[[str, int, Map | Zeros], None],
+        is_final: Callable[[int], bool],
         *,
         writable: bool,
     ) -> None:
-        self._files = files
-        self._verify, self._check = verify, check
+        self._files, self._layers = files, Layers(files)
+        self._verify, self._check, self._is_final = verify, check, is_final
         self._layout = layout
         self._writable = writable  # columns that are derived
         self._paths = tuple(layout.schema)
@@ -132,6 +135,8 @@ class Maps:
                 check(mapped)
             else:
                 writable = derived and self._writable
+                if derived or not self._is_final(slot):
+                    self._layers.copy_up(name)
                 mapped = checked_map(lambda: self._files.map(name, size, writable=writable, random=packed), check)
             self.hold(path, slot, mapped)
         return mapped

@@ -12,6 +12,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.store.checksums import UInt64, fold, length_word, length_words
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE_SLOTS, Layout
+from diskbuffer.store.overlay import Layers
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -29,7 +30,7 @@ class SegmentTable:
     """
 
     def __init__(self, files: Files, layout: Layout, *, writable: bool) -> None:
-        self._files = files
+        self._files, self._layers = files, Layers(files)
         self._writable = writable
         self._layout = layout
         self._entries = layout.table()
@@ -73,6 +74,7 @@ class SegmentTable:
                 self._files.sync(f"{file}.new.tmp")
                 self._files.rename(f"{file}.new.tmp", file)
                 self._files.sync(name)
+            self._layers.copy_up(file)
             mapped = self._files.map(file, size, writable=self._writable)
             parts.append((mapped, mapped.array(dtype, whole)))
 

@@ -44,12 +44,13 @@ class LiveShard:
                 self.close()
                 raise
         else:
-            self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
-            if (identity_of(self.map, layout.chunks(path)) != identity(layout, path, rows)).any():
-                raise CorruptionError(f"{files.root}/{self.name}: holds other rows than it should; was it replaced?")
-            self._fd = files.open(self.name)
-        self.entries = index_of(self.map, layout.chunks(path))
+            self._fd = files.open(self.name)  # before it is mapped: see `diskbuffer.store.overlay`
         try:
+            if not create:
+                self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
+                if (identity_of(self.map, layout.chunks(path)) != identity(layout, path, rows)).any():
+                    raise CorruptionError(f"{files.root}/{self.name}: holds other rows than it should; was it replaced?")
+            self.entries = index_of(self.map, layout.chunks(path))
             self._find_end()
         except BaseException:
             self.close()

@@ -23,6 +23,7 @@ from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.maps import Maps, Zeros, checked_map
 from diskbuffer.store.marks import Origin
+from diskbuffer.store.overlay import Layers
 from diskbuffer.store.recovery import Kept
 from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.shard import shard_checksum
@@ -80,7 +81,7 @@ class Store:
                 self.layout, slots = directory.read_metadata(root)
             directory.refuse_links(root, self.layout, slots)
             self.table = SegmentTable(self.files, self.layout, writable=writable)
-            self.maps = Maps(self.files, self.layout, self._verify, self._check, writable=writable)
+            self.maps = Maps(self.files, self.layout, self._verify, self._check, self.is_sealed, writable=writable)
             self.written: set[tuple[str, int]] = set()  # segments of derived columns that were opened for writing
             if writable and directory.strange_metadata(root, self.layout, slots):  # a crash came between the arrays
                 directory.grow(self.files, self.layout, slots)
@@ -165,7 +166,9 @@ class Store:
 
     def _map_tail(self, path: str) -> Map:
         size = self.layout.streams * self.layout.tail_rows * self.layout.schema[path].row_bytes
-        return self.files.map(directory.tail_file(self.layout, path), size, writable=self.writable)
+        name = directory.tail_file(self.layout, path)
+        Layers(self.files).copy_up(name)
+        return self.files.map(name, size, writable=self.writable)
 
     def tail(self, path: str) -> npt.NDArray[np.uint8]:
         """View the tail of a packed column as bytes: (streams, tail_rows, row_bytes)."""

@@ -1,0 +1,44 @@
+"""Overlay file systems, as containers have: a file of a lower layer, an image's, is copied to the writable one when it is first opened
+for writing. A map that was made before stays at the lower file, and never sees what is written afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from functools import cached_property
+
+from diskbuffer.store.files import Files
+
+_OVERLAY = 0x794C7630  # OVERLAYFS_SUPER_MAGIC, the first word of what statfs returns
+
+
+class Layers:
+    """The layers that a store's files lie in, if they lie in any.
+
+    Parameters
+    ----------
+    files : Files
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    @cached_property
+    def _there(self) -> bool:
+        if sys.platform != "linux":
+            return False
+        found = (ctypes.c_long * 64)()  # more than a struct statfs
+        failed = ctypes.CDLL(None).statfs(os.fsencode(self._files.root), ctypes.byref(found))
+        return not failed and found[0] == _OVERLAY
+
+    def copy_up(self, name: str) -> None:
+        """Have a file be copied to the writable layer before it is mapped, where that is allowed: somebody may write to it later.
+
+        Its contents stay what they are. Nothing is done on other file systems.
+        """
+        if self._there:
+            with contextlib.suppress(OSError):  # one that may not do so reads on, and is refused where a writer comes by
+                self._files.close(self._files.open(name))
