@@ -17,7 +17,21 @@ from typing import Any, Self
 import diskbuffer as db
 
 _OPERATIONS = (
-    *("open", "close", "stat", "lstat", "fstat", "pwrite", "write", "fsync", "fdatasync", "replace", "rename", "unlink", "remove"),
+    *(
+        "open",
+        "close",
+        "stat",
+        "lstat",
+        "fstat",
+        "pwrite",
+        "write",
+        "fsync",
+        "fdatasync",
+        "replace",
+        "rename",
+        "unlink",
+        "remove",
+    ),
     *("link", "mkdir", "rmdir", "ftruncate", "posix_fallocate"),
 )
 
@@ -42,14 +56,18 @@ class Held:
 
     def pause(self) -> None:
         """Sleep, perhaps, if this is not the thread that gave the order."""
-        if threading.current_thread() is self._thread or getattr(self._owns, "locks", 0):
+        if threading.current_thread() is self._thread or self._locks():
             return
         if self._rng.random() < self._often:
             time.sleep(self._rng.random() * self._longest)
 
     def count(self, locks: int) -> None:
         """Count the locks that this thread has."""
-        self._owns.locks = getattr(self._owns, "locks", 0) + locks
+        self._owns.locks = self._locks() + locks
+
+    def _locks(self) -> int:
+        found: int = getattr(self._owns, "locks", 0)
+        return found
 
     def at_lock_of(self, buffer: db.ReplayBuffer) -> None:
         """Hold threads at the lock of a buffer's store, too."""

@@ -1,8 +1,8 @@
 """Small rings that turn fast, with threads held at random: ``python -m soak.rings --minutes 30 --seed 0``.
 
-A segment is evicted while the sealing thread is at it, and its slot given to the next: through the core and through every adapter,
-with vectors and with frames, in segments of 8 to 1,024 rows. Every store is closed, checked, opened again, read whole, and compared
-with a list. ``--each 500`` runs the workloads of a fixed shape that often, with and without threads held.
+A segment is evicted while the sealing thread is at it, and its slot given to the next: through the core and through every
+adapter, with vectors and with frames, in segments of 8 to 1,024 rows. Every store is closed, checked, opened again, read whole,
+and compared with a list. ``--each 500`` runs the workloads of a fixed shape that often, with and without threads held.
 """
 
 from __future__ import annotations
@@ -188,9 +188,7 @@ def _sb3_replay(path: Path, rng: np.random.Generator, held: Held, **shape: Any) 
             held.at_lock_of(_buffer_of(buffer.stored))
         elif rng.random() < 0.02:
             found = buffer.sample(32)
-            np.testing.assert_array_equal(
-                numbers_of(found.next_observations, False), numbers_of(found.observations, False) + 1
-            )
+            np.testing.assert_array_equal(numbers_of(found.next_observations, False), numbers_of(found.observations, False) + 1)
     buffer.close()
     judge(path, steps, False, (capacity // n_envs) * n_envs)
 
@@ -383,9 +381,7 @@ def _row(what: str, done: Counter[str], broken: list[str]) -> Row:
 
 def main(scale: float = 1.0, *, seed: int = 0, minutes: float | None = None) -> Row:
     """Run rings of every kind for half an hour."""
-    tasks = (
-        (kind, seed * 1_000_000 + n, often) for n in itertools.count() for often in (0.0, 0.1) for kind in KINDS
-    )
+    tasks = ((kind, seed * 1_000_000 + n, often) for n in itertools.count() for often in (0.0, 0.1) for kind in KINDS)
     return _row("small rings that turn fast", *campaign(tasks, 30 * scale if minutes is None else minutes))
 
 

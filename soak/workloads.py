@@ -408,20 +408,20 @@ class Driver:
         real, left, before = Files.sync, int(self._rng.integers(1, 12)), copy.deepcopy(self._now)
         thread = threading.current_thread()
 
-        def sync(files: Files, name: str) -> None:
+        def sync(self_: Files, name: str) -> None:
             nonlocal left
             left -= threading.current_thread() is thread and not self._buffer._store.lock._is_owned()  # type: ignore[attr-defined]
             if left == 0:
                 left = -1
                 for _ in range(int(self._rng.integers(1, 12))):
                     self._add()
-            real(files, name)
+            real(self_, name)
 
-        Files.sync = sync  # type: ignore[method-assign]
+        setattr(Files, "sync", sync)  # noqa: B010
         try:
             self._call("flush while adding", self._buffer.flush, flushes=before)
         finally:
-            Files.sync = real  # type: ignore[method-assign]
+            setattr(Files, "sync", real)  # noqa: B010
 
     def _seal(self) -> None:
         self._call("seal", self._buffer.seal)

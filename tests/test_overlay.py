@@ -1,4 +1,4 @@
-"""A store in a lower layer of an overlay file system, as in an image: what is written to is copied up, and maps of it stay behind."""
+"""A store in a lower layer of an overlay file system, as in an image: what is written to is copied up."""
 
 from __future__ import annotations
 

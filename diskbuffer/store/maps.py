@@ -50,9 +50,9 @@ class Zeros(InMemory):
 class Maps:
     """Map files when a slot is first read; ``verify(slot)`` raises where they are not those that were meant.
 
-    ``check(path, slot, map)`` raises where a file is not what the table has a checksum of. ``is_final(slot)`` tells whether nobody
-    will ever write to the slot's files of recorded columns. `sources[column, slot]` is (address, size), or zeros where nothing is
-    mapped.
+    ``check(path, slot, map)`` raises where a file is not what the table has a checksum of. ``is_final(slot)`` tells whether
+    nobody will ever write to the slot's files of recorded columns. `sources[column, slot]` is (address, size), or zeros where
+    nothing is mapped.
     """
 
     def __init__(

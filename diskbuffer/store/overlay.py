@@ -1,5 +1,7 @@
-"""Overlay file systems, as containers have: a file of a lower layer, an image's, is copied to the writable one when it is first opened
-for writing. A map that was made before stays at the lower file, and never sees what is written afterwards.
+"""Overlay file systems, as containers have.
+
+A file of a lower layer, an image's, is copied to the writable one when it is first opened for writing. A map that was made before
+stays at the lower file, and never sees what is written afterwards.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ _RESTS = 2  # ... and a nice thread still takes memory and cache from them: seco
 class Sealer:
     """Seal slots in the order in which they were completed.
 
-    The ring may evict a segment at any time and give its slot to another. So what waits is named by its rows, and whether the slot
-    still holds them, all of them, is asked under the store's lock before anything is changed.
+    The ring may evict a segment at any time and give its slot to another. So what waits is named by its rows, and whether the
+    slot still holds them, all of them, is asked under the store's lock before anything is changed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -183,4 +183,8 @@ class Sealer:
     def _is_there(self, slot: int, rows: tuple[int, int]) -> bool:
         """Tell whether a slot holds those rows, and all of them. The store's lock must be held."""
         table = self._store.table
-        return self._sealing == (slot, rows) and table.length(slot) == self._store.layout.segment_rows and rows == table.identity(slot)
+        return (
+            self._sealing == (slot, rows)
+            and table.length(slot) == self._store.layout.segment_rows
+            and rows == table.identity(slot)
+        )

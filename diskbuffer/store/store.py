@@ -316,7 +316,10 @@ class Store:
             )
 
     def take_slot(self, stream: int, first_row: int) -> int:
-        """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free."""
+        """Allot a free slot to the rows of a stream from `first_row` on, its length zero still; grow where none is free.
+
+        Before a row counts there, `sync_names_of_derived` is due.
+        """
         self.refuse_to_write_elsewhere()
         if not self.free:
             slots = self.maps.sources.shape[1]
@@ -328,7 +331,6 @@ class Store:
         slot = self.free[0]  # the one evicted longest ago, which readers elsewhere have forgotten most likely
         for path in self.layout.derived:  # what an eviction could not remove
             self.files.remove(self.layout.data_file(path, slot))
-        self._sync_names_of_derived()  # or a power loss could bring back what is not about these rows
         self.table.allot(slot, stream, first_row)
         return self.free.pop(0)
 
@@ -410,8 +412,8 @@ class Store:
     def sync(self, heads: Int64, written: Iterable[tuple[str, int]]) -> None:
         """Bring the tail, what was written later, the names of all files and the table to the disk, in this order.
 
-        `heads` are the positions of the newest rows, whose segments are synced already. `written` are segments of derived columns,
-        which may be written to again at any time, as samplers keep them mapped.
+        `heads` are the positions of the newest rows, whose segments are synced already. `written` are segments of derived
+        columns, which may be written to again at any time, as samplers keep them mapped.
         """
         self.refuse_to_write_elsewhere()
         for path, slot in written:
@@ -420,11 +422,14 @@ class Store:
             self.files.sync(directory.tail_file(self.layout, path))
         for path in self.layout.schema.recorded:
             self.files.sync(path)
-        self._sync_names_of_derived()
+        self.sync_names_of_derived()
         self.sync_table(heads)
 
-    def _sync_names_of_derived(self) -> None:
-        """Bring to the disk which files of derived columns there are: of no segment fewer than it has, if it is there itself."""
+    def sync_names_of_derived(self) -> None:
+        """Bring to the disk which files of derived columns there are: of no segment fewer than it has, if it is there itself.
+
+        Or a power loss could bring back values of a slot's former rows. The lock need not be held.
+        """
         if self.layout.derived:
             for name in self.table.names(f"{SEGMENTS}/length"):
                 self.files.sync(name)

@@ -485,6 +485,8 @@ def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> Op
     """Open a slot's files for writing, new ones where `create` is set."""
     layout, files, segment = store.layout, store.files, OpenSegment(slot, first_row)
     store.refuse_to_write_elsewhere()
+    if create:
+        store.sync_names_of_derived()
     try:
         for path in layout.flat:
             name, size = layout.data_file(path, slot), layout.flat_bytes(path)

@@ -1,0 +1,178 @@
+"""The store's lock is held for microseconds: what takes the disk's time is done without it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+from diskbuffer.store.store import Store
+from soak.experience import Experience, Feeder, steps_of
+
+
+def beside(buffer: db.ReplayBuffer, held: threading.Event, call: Callable[[], Any], act: Callable[[], Any]) -> None:
+    """Call in a thread, and act as soon as that is held somewhere, which a lock that it holds would keep from ending."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    calling = threading.Thread(target=run)
+    calling.start()
+    assert held.wait(60)
+    acting = threading.Thread(target=act)
+    acting.start()
+    acting.join(60)
+    assert not acting.is_alive(), "waits for a lock that is held while the disk is waited for"
+    calling.join(60)
+    assert not calling.is_alive()
+    assert failed == []
+
+
+@pytest.mark.parametrize("nth", [1, 5, 9, 14, 20])
+def test_others_add_and_sample_while_flush_syncs(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    world, real, there, calls = experience(2), Files.sync, threading.Event(), 0
+    with world.open(tmp_path / "store", 500, segment_rows=64) as buffer:
+        adding = feeder(world, buffer)
+        adding.add(100)
+        buffer.write("value", steps_of(buffer)[:50], np.ones(50))
+
+        def sync(self: Files, name: str) -> None:
+            nonlocal calls
+            if threading.current_thread().name == "flushing":
+                calls += 1
+                if calls == nth:
+                    there.set()
+                    assert done.wait(60)
+            real(self, name)
+
+        done = threading.Event()
+
+        def act() -> None:
+            adding.add(300)
+            world.check_batch(buffer.sample(64))
+            buffer.write("value", steps_of(buffer)[-50:], np.ones(50))
+            assert len(buffer) >= 500
+            done.set()
+
+        def flush() -> None:
+            threading.current_thread().name = "flushing"
+            buffer.flush()
+
+        monkeypatch.setattr(Files, "sync", sync)
+        beside(buffer, there, flush, act)
+        buffer.flush()
+        world.check(buffer)
+    report = db.check(tmp_path / "store", progress=False)
+    assert report.problems == []
+    with world.open(tmp_path / "store") as buffer:
+        world.check(buffer)
+
+
+def test_others_sample_while_the_next_segment_is_made(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which syncs that values written for the slot's former rows are gone: they could come back with a power loss."""
+    world, real, there, done = experience(1), Files.sync, threading.Event(), threading.Event()
+    with world.open(tmp_path / "store", 1000, segment_rows=512) as buffer:
+        adding = feeder(world, buffer)
+        adding.extend(0, 300)
+        buffer.write("value", steps_of(buffer), np.ones(300))
+
+        def sync(self: Files, name: str) -> None:
+            if name == "value":
+                there.set()
+                assert done.wait(60)
+            real(self, name)
+
+        monkeypatch.setattr(Files, "sync", sync)
+
+        def act() -> None:
+            world.check_batch(buffer.sample(64))
+            done.set()
+
+        beside(buffer, there, lambda: adding.add(300), act)
+        world.check(buffer)
+
+
+def test_others_add_while_stats_walks_the_files(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, real, there, done = experience(1), Store.disk_bytes, threading.Event(), threading.Event()
+    with world.open(tmp_path / "store", segment_rows=64) as buffer:
+        adding = feeder(world, buffer)
+        adding.add(10)
+
+        def walk(self: Store) -> int:
+            there.set()
+            assert done.wait(60)
+            return real(self)
+
+        def act() -> None:
+            adding.add(5)
+            done.set()
+
+        monkeypatch.setattr(Store, "disk_bytes", walk)
+        beside(buffer, there, buffer.stats, act)
+
+
+def test_stats_beside_marks_that_come_and_go(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world, stopped = experience(1), threading.Event()
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(100)
+
+        def mark() -> None:
+            while not stopped.is_set():
+                buffer.mark("one", replace=True)
+                buffer.remove_mark("one")
+
+        marking = threading.Thread(target=mark)
+        marking.start()
+        try:
+            for _ in range(150):
+                assert buffer.stats()["disk_bytes"] > 0
+        finally:
+            stopped.set()
+            marking.join()
+
+
+def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a store that was closed would count as one whose writer was killed."""
+    world, real, there, on = experience(1), Files.sync, threading.Event(), threading.Event()
+    buffer = world.open(tmp_path / "store", segment_rows=64)
+    feeder(world, buffer).add(100)
+
+    def sync(self: Files, name: str) -> None:
+        if threading.current_thread().name == "flushing" and not there.is_set():
+            there.set()
+            assert on.wait(60)
+        real(self, name)
+
+    monkeypatch.setattr(Files, "sync", sync)
+    flushing = threading.Thread(target=buffer.flush, name="flushing")
+    flushing.start()
+    assert there.wait(60)
+    closing = threading.Thread(target=buffer.close)
+    closing.start()
+    closing.join(0.5)
+    on.set()
+    flushing.join(60)
+    closing.join(60)
+    monkeypatch.undo()
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+        assert reader._store._state is not None
+        assert reader._store._state.clean
+        world.check(reader)
