@@ -48,7 +48,7 @@ class Held:
         Seconds.
     """
 
-    def __init__(self, seed: int, often: float, longest: float = 0.01) -> None:
+    def __init__(self, seed: int, often: float, longest: float = 0.004) -> None:
         self._rng, self._often, self._longest = random.Random(seed), often, longest
         self._owns = threading.local()  # how many locks a thread has: while it does, nobody can come in between
         self._real: dict[str, Callable[..., Any]] = {}
