@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +15,22 @@ import numpy.typing as npt
 from diskbuffer.bars import bar
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store import directory, marks, recovery, salvage
+from diskbuffer.store import directory, marks, recovery, salvage, state
 from diskbuffer.store import repair as repairing
 from diskbuffer.store.checksums import OBS, STEP, covered
 from diskbuffer.store.files import Files
 from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.layout import SEGMENTS, Layout
 from diskbuffer.store.lock import WriterLock, is_held
 from diskbuffer.store.segments import NEVER
 from diskbuffer.store.state import Fate, State, how_it_was_left
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
+_Segments = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # slots of a stream in the order of its rows, and their lengths
 
 _TRIES = 5
+_LOOKS = 1000  # at the segment table, until a writer did not change it in between
 _PATIENCE = 0.2  # seconds, in which a writer has written the metadata of all nodes
 
 
@@ -125,30 +128,59 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
     Reads the whole store: some 15 s for a million 84x84 frames.
     """
     root = Path(path).absolute()
+    for _ in range(_TRIES):
+        begun = _who_writes(root)
+        report = _checked(root, repair, progress)
+        if repair or report.ok or _who_writes(root) == begun:
+            break  # or a writer has opened or closed it meanwhile, and what was seen is of before and after
+    return report
+
+
+def _who_writes(root: Path) -> tuple[bool, Any]:
+    """Return whether there is a writer; if not, what the last one left."""
+    held = is_held(root)
+    return held, None if held else State.raw(Files(root))
+
+
+def _checked(root: Path, repair: bool, progress: bool) -> Report:
     report = Report(root, repaired=repair)
     framework = _Framework(root, report)
     if framework.check():
         store = Store(root, writable=repair, recover=False)
         try:
-            _Check(store, report, search=framework.made_anew).run(progress)
+            _Check(store, report, search=framework.made_anew, outdated=framework.outdated).run(progress)
         finally:
             store.unlock()
     return report
 
 
 class _Framework:
-    """The files without which a store cannot be opened, and those that only other tools read."""
+    """The files without which a store cannot be opened, and those that only other tools read.
+
+    Attributes
+    ----------
+    made_anew : bool
+        Whether a file of the segment table was, so that rows may have been forgotten.
+    outdated : bool
+        Whether the segment table is older than the rows, or may be.
+    """
 
     def __init__(self, root: Path, report: Report) -> None:
         self._root, self._files, self._report = root, Files(root), report
-        self.made_anew = False  # whether a file was, so that rows may have been forgotten
+        self.made_anew = self.outdated = False
 
     def check(self) -> bool:
         """Note what is wrong, and mend it if that is asked for; return whether the store can be opened."""
-        damage = directory.damaged_group(self._root)
         if not self._report.repaired:
-            return self._check(damage)
-        self._files.make_directory(f"{SEGMENTS}/length")
+            can_be_opened = self._check(None)
+            if self._report.problems and is_held(self._root):  # the writer may be changing one file after the other
+                found, self._report.problems = {str(problem) for problem in self._report.problems}, []
+                time.sleep(_PATIENCE)
+                can_be_opened = self._check(None)
+                self._report.problems = [problem for problem in self._report.problems if str(problem) in found]
+            return can_be_opened
+        damage = directory.damaged_group(self._root)  # a NotAStoreError where there is none, before anything is written
+        self._check_places([SEGMENTS, f"{SEGMENTS}/length"])
         lock = WriterLock(self._root)
         try:
             return self._check(damage)
@@ -157,6 +189,7 @@ class _Framework:
 
     def _check(self, damage: str | None) -> bool:
         repair = self._report.repaired
+        damage = damage or directory.damaged_group(self._root)
         if damage is not None:
             self._note("zarr.json", damage)
             if not repair:
@@ -168,12 +201,18 @@ class _Framework:
                 return False
             marks.finish_or_forget(self._files)
         layout, slots = directory.read_metadata(self._root)
-        for path in self._strange_metadata():
-            self._note(f"{path}/zarr.json", "is not what it should be; only other Zarr tools read it, and opening mends it")
-        if not directory.is_copied(self._root):
-            self._note("zarr.json", "the copy from which it could be restored is damaged; repair makes another")
+        if not self._check_places(layout.arrays(slots)):
+            return False
+        if outdated := directory.outdated_group(self._root):
+            self._note("zarr.json", outdated)
+        for path in directory.strange_metadata(self._root, layout, slots):
+            if path != "." or not outdated:
+                self._note(f"{path}/zarr.json", "is not what it should be; only other Zarr tools read it, and opening mends it")
+        if not self._check_age(layout):
+            return False
         if repair:
-            directory.grow(self._files, layout, slots)
+            layout, slots = directory.with_all_slots(self._root, layout, slots) if self.outdated else (layout, slots)
+            layout = directory.grow(self._files, layout, slots)
         damaged = salvage.damaged_files(self._root, layout, slots)
         for name, (size, what) in damaged.items():
             self._note(name, f"{what}; repair makes it anew, and the rest cannot be looked at before")
@@ -182,55 +221,96 @@ class _Framework:
                 self.made_anew = True
         return repair or not damaged
 
-    def _strange_metadata(self) -> list[str]:
-        """Return the nodes whose metadata is not what it should be; twice, as a writer may be changing them all."""
-        strange = directory.strange_metadata(self._root, *directory.read_metadata(self._root))
-        if strange and is_held(self._root):
-            time.sleep(_PATIENCE)
-            again = directory.strange_metadata(self._root, *directory.read_metadata(self._root))
-            strange = [path for path in strange if path in again]
-        return strange
+    def _check_places(self, paths: Iterable[str]) -> bool:
+        """Note what is no directory where there must be one; return whether all are, or are now."""
+        whole = True
+        for path, what in salvage.no_directories(self._root, paths).items():
+            self._note(path, what)
+            whole = False
+            if self._report.repaired:
+                salvage.make_directory(self._root, path)
+        if self._report.repaired:
+            for path in paths:
+                salvage.clear_places_of_files(self._root, path)
+        return whole or self._report.repaired
+
+    def _check_age(self, layout: Layout) -> bool:
+        """Note files that were replaced by older ones of the same store; return whether the rest can be looked at."""
+        if is_held(self._root) and not self._report.repaired:
+            return True  # only a writer knows
+        older = state.older_note(self._files, layout.salt), directory.older_description(self._root, layout.salt)
+        for name, what in zip((state.NAME, "zarr.json"), older, strict=True):
+            if what is not None:
+                self._note(name, f"{what}; rows may be missing, and repair looks for them")
+                self.outdated = True
+        if state.is_second_place_damaged(self._files, layout.salt):
+            self._note(
+                state.REVISION, f"is missing or damaged, which tells whether {state.NAME} is the newest; repair makes it anew"
+            )
+        return self._report.repaired or not self.outdated
 
     def _note(self, name: str, what: str) -> None:
         self._report.problems.append(Problem(self._root / name, what))
 
 
 class _Check:
-    def __init__(self, store: Store, report: Report, *, search: bool) -> None:
+    def __init__(self, store: Store, report: Report, *, search: bool, outdated: bool) -> None:
         self._search = search  # for rows that the segment table does not know
+        self._outdated = outdated  # whether the table is older than the rows
         self._store, self._report, self._layout, self._table = store, report, store.layout, store.table
         self._repair = store.writable
         self._live = not store.writable and is_held(store.root)
         self._made: set[int] = set()  # slots of segments that were missing
-        state = State.read(store.files, store.layout.salt)
-        self._fate, self._synced = how_it_was_left(state, store.files, store.layout.streams)
-        if state is None or state.synced != self._synced:
+        left = State.read(store.files, store.layout.salt)
+        self._fate, self._synced = how_it_was_left(left, store.files, store.layout.streams)
+        if outdated:
+            self._fate = Fate.KILLED  # which is not known, and expects the least
+        if left is None or left.synced != self._synced:
             self._note(
                 store.root / f"{SEGMENTS}/length/state.json", "is missing or damaged, so how the store was left is not known"
             )
 
     def run(self, progress: bool) -> None:
-        if self._fate is Fate.LOST_POWER and not self._live:
+        if self._outdated:
+            self._find_rows_anew()
+        if self._live:
+            self._check_segments(self._streams(), progress, settled=False)
+            return
+        if self._fate is not Fate.LOST_POWER or self._rows_missing():
+            self._find_lost_entries()
+        if self._fate is Fate.LOST_POWER:
             kept = recovery.find_what_counts(self._store, self._synced, damaged=True)
             if not self._repair:
                 self._check_segments(list(kept), progress, settled=False)
                 return
-            recovery.keep(self._store, kept)
-        elif not self._live:
-            self._find_lost_entries()
+            recovery.keep_rows(self._store, kept)
         self._check_segments(self._streams(), progress, settled=self._fate is Fate.CLOSED)
         if self._repair:
             self._finish()
 
     # The segment table
 
+    def _find_rows_anew(self) -> None:
+        """Have the table, which is older than the rows, say what the files of slots have."""
+        store, table, reach, used = self._store, self._table, self._reach(), self._table.used()[0]
+        for slot in range(table.slots):
+            if not (store.root / self._layout.data_file(CHECKSUM, slot)).exists():
+                if not any((store.root / self._layout.data_file(path, slot)).exists() for path in self._layout.schema.recorded):
+                    table.set_length(slot, 0)  # which was evicted since
+                continue
+            (stream, first), rows = salvage.find_rows(store, slot, reach)
+            if rows and ((stream, first) != table.identity(slot) or rows > used[slot]):
+                table.identify(slot, stream, first)
+                table.set_length(slot, rows)
+
     def _find_lost_entries(self) -> None:
-        """Look at slots whose entry is damaged, or gone: their rows tell which they are, and how many."""
-        reach, lost = self._reach(), self._rows_missing()
+        """Look at slots whose entry is damaged, gone, or too short: their rows tell which they are, and how many."""
+        reach, lost, length = self._reach(), self._rows_missing(), self._table.column("length")
         damaged = np.flatnonzero(self._table.used()[1]).tolist()
         found = [self._find_lost_entry(slot, reach, damaged=True) for slot in damaged]
-        for slot in np.flatnonzero(self._table.column("length") == 0).tolist() if lost or self._search else []:
-            if (self._store.root / self._layout.data_file(CHECKSUM, slot)).exists():
+        newest = [slots[-1] for slots in self._used_slots() if slots]
+        for slot in [*np.flatnonzero(length == 0).tolist(), *newest] if lost or self._search else []:
+            if slot not in damaged and (self._store.root / self._layout.data_file(CHECKSUM, slot)).exists():
                 found.append(self._find_lost_entry(slot, reach, damaged=False))
         if self._repair:
             lost = self._rows_missing()
@@ -241,11 +321,11 @@ class _Check:
             self._report.dropped += last - first + 1
 
     def _find_lost_entry(self, slot: int, reach: npt.NDArray[np.int64], *, damaged: bool) -> bool:
-        """Look for the rows of a slot whose entry is `damaged`, or says that it is free; return whether there are some."""
-        table = self._table
+        """Look for rows of a slot whose entry is `damaged`, or has too few; return whether there are some it does not have."""
+        table, known = self._table, 0 if damaged else self._table.length(slot)
         (stream, first), rows = salvage.find_rows(self._store, slot, reach)
-        if not damaged and not rows:
-            return False  # files of a segment that no row came into yet
+        if not damaged and rows <= known:
+            return False  # such as files of a segment that no row came into yet
         what = f"its {rows} rows are there, and repair finds them" if rows else "nothing of its rows can be found"
         self._note(self._store.root / SEGMENTS, f"the entry of slot {slot} is damaged; {what}")
         if self._repair:
@@ -258,6 +338,8 @@ class _Check:
         """Return rows that are not there, and were on the disk: (stream, first, last)."""
         found = []
         for stream, slots in enumerate(self._used_slots()):
+            if self._fate is Fate.LOST_POWER and not recovery.stays(self._store, stream):
+                continue  # they may have been evicted
             head = self._table.get("first_row", slots[-1]) + self._table.length(slots[-1]) - 1 if slots else -1
             if head < self._synced[stream]:
                 found.append((stream, head + 1, self._synced[stream]))
@@ -274,35 +356,47 @@ class _Check:
         return np.array(found, np.int64).reshape(-1, 2)
 
     def _used_slots(self) -> list[list[int]]:
-        length, _ = self._table.used()
-        stream, first = self._table.column("stream"), self._table.column("first_row")
+        return [[slot for _, slot in found] for found in self._used()]
+
+    def _used(self) -> list[list[tuple[int, int]]]:
+        """Return (first row, slot) of each stream's segments, in their order, at one moment even beside a writer."""
+        (length, _), stream, first = self._table.used(), self._table.column("stream"), self._table.column("first_row")
+        for _ in range(_LOOKS if self._live else 0):
+            again = self._table.used()[0], self._table.column("stream"), self._table.column("first_row")
+            used = (length > 0, again[0] > 0)
+            if (used[0] == used[1]).all() and all(
+                (a[used[0]] == b[used[0]]).all() for a, b in ((stream, again[1]), (first, again[2]))
+            ):
+                break
+            length, stream, first = again
+        there = (length > 0) & (first % self._layout.segment_rows == 0) & (first >= 0)
         found = []
         for s in range(self._layout.streams):
-            mine = np.flatnonzero((length > 0) & (stream == s) & (first % self._layout.segment_rows == 0) & (first >= 0))
-            found.append(mine[np.argsort(first[mine], kind="stable")].tolist())
+            mine = np.flatnonzero(there & (stream == s))
+            mine = mine[np.argsort(first[mine], kind="stable")]
+            found.append(list(zip(first[mine].tolist(), mine.tolist(), strict=True)))
         return found
 
-    def _streams(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def _streams(self) -> list[_Segments]:
         """Return what `_by_stream` does; beside a writer, who may evict meanwhile, after some tries that told something else."""
         known, dropped = len(self._report.problems), self._report.dropped
         for _ in range(_TRIES if self._live else 1):
             del self._report.problems[known:]
             self._report.dropped = dropped
             found = self._by_stream()
-            if len(self._report.problems) == known and all(lengths.all() for _, lengths in found):
+            if len(self._report.problems) == known:
                 break
             if self._live:
                 time.sleep(_PATIENCE)
         return found
 
-    def _by_stream(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def _by_stream(self) -> list[_Segments]:
         """Return the slots of each stream and their lengths, without gaps: what is missing is noted, and made up by a repair."""
         found, rows = [], self._layout.segment_rows
-        for stream, slots in enumerate(self._used_slots()):
-            whole: list[int] = []
-            for slot in slots:
-                first = self._table.get("first_row", slot)
-                expected = self._table.get("first_row", whole[-1]) + rows if whole else first
+        for stream, there in enumerate(self._used()):
+            whole: list[tuple[int, int]] = []
+            for first, slot in there:
+                expected = whole[-1][0] + rows if whole else first
                 if first < expected:
                     self._note(
                         self._store.root / SEGMENTS,
@@ -315,21 +409,20 @@ class _Check:
                     self._note_rows(self._store.root / SEGMENTS, stream, missing, missing + rows - 1, "the segment is missing")
                     self._report.dropped += rows
                     if self._repair:
-                        whole.append(repairing.make_blank(self._store, stream, missing))
-                        self._made.add(whole[-1])
-                whole.append(slot)
-            for slot in whole[:-1]:
+                        whole.append((missing, repairing.make_blank(self._store, stream, missing)))
+                        self._made.add(whole[-1][1])
+                whole.append((first, slot))
+            for _, slot in whole[:-1]:
                 if self._table.length(slot) < rows and self._repair:
                     self._table.set_length(slot, rows)  # its rows are looked at like all others
-            lengths = [self._table.length(slot) for slot in whole]
-            found.append((np.array(whole, np.int64), np.array(lengths, np.int64)))
+            slots = np.array([slot for _, slot in whole], np.int64)
+            lengths = np.array([self._table.length(slot) for _, slot in whole], np.int64)
+            found.append((slots, lengths))
         return found
 
     # Segments
 
-    def _check_segments(
-        self, streams: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]], progress: bool, *, settled: bool
-    ) -> None:
+    def _check_segments(self, streams: list[_Segments], progress: bool, *, settled: bool) -> None:
         total = sum(int(lengths.sum()) for _, lengths in streams)
         with bar(total, 0, progress, " rows") as shown:
             for slots, lengths in streams:
@@ -344,31 +437,67 @@ class _Check:
 
     def _check_segment(self, slot: int, length: int, newest: bool, settled: bool, bad_behind: bool) -> bool:
         """Check a segment; return whether its first row is bad."""
-        store, sealed = self._store, self._store.is_sealed(slot)
         if slot in self._made:
             return True
-        if self._live and not sealed:
+        if self._live:
+            return self._check_beside_writer(slot, length, settled)
+        found, problems, bad = self._look_at(slot, length, newest, settled)
+        damaged = self._damaged_derived(slot)
+        self._note_segment(found, problems, bad, damaged)
+        if self._repair:
+            for path in damaged:
+                self._store.maps.retire(slot, (path,))
+                self._store.files.remove(self._layout.data_file(path, slot))
+                self._table.set_checksum(path, slot, NEVER)
+            if bad.any() or problems or bad_behind:
+                nothing_done = newest and not settled and not found.vouched(STEP, newest=True)[-1]
+                repairing.blank(self._store, found, bad, bad_behind, newest=newest, nothing_done=nothing_done)
+        return bool(bad[0])
+
+    def _check_beside_writer(self, slot: int, length: int, settled: bool) -> bool:
+        """Check a segment that is sealed, if it stays what it is meanwhile; a problem is one that lasts."""
+        before, found, last = self._what_it_is(slot), None, ""
+        if not self._store.is_sealed(slot):
             return False
-        identity = self._table.identity(slot)
-        if self._live and (length == 0 or self._table.length(slot) != length):
-            return False  # it was evicted meanwhile
-        found = Inspected(store, slot, length, decode=True)
+        for _ in range(_TRIES):
+            if length == 0 or before[-1] != length:
+                return False  # it was evicted
+            found, problems, bad = self._look_at(slot, length, False, settled)
+            damaged = self._damaged_derived(slot)
+            if self._what_it_is(slot) != before:
+                return False  # it was evicted meanwhile
+            told = " ".join([*map(str, problems), *map(str, np.flatnonzero(bad)), *damaged])
+            if told == last:
+                break
+            last = told
+            time.sleep(_PATIENCE)
+        if found is not None and last:
+            self._note_segment(found, problems, bad, damaged)
+        return bool(bad[0])
+
+    def _what_it_is(self, slot: int) -> tuple[int, ...]:
+        """Return what is another where a slot holds other rows, or none, or its files were replaced."""
+        return (*self._table.identity(slot), self._table.get("sealed", slot), self._table.length(slot))
+
+    def _look_at(self, slot: int, length: int, newest: bool, settled: bool) -> tuple[Inspected, list[Problem], Bools]:
+        """Return a segment's rows, what is wrong with its files, and which rows are bad."""
+        sealed, found = self._store.is_sealed(slot), Inspected(self._store, slot, length, decode=True)
         problems = list(self._problems_of_files(found, sealed))
         bad = self._bad_rows(found, newest, settled)
         if sealed and {problem.column for problem in problems} == {CHECKSUM}:
             bad[:] = False  # for each other file has a checksum of its own
-        if self._live and self._table.identity(slot) != identity:
-            return False  # it was evicted meanwhile
+        return found, problems, bad
+
+    def _note_segment(self, found: Inspected, problems: list[Problem], bad: Bools, damaged: list[str]) -> None:
         self._report.problems += problems
         if not problems:
             for begin, end in _ranges(bad):
                 self._note_row_words(found, begin, end)
-        self._check_derived(slot, length)
+        for path in damaged:
+            file, last = self._store.root / self._layout.data_file(path, found.slot), found.first + found.length - 1
+            what = "the checksum does not match, or the file is missing; repair drops the values, zeros then, not the steps"
+            self._report.problems.append(self._problem(file, found.stream, found.first, last, what, path))
         self._report.dropped += int(bad.sum())
-        if self._repair and (bad.any() or problems or bad_behind):
-            nothing_done = newest and not settled and not found.vouched(STEP, newest=True)[-1]
-            repairing.blank(store, found, bad, bad_behind, newest=newest, nothing_done=nothing_done)
-        return bool(bad[0])
 
     def _bad_rows(self, found: Inspected, newest: bool, settled: bool) -> Bools:
         """Return which rows are not vouched for; at the newest one, what was done there need not be where it is not `settled`."""
@@ -407,18 +536,8 @@ class _Check:
             f"rows are not as they were written, in one of {', '.join(columns)}, or in their checksums",
         )
 
-    def _check_derived(self, slot: int, length: int) -> None:
-        store, (stream, first) = self._store, self._table.identity(slot)
-        for path in self._layout.derived:
-            if self._holds_what_was_written(path, slot):
-                continue
-            file, last = store.root / self._layout.data_file(path, slot), first + length - 1
-            what = "the checksum does not match, or the file is missing; repair drops the values, zeros then, not the steps"
-            self._report.problems.append(self._problem(file, stream, first, last, what, path))
-            if self._repair:
-                store.maps.retire(slot, (path,))
-                store.files.remove(self._layout.data_file(path, slot))
-                self._table.set_checksum(path, slot, NEVER)
+    def _damaged_derived(self, slot: int) -> list[str]:
+        return [path for path in sorted(self._layout.derived) if not self._holds_what_was_written(path, slot)]
 
     def _holds_what_was_written(self, path: str, slot: int) -> bool:
         """Tell whether a segment of a column that was written later is as it should be: not there, where nothing was written."""
@@ -449,10 +568,11 @@ class _Check:
 
     def _lasting(self, slot: int, look: Callable[[], dict[str, str]]) -> dict[str, str]:
         """Return what is strange about a slot; beside a writer, only what stays so while the slot keeps its rows."""
-        found = look()
-        if found and self._live:  # the writer may be noting something, or have evicted the segment
-            identity = self._table.identity(slot)
-            time.sleep(_PATIENCE)
+        found, identity = look(), self._table.identity(slot)
+        for _ in range(_TRIES if self._live else 0):  # the writer may be noting something, or have evicted the segment
+            if not found:
+                break
+            time.sleep(_PATIENCE / _TRIES)
             again = look()
             if self._table.length(slot) == 0 or self._table.identity(slot) != identity:
                 return {}
@@ -482,7 +602,7 @@ class _Check:
         """Bring what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
         store = self._store
         for slots, lengths in store.segments():
-            if len(slots) and store.is_sealed(int(slots[-1])):  # what was newer is gone
+            if len(slots):  # what was newer may be gone
                 recovery.take_up_again(store, slots, int(lengths[-1]))
         recovery.settle_newest(store)
         for slots, _ in store.segments():

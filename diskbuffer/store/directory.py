@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
+import re
 import shutil
 import stat
 import uuid
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
+from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS, TABLE, TAIL, Layout, encode_json
-from diskbuffer.store.segments import SegmentTable
-from diskbuffer.store.state import State
+from diskbuffer.store.jsons import read_json
+from diskbuffer.store.layout import SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
+from diskbuffer.store.segments import SegmentTable, table_file
+from diskbuffer.store.state import NAME as STATE
+from diskbuffer.store.state import Fate, State, older_note
 
+_GROUP = "zarr.json"
+_SLOT = re.compile(r"c\.([0-9]{1,9})\.0")  # a file of row checksums
 _COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
 
 
@@ -39,14 +44,43 @@ def is_there(root: Path) -> bool:
 
 
 def read_metadata(root: Path) -> tuple[Layout, int]:
-    """Return the layout of the store at `root`, and how many slots its arrays have room for."""
+    """Return the layout of the store at `root`, and how many slots its arrays have room for.
+
+    As the group's own file describes it, or its copy where that is newer: everything that a description tells of is on the disk
+    before the copy is written, and the copy before the file.
+    """
+    files = Files(root)
     try:
-        metadata: Any = json.loads(Files(root).read("zarr.json"))
+        found = _described(files, _GROUP)
     except FileNotFoundError:
         raise NotAStoreError(f"there is no store at {root}; mode 'a' would create one") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotAStoreError(f"{root}/zarr.json is not JSON: {error}") from error
-    return Layout.from_group(metadata, str(root))
+    if not is_copied(root):
+        copied = _read_copy(root)
+        if copied is not None and copied[0].salt == found[0].salt and copied[0].generation > found[0].generation:
+            return copied  # a crash came between the two, or an older file was put back
+    return found
+
+
+def _described(files: Files, name: str) -> tuple[Layout, int]:
+    """Return what one of the group's two files describes; a ValueError where it is not JSON."""
+    layout, slots = Layout.from_group(read_json(files, name), str(files.root))
+    if slots > TABLE_SLOTS and slots > (room := room_for_slots(files.root, layout)):  # before memory is taken for them
+        raise NotAStoreError(
+            f"{files.root / name} describes {slots:,} slots, and the segment table has files for {room:,}; it is damaged, or "
+            f"files of {files.root / SEGMENTS} are missing"
+        )
+    return layout, slots
+
+
+def room_for_slots(root: Path, layout: Layout) -> int:
+    """Return for how many slots the segment table has files, in its column that has the most; one file's at least."""
+    most = 0
+    for name, (_, shape) in layout.table().items():
+        while (root / table_file(name, most, shape)).exists():
+            most += 1
+    return max(1, most) * TABLE_SLOTS
 
 
 def create(root: Path, layout: Layout) -> None:
@@ -99,10 +133,10 @@ def sync_names(root: Path, new: Collection[Path]) -> None:
                 Files(directory).sync(".")
 
 
-def grow(files: Files, layout: Layout, slots: int) -> None:
+def grow(files: Files, layout: Layout, slots: int) -> Layout:
     """Make all arrays longer. The group's file comes last, so that readers of its consolidated metadata see one size."""
     mend(files, layout, slots)
-    write_group(files, layout, slots)
+    return write_group(files, layout, slots)
 
 
 def mend(files: Files, layout: Layout, slots: int) -> list[str]:
@@ -133,11 +167,21 @@ def _holds(file: Path, contents: bytes) -> bool:
         return False
 
 
-def write_group(files: Files, layout: Layout, slots: int) -> None:
-    """Replace the group's own file, and the copy that it can be restored from."""
+def write_group(files: Files, layout: Layout, slots: int) -> Layout:
+    """Replace the copy of the group's file, and then that itself; return the layout, its generation larger than all before.
+
+    What the layout tells of must be on the disk: where only the copy gets there, opening goes by it.
+    """
+    generations = [layout.generation]
+    for name in (_GROUP, _COPY):
+        with contextlib.suppress(OSError, ValueError):
+            found, _ = _described(files, name)
+            generations += [found.generation] if found.salt == layout.salt else []
+    layout = dataclasses.replace(layout, generation=max(generations) + 1)
     contents = encode_json(layout.root(slots))
     files.replace_contents(_COPY, contents)
-    files.replace_contents("zarr.json", contents)
+    files.replace_contents(_GROUP, contents)
+    return layout
 
 
 def damaged_group(root: Path) -> str | None:
@@ -156,10 +200,57 @@ def damaged_group(root: Path) -> str | None:
     return None
 
 
+def outdated_group(root: Path) -> str | None:
+    """Tell which of the group's file and its copy is older than the other, or that the copy is damaged; None if both are one."""
+    if is_copied(root):
+        return None
+    copied, found = _read_copy(root), _described(Files(root), _GROUP)
+    if copied is None or copied[0].salt != found[0].salt:
+        return "the copy from which it could be restored is damaged; repair makes another"
+    if copied[0].generation > found[0].generation:
+        return f"it is older than its copy in {_COPY}, which counts; opening for writing, or repair, writes it anew"
+    if copied[0].generation < found[0].generation:
+        return f"the copy in {_COPY} is older than it; opening for writing, or repair, writes it anew"
+    return "it and its copy differ; opening for writing, or repair, writes both anew"
+
+
+def refuse_older(root: Path, salt: int) -> None:
+    """Raise a CorruptionError where files that tell of the whole store are older than others: somebody put them back.
+
+    Nobody may be writing to the store. A store that was copied while it was open, and is elsewhere now, may look like that.
+    """
+    state, files = State.read(Files(root), salt), Files(root)
+    lost_power = state is not None and state.fate(files) is Fate.LOST_POWER
+    what = (None if lost_power else older_note(files, salt)) or older_description(root, salt)
+    if what is not None:
+        raise CorruptionError(f"{what}. Put the newer ones back, or have `diskbuffer check --repair` find what there is")
+
+
+def older_description(root: Path, salt: int) -> str | None:
+    """Tell whether the group's description, the newest that there is, is older than the note of how the store was left."""
+    state = State.read(Files(root), salt)  # before the other, which comes first
+    generation = read_metadata(root)[0].generation
+    if state is None or state.generation <= generation:
+        return None
+    return (
+        f"{root / _GROUP} and its copy {_COPY} are older than {root / STATE} (number {generation}, and {state.generation}): "
+        "older files of this store were put in the place of newer ones"
+    )
+
+
+def with_all_slots(root: Path, layout: Layout, slots: int) -> tuple[Layout, int]:
+    """Have a description that is older count from here on, with a slot for every segment that is there."""
+    state = State.read(Files(root), layout.salt)
+    generation = layout.generation if state is None else max(layout.generation, state.generation)
+    numbers = [int(found[1]) for path in (root / CHECKSUM).iterdir() if (found := _SLOT.fullmatch(path.name))]
+    there = max((n for n in numbers if n < room_for_slots(root, layout)), default=-1) + 1
+    return dataclasses.replace(layout, generation=generation), max(slots, there)
+
+
 def _read_copy(root: Path) -> tuple[Layout, int] | None:
     try:
-        return Layout.from_group(json.loads(Files(root).read(_COPY)), str(root))
-    except (OSError, ValueError, RecursionError):
+        return _described(Files(root), _COPY)
+    except (OSError, ValueError):
         return None
 
 
@@ -174,17 +265,17 @@ def _vouched(root: Path, layout: Layout, slots: int) -> int:
 
 
 def is_copied(root: Path) -> bool:
-    """Tell whether the copy is whole, and of this store; it may be newer, where a kill came between the two."""
-    copied = _read_copy(root)
-    if copied is None or copied[0].salt != read_metadata(root)[0].salt:
+    """Tell whether the group's file and its copy are the same."""
+    try:
+        return Files(root).read(_GROUP) == Files(root).read(_COPY)
+    except OSError:
         return False
-    return _holds(root / _COPY, encode_json(copied[0].root(copied[1])))
 
 
 def restore_group(root: Path) -> None:
     """Put the copy of the group's own file in its place."""
     files = Files(root)
-    files.replace_contents("zarr.json", files.read(_COPY))
+    files.replace_contents(_GROUP, files.read(_COPY))
 
 
 def refuse_links(root: Path, layout: Layout, slots: int, below: str = "") -> None:

@@ -108,6 +108,7 @@ class Layout:
     protected: bool = False  # whether the last stream is one that is never evicted
     salt: int = 0  # a random number, of this store alone, that checksums start from
     capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
+    generation: int = 0  # how often the group was described; of two descriptions of a store the one with the larger counts
 
     @property
     def n_envs(self) -> int:
@@ -175,6 +176,7 @@ class Layout:
         """Describe the store, for the group's attributes."""
         found = {
             "format": FORMAT,
+            "generation": self.generation,
             "slots": slots,
             "salt": self.salt,
             "capacity": self.capacity,
@@ -205,7 +207,11 @@ class Layout:
             raise FormatError(
                 f"{where} is of format {version}, and this diskbuffer reads formats up to {FORMAT}; install a newer diskbuffer"
             )
-        if found.get("checksum") != _checksum({name: value for name, value in found.items() if name != "checksum"}):
+        try:
+            expected = _checksum({name: value for name, value in found.items() if name != "checksum"})
+        except RecursionError:
+            raise NotAStoreError(f"{where}/zarr.json is nested too deeply to be a store's; damaged, or made up") from None
+        if found.get("checksum") != expected:
             raise CorruptionError(
                 f"{where}/zarr.json: the attributes that describe the store do not match their checksum; damaged, or edited"
             )
@@ -225,6 +231,7 @@ class Layout:
                 bool(found["protected"]),
                 int(found["salt"]),
                 bool(found["capacity_each"]),
+                generation=int(found.get("generation", 0)),
             )
             rows = layout.segment_rows
             sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
@@ -235,6 +242,7 @@ class Layout:
             sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
             sane = sane and (layout.capacity is None or layout.capacity >= (layout.n_envs if layout.capacity_each else 1))
             sane = sane and isinstance(slots, int) and 0 <= slots < 2**31 and 0 <= layout.salt < 2**63
+            sane = sane and layout.generation >= 0
             sane = (
                 sane
                 and layout.streams * max([1, *(layout.tail_rows * layout.schema[p].row_bytes for p in layout.packed)]) < 2**40

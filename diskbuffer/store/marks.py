@@ -12,6 +12,7 @@ what they have not mapped yet is not theirs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -227,11 +228,11 @@ def finish(files: Files) -> None:
     files.sync_all(f"{name}.new.tmp" for name in [*reserved, *sparse])
     for name in [*reserved, *sparse]:
         files.rename(f"{name}.new.tmp", name)
-    directory.write_group(files, layout, slots)
+    layout = directory.write_group(files, layout, slots)
     state = State.read(mark, layout.salt)
     if state is None:
         raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
-    state.note(files)
+    dataclasses.replace(state, generation=layout.generation).note(files)
     files.sync_all([*layout.arrays(slots), "."])
     Origin(origin.identifier).note(files)
 

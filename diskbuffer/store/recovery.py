@@ -50,10 +50,7 @@ def make_sure(store: Store, synced: tuple[int, ...], *, settled: bool) -> None:
     """
     for stream, (head, expected) in enumerate(zip(heads(store).tolist(), synced, strict=True)):
         if head < expected:
-            raise CorruptionError(
-                f"{store.root}/{SEGMENTS}: rows {head + 1} to {expected} of stream {stream} were on the disk, and the segment "
-                "table does not have them; it is damaged. `diskbuffer check --repair` saves what can be saved"
-            )
+            raise CorruptionError(_missing(store, f"{head + 1} to {expected}", stream))
     decode = _is_mixed(store.layout)
     for slots in store.table.by_stream():
         for slot in slots.tolist():
@@ -120,22 +117,30 @@ def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = F
     for slot in np.flatnonzero(length).tolist():
         stream, first = store.table.identity(slot)
         if 0 <= stream < size and first >= 0 and first % rows == 0 and length[slot] <= rows:
-            certain = max(0, synced[stream] - first) if _stays(store, stream) else 0
+            certain = max(0, synced[stream] - first) if stays(store, stream) else 0
             there, complete = _rows_that_count(store, slot, int(length[slot]), certain, damaged)
             if there > found[stream].get(first // rows, (0, 0))[1]:
                 found[stream][first // rows] = (slot, there, complete)
     kept = [_run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
-    for stream, (slots, _) in enumerate(kept):
+    for stream, (slots, lengths) in enumerate(kept):
         begins = store.table.get("first_row", int(slots[0])) if len(slots) else rows
-        if _stays(store, stream) and synced[stream] >= 0 and begins > 0 and not damaged:
-            raise CorruptionError(
-                f"{store.root}/{SEGMENTS}: rows before row {begins} of stream {stream} were on the disk, and the segment table "
-                "does not have them; it is damaged. `diskbuffer check --repair` saves what can be saved"
-            )
+        if not stays(store, stream) or synced[stream] < 0 or damaged:
+            continue
+        if begins > 0:
+            raise CorruptionError(_missing(store, f"before row {begins}", stream))
+        if (head := begins + int(lengths.sum()) - 1) < synced[stream]:
+            raise CorruptionError(_missing(store, f"{head + 1} to {synced[stream]}", stream))
     return kept
 
 
-def _stays(store: Store, stream: int) -> bool:
+def _missing(store: Store, rows: str, stream: int) -> str:
+    return (
+        f"{store.root}/{SEGMENTS}: rows {rows} of stream {stream} were on the disk, and the segment table does not have them; it "
+        "is damaged. `diskbuffer check --repair` saves what can be saved"
+    )
+
+
+def stays(store: Store, stream: int) -> bool:
     """Tell whether nothing of a stream is ever evicted."""
     return store.layout.capacity is None or stream >= store.layout.n_envs
 
@@ -157,7 +162,7 @@ def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged:
     if found.damage:
         if synced and not damaged:
             raise CorruptionError(next(iter(found.damage.values())))
-        return (rows, True) if synced >= rows else (0, False)
+        return min(synced, rows), synced >= rows
     for path in store.layout.packed:  # rows behind a bad chunk count only where the tail has them
         for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
             found.bad_chunks[path].setdefault(chunk, "behind one that is bad")
@@ -206,6 +211,17 @@ def overlook_bad_chunks(store: Store, kept: Kept) -> None:
 
 def keep(store: Store, kept: Kept) -> None:
     """Have a store hold what counts, and nothing else, on the disk; then it is as if it had been closed by a kill."""
+    keep_rows(store, kept)
+    for slots, lengths in kept:
+        for slot in slots.tolist():
+            if not store.is_sealed(slot):
+                _forget_bad_chunks(store, slot)
+        if len(slots):
+            take_up_again(store, slots, int(lengths[-1]))
+
+
+def keep_rows(store: Store, kept: Kept) -> None:
+    """Have the segment table hold the rows that count, and no others, and columns that were written later no values of others."""
     table, layout = store.table, store.layout
     keeping = {slot for slots, _ in kept for slot in slots.tolist()}
     for slot in range(table.slots):
@@ -221,18 +237,13 @@ def keep(store: Store, kept: Kept) -> None:
         table.set_length(int(slots[-1]), int(lengths[-1]))
     for name in table.names():  # or, lost once more, rows behind the newest could come back, as it is settled by then
         store.files.sync(name)
-    for slots, lengths in there:
-        for slot in slots.tolist():
-            if not store.is_sealed(slot):
-                _forget_bad_chunks(store, slot)
-        take_up_again(store, slots, int(lengths[-1]))
     for slot in keeping:
         for name in table.strange_notes(slot):
             table.forget_note(name, slot)
         for path in layout.derived:
             _take_up_derived(store, path, slot)
-    for slots, lengths in kept:
-        for path in layout.derived if len(slots) else ():
+    for slots, lengths in there:
+        for path in layout.derived:
             _forget_derived_behind(store, path, int(slots[-1]), int(lengths[-1]))
 
 

@@ -7,6 +7,8 @@ its position: those that come into question are tried.
 from __future__ import annotations
 
 import contextlib
+import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from diskbuffer.store.store import Store
 
 Identity = tuple[int, int]  # the stream, and the position of the first row
 _AT_ONCE = 4096  # candidates
+_A_FILE = re.compile(r"c(\.[0-9]+)+|[a-z]+\.json|.*\.tmp|revision")
+_ADVICE = "remove it (`rm {}`), or put the directory that it stands for in its place, and repair again"
 
 
 def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
@@ -37,6 +41,42 @@ def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int
         except CorruptionError as error:
             found[name] = size, str(error)
     return found
+
+
+def no_directories(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Return what there is in the place of the store's directories, and what becomes of it; what is missing is not told."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            mode = (root / path).lstat().st_mode
+            if stat.S_ISLNK(mode):
+                found[path] = f"is a link in the place of a directory; {_ADVICE.format(root / path)}"
+            elif not stat.S_ISDIR(mode):
+                found[path] = "is a file in the place of a directory; repair removes it"
+    return found
+
+
+def make_directory(root: Path, path: str) -> None:
+    """Have a directory be where a file is; a CorruptionError where it is a link, which somebody may need."""
+    if (root / path).is_symlink():
+        raise CorruptionError(f"{root / path} is a link in the place of a directory; {_ADVICE.format(root / path)}")
+    files = Files(root)
+    files.remove(path)
+    files.make_directory(path)
+    files.sync(str(Path(path).parent))
+
+
+def clear_places_of_files(root: Path, path: str) -> None:
+    """Remove directories in the places of a store's files; a CorruptionError where something is in them."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in list((root / path).iterdir()):
+            if _A_FILE.fullmatch(entry.name) and stat.S_ISDIR(entry.lstat().st_mode):
+                try:
+                    entry.rmdir()
+                except OSError as error:
+                    raise CorruptionError(
+                        f"{entry} is a directory in the place of a file, with something in it; move it away, and repair again"
+                    ) from error
 
 
 def restore_file(root: Path, name: str, size: int) -> None:

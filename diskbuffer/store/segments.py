@@ -67,7 +67,7 @@ class SegmentTable:
     ) -> None:
         dtype, shape = entry
         while len(parts) * TABLE_SLOTS < slots:
-            file, whole = _file(name, len(parts), shape), (TABLE_SLOTS, *shape)
+            file, whole = table_file(name, len(parts), shape), (TABLE_SLOTS, *shape)
             size = int(np.prod(whole)) * np.dtype(dtype).itemsize
             if create and not (self._files.root / file).exists():
                 self._files.close(self._files.create(f"{file}.new.tmp", size, reserve=True))
@@ -81,7 +81,7 @@ class SegmentTable:
     def names(self, only: str | None = None) -> Iterator[str]:
         """Yield the names of all files, or of one column's, for syncing."""
         for name, parts in self._parts.items() if only is None else [(only, self._parts[only])]:
-            yield from (_file(name, i, self._entries[name][1]) for i in range(len(parts)))
+            yield from (table_file(name, i, self._entries[name][1]) for i in range(len(parts)))
 
     def contents(self) -> dict[str, Any_]:
         """Return a copy of every file, by name."""
@@ -266,9 +266,10 @@ def table_files(layout: Layout, slots: int) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, (dtype, shape) in layout.table().items():
         size = TABLE_SLOTS * int(np.prod(shape)) * np.dtype(dtype).itemsize
-        found |= {_file(name, part, shape): size for part in range(-(-slots // TABLE_SLOTS))}
+        found |= {table_file(name, part, shape): size for part in range(-(-slots // TABLE_SLOTS))}
     return found
 
 
-def _file(name: str, part: int, shape: tuple[int, ...]) -> str:
+def table_file(name: str, part: int, shape: tuple[int, ...]) -> str:
+    """Name a file of the table."""
     return f"{name}/c.{part}" + ".0" * len(shape)

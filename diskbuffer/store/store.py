@@ -83,8 +83,8 @@ class Store:
             self.table = SegmentTable(self.files, self.layout, writable=writable)
             self.maps = Maps(self.files, self.layout, self._verify, self._check, self.is_sealed, writable=writable)
             self.written: set[tuple[str, int]] = set()  # segments of derived columns that were opened for writing
-            if writable and directory.strange_metadata(root, self.layout, slots):  # a crash came between the arrays
-                directory.grow(self.files, self.layout, slots)
+            if writable and (directory.strange_metadata(root, self.layout, slots) or not directory.is_copied(root)):
+                self.layout = directory.grow(self.files, self.layout, slots)  # a crash came between the arrays
             self._have_room(slots)
             self.tails = {path: self._map_tail(path) for path in self.layout.packed}
             self._seen = self._identities()
@@ -111,6 +111,7 @@ class Store:
         if not self.writable and self._is_written_to():
             self._state = State.read(self.files, self.layout.salt)
             return  # a living writer knows what he writes
+        directory.refuse_older(self.root, self.layout.salt)
         state = self._state = State.read(self.files, self.layout.salt)
         fate, synced = how_it_was_left(state, self.files, self.layout.streams)
         if fate is not Fate.LOST_POWER:
@@ -149,8 +150,8 @@ class Store:
         return False
 
     def _note_state(self, *, clean: bool) -> None:
-        self._state = State(self.files.boot_id(), clean, tuple(int(n) for n in self._heads_synced), self.layout.salt)
-        self._state.note(self.files)
+        heads, generation = tuple(int(n) for n in self._heads_synced), self.layout.generation
+        self._state = State(self.files.boot_id(), clean, heads, self.layout.salt, generation).note(self.files)
 
     def segments(self) -> list[tuple[Int64, Int64]]:
         """Return the slots of each stream, in the order of its rows, and how many rows of each count."""
@@ -325,7 +326,7 @@ class Store:
             slots = self.maps.sources.shape[1]
             more = slots + max(self.layout.streams, slots // 8)
             self.table.grow(more, create=True)
-            directory.grow(self.files, self.layout, more)
+            self.layout = directory.grow(self.files, self.layout, more)
             self.maps.grow(more)
             self.free = list(range(slots, more))
         slot = self.free[0]  # the one evicted longest ago, which readers elsewhere have forgotten most likely
@@ -346,16 +347,14 @@ class Store:
         self.table.take_column(layout, name, create=True)
         for file in self.table.names(f"{CHECKSUMS}/{name}"):
             self.files.sync(file)
-        directory.write_group(self.files, layout, self.table.slots)  # which settles it
-        self.layout = layout
+        self.layout = directory.write_group(self.files, layout, self.table.slots)  # which settles it
         self.maps.take_columns(layout)
 
     def add_tag(self, tag: str) -> int:
         """Return the number of a tag, a new one if need be."""
         if tag not in self.layout.tags:
             layout = dataclasses.replace(self.layout, tags=(*self.layout.tags, tag))
-            directory.write_group(self.files, layout, self.table.slots)
-            self.layout = layout
+            self.layout = directory.write_group(self.files, layout, self.table.slots)
         return self.layout.tags.index(tag) + 1
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
