@@ -180,7 +180,7 @@ class _Framework:
                 self._report.problems = [problem for problem in self._report.problems if str(problem) in found]
             return can_be_opened
         damage = directory.damaged_group(self._root)  # a NotAStoreError where there is none, before anything is written
-        self._check_places([SEGMENTS, f"{SEGMENTS}/length"])
+        self._check_places([".", SEGMENTS, f"{SEGMENTS}/length"])
         lock = WriterLock(self._root)
         try:
             return self._check(damage)
@@ -189,6 +189,8 @@ class _Framework:
 
     def _check(self, damage: str | None) -> bool:
         repair = self._report.repaired
+        if not repair and not self._check_places([SEGMENTS, f"{SEGMENTS}/length"]):
+            return False
         damage = damage or directory.damaged_group(self._root)
         if damage is not None:
             self._note("zarr.json", damage)

@@ -19,6 +19,7 @@ from diskbuffer.store.inspection import Inspected
 from diskbuffer.store.layout import ATTRIBUTE, Layout
 from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.shard import identity, identity_of, shard_checksum
+from diskbuffer.store.state import State
 from diskbuffer.store.store import Store
 
 _COPY, _STATE = "_segments/length/group.json", "_segments/length/state.json"
@@ -37,7 +38,8 @@ def vouch(root: Path) -> None:
 def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
     synced = tuple(int(n) for n in found["synced"])
-    found["checksum"] = google_crc32c.value(f"{found['boot']} {bool(found['clean'])} {synced} {salt}".encode())
+    numbers = int(found.get("generation", 0)), int(found.get("revision", 0))
+    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers)._checksum()
     _replace(file, json.dumps(found).encode())
 
 

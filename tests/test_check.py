@@ -185,13 +185,13 @@ def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: P
 
 
 def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known, due = Experience(2), checking._Check._used_slots, 2
+    world, known, due = Experience(2), checking._Check._used, 2
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(100)
         buffer.seal()
 
-        def used_slots(of: checking._Check) -> list[list[int]]:
+        def used(of: checking._Check) -> list[list[tuple[int, int]]]:
             nonlocal due
             found = known(of)
             if due:
@@ -200,7 +200,7 @@ def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, m
                 buffer.seal()
             return found
 
-        monkeypatch.setattr(checking._Check, "_used_slots", used_slots)
+        monkeypatch.setattr(checking._Check, "_used", used)
         report = db.check(tmp_path / "store", progress=False)
         assert report.ok, str(report)
         assert not due

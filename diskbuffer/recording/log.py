@@ -188,6 +188,7 @@ class Log:
                 self.writer.publish(self._index.heads)
             self.sync()
             with lock:
+                self.sealer.seal_synced()
                 self._store.note_closed()
         finally:
             self.writer.close()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
-_AT_ONCE = 256  # rows, which bounds the memory
+_AT_ONCE, _FEWEST = 1024 * 1024, 256  # bytes of rows, which bounds the memory, but so many rows
 
 
 class Inspected:
@@ -126,8 +126,9 @@ class Inspected:
         if packed and not self._decode:
             begin = min([self.length, *(self.chunks[path] * self._layout.chunk_rows(path) for path in packed)])
             good[:begin] = True
-        for at in range(begin, self.length, _AT_ONCE):
-            n = min(_AT_ONCE, self.length - at)
+        at_once = max(_FEWEST, _AT_ONCE // max(1, sum(self.row_bytes(path) for path in paths)))
+        for at in range(begin, self.length, at_once):
+            n = min(at_once, self.length - at)
             rows = {path: self.rows(path, at, n) for path in paths}
             found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, n, rows, word)
             good[at : at + n] = found == self._words[at : at + n, word]

@@ -72,7 +72,8 @@ class State:
             synced = tuple(int(n) for n in found["synced"])
             numbers = int(found.get("generation", 0)), int(found.get("revision", 0))
             state = cls(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers)
-            return state if found["checksum"] == state._checksum() else None
+            possible = 0 <= state.revision < _MOST and state.generation >= 0
+            return state if possible and found["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
