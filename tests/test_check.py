@@ -185,7 +185,7 @@ def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: P
 
 
 def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known, due = Experience(2), checking._Check._used, 2
+    world, known, due = Experience(2), checking._Check._used, 1
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(100)

@@ -110,8 +110,8 @@ class Sealer:
     def seal_synced(self) -> None:
         """Seal what waits where no column is packed, which takes the checksums of its files alone; after `stop`.
 
-        The store's lock must be held, and all files be synced. So opening a store that was closed verifies the rows of segments that
-        were open, and not of all those that there was no time to seal.
+        The store's lock must be held, and all files be synced. So opening a store that was closed verifies the rows of segments
+        that were open, and not of all those that there was no time to seal.
         """
         store, layout = self._store, self._store.layout
         for slot, rows in list(self._waiting) if not layout.packed else []:
