@@ -7,8 +7,13 @@ a library for checksums. Their addresses are looked up with ctypes and given to 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import stat
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,9 +29,64 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile a function to machine code that holds no GIL and is cached on disk."""
-    result: F = numba.njit(nogil=True, cache=True)(function)
+    """Compile a function to machine code that holds no GIL and is cached on disk, where there is a place for that."""
+    global _elsewhere
+    try:
+        if _elsewhere is None:
+            return _compiled(function, cache=True)
+    except RuntimeError:  # numba found no directory that it can write to: neither __pycache__ nor the user's cache
+        _elsewhere = _private_directory()
+        how = f"is kept in {_elsewhere}" if _elsewhere else "is compiled anew by every process, which takes up to a minute"
+        warnings.warn(
+            f"numba can write neither beside diskbuffer's files nor to the user's cache directory, so compiled code {how}; set "
+            "NUMBA_CACHE_DIR to a directory of your own that can be written to",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if _elsewhere:
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _elsewhere
+        with contextlib.suppress(RuntimeError):  # by now it cannot be written to
+            try:  # numba settles it here, and other packages' functions are none of our business
+                return _compiled(function, cache=True)
+            finally:
+                numba.config.CACHE_DIR = before
+    return _compiled(function, cache=False)
+
+
+def _compiled(function: F, *, cache: bool) -> F:
+    result: F = numba.njit(nogil=True, cache=cache)(function)
     return result
+
+
+_elsewhere: str | None = None  # where compiled code is kept in place of numba's directories; "" for nowhere
+
+
+def _private_directory() -> str:
+    """Return a temporary directory that nobody else can write to, "" where there is none: who writes there runs code here."""
+    try:
+        parent = tempfile.gettempdir()
+        if os.path.samefile(parent, os.curdir) and not os.environ.get("TMPDIR"):  # where tempfile goes when all else fails
+            return ""
+        if not hasattr(os, "getuid"):  # Windows, where temporary directories are a user's own
+            path = os.path.join(parent, "diskbuffer-numba")
+            os.makedirs(path, exist_ok=True)
+            return path
+        if _is_open_to_others(os.stat(parent)):
+            return ""
+        path = os.path.join(parent, f"diskbuffer-numba-{os.getuid()}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        return path if own else ""
+    except OSError:
+        return ""
+
+
+def _is_open_to_others(directory: os.stat_result) -> bool:
+    """Tell whether others could put a directory of theirs in the place of one in this directory."""
+    sticky, mode = directory.st_mode & stat.S_ISVTX, directory.st_mode
+    return directory.st_uid not in (0, os.getuid()) or (bool(mode & 0o022) and not sticky)
 
 
 def _export(name: str, library: ctypes.CDLL, symbol: str) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,55 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), 
 def test_the_readmes_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
+
+
+IN_A_READ_ONLY_SYSTEM = r"""
+set -e
+root=$1 python=$2 base=$3
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir /mnt/own /mnt/base
+chown 65534:65534 /mnt/own
+if ! setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$base"; then  # such as below /root
+    mount --bind "$base" /mnt/base
+    first=/$(echo "$base" | cut -d/ -f2)
+    mount -t tmpfs -o mode=755 tmpfs "$first"
+    mkdir -p "$base"
+    mount --bind /mnt/base "$base"
+fi
+mount --bind /mnt/own /mnt/own
+cut -d" " -f5 /proc/self/mountinfo | sort -u | while read -r place; do
+    [ "$place" = /mnt/own ] || mount -o remount,bind,ro "$place" 2>/dev/null || true
+done
+cd /mnt/own
+as_nobody="setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all env -i PATH=$PATH PYTHONPATH=$root"
+if ! $as_nobody test -r "$root/README.md" || ! $as_nobody "$python" -c "import torch, zarr, numba" || $as_nobody touch /tmp/x /var/tmp/x 2>/dev/null; then exit 77; fi
+exec $as_nobody "$python" - "$root/README.md" <<"END"
+import re, sys
+for code in re.findall(r"```python\n(.*?)```", open(sys.argv[1]).read(), re.DOTALL):
+    exec(compile(code, "README.md", "exec"), {})
+print("all of them")
+END
+"""
+
+
+def test_the_readmes_examples_run_for_a_user_without_a_home_who_can_write_to_the_store_alone() -> None:
+    missing = [tool for tool in ("unshare", "setpriv", "mount") if shutil.which(tool) is None]
+    if sys.platform != "linux" or os.getuid() != 0 or missing:
+        pytest.skip("mounting a system read-only takes root, and Linux's unshare, setpriv and mount")
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("mount namespaces cannot be made here")
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", IN_A_READ_ONLY_SYSTEM, "bash", str(ROOT.absolute()), sys.executable, sys.base_prefix],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    if done.returncode == 77:
+        pytest.skip("another user can write elsewhere, or cannot run this interpreter")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "all of them" in done.stdout
+    assert done.stderr.count("NUMBA_CACHE_DIR") == 1
 
 
 def test_the_first_example_is_twenty_lines_at_most() -> None:

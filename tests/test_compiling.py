@@ -1,0 +1,92 @@
+"""Where compiled code is kept: anywhere that numba can write to, or nowhere, and never where somebody else can."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, sys, warnings
+from numba.core import caching
+
+def refuse(self):
+    raise PermissionError("read-only")
+
+for name in sys.argv[1].split():
+    getattr(caching, name).ensure_cache_path = refuse
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from diskbuffer.native import CRC_TABLE, address_of, crc32c_slowly
+    from diskbuffer.crc32c import _with_vectors
+    crc32c_slowly(0, address_of(CRC_TABLE), 8)
+import numba
+assert not numba.config.CACHE_DIR or numba.config.CACHE_DIR == os.environ.get("NUMBA_CACHE_DIR")
+for warning in told:
+    if "numba" in str(warning.message):
+        print("told:", warning.message)
+for function in (crc32c_slowly, _with_vectors):
+    print("kept:", getattr(function.stats, "cache_path", None))
+"""
+NOWHERE = "InTreeCacheLocator UserWideCacheLocator"
+
+
+def run(locators: str, temporary: Path, **environment: str) -> tuple[list[str], list[str]]:
+    """Compile functions where numba's places cannot be written to; return what was told, and where compiled code is kept."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, locators],
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    told, kept = ([line[6:] for line in lines if line.startswith(what)] for what in ("told: ", "kept: "))
+    assert len(kept) == 2
+    return told, kept
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    (tmp_path / "temporary").mkdir(mode=0o700)
+    return tmp_path / "temporary"
+
+
+def test_where_numba_finds_no_place_compiled_code_is_kept_in_a_temporary_directory(temporary: Path) -> None:
+    told, kept = run(NOWHERE, temporary)
+    assert len(told) == 1
+    assert "NUMBA_CACHE_DIR" in told[0]
+    assert all(path.startswith(str(temporary)) for path in kept)
+    (own,) = temporary.glob("diskbuffer-numba-*")
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert list(own.rglob("*.nbc"))
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions are POSIX's")
+@pytest.mark.parametrize("how", ["writable by all", "a link", "in a directory of all"])
+def test_a_directory_that_others_can_write_to_is_not_used(how: str, tmp_path: Path, temporary: Path) -> None:
+    planted = temporary / f"diskbuffer-numba-{os.getuid()}"
+    if how == "writable by all":
+        planted.mkdir()
+        planted.chmod(0o777)
+    elif how == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        planted.symlink_to(tmp_path / "elsewhere")
+    else:
+        temporary.chmod(0o777)
+    told, kept = run(NOWHERE, temporary)
+    assert len(told) == 1
+    assert kept == ["None", "None"]
+    assert not list(tmp_path.rglob("*.nb?"))
+
+
+@pytest.mark.parametrize("unwritable", ["InTreeCacheLocator", "UserWideCacheLocator"])
+def test_one_place_that_can_be_written_to_is_enough(unwritable: str, tmp_path: Path, temporary: Path) -> None:
+    told, kept = run(unwritable, temporary, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert told == []
+    assert all(str(tmp_path / "cache") in path for path in kept) == (unwritable == "InTreeCacheLocator")
+    assert not list(temporary.glob("diskbuffer-numba-*"))
