@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +346,70 @@ def test_dumps_and_loads(tmp_path: Path) -> None:
     ours.dumps(tmp_path / "dumped")
     other.loads(tmp_path / "dumped")
     same(ours[:].to_tensordict(), other[:].to_tensordict())
+
+
+class Killed(BaseException):
+    """In place of a SIGKILL."""
+
+
+def changes_until(nth: float, call: Any) -> list[str]:
+    """Make a call, all of whose changes to directories fail from the nth on, as if it had been killed; return those before."""
+    done, thread = list[str](), threading.get_ident()
+
+    def noted(function: Any) -> Any:
+        def call(*args: Any, **keywords: Any) -> Any:
+            if threading.get_ident() == thread:
+                if len(done) >= nth:
+                    raise Killed
+                done.append(str(args[0]))
+            return function(*args, **keywords)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+        for name in ("rename", "replace", "rmdir", "unlink", "mkdir", "link"):
+            patch.setattr(os, name, noted(getattr(os, name)))
+        call()
+    return done
+
+
+def test_a_kill_while_it_dumps_leaves_the_old_snapshot_or_the_new(tmp_path: Path) -> None:
+    ours, other = (
+        TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / name, segment_rows=16), batch_size=8)
+        for name in ("ours", "other")
+    )
+    ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
+    ours.dumps(tmp_path / "first")
+    ours.extend(TensorDict({"x": torch.arange(20, 50)}, [30]))
+    ours.storage.store.buffer.seal()
+    shutil.copytree(tmp_path / "first", tmp_path / "all")
+    every = changes_until(math.inf, lambda: ours.storage.dumps(tmp_path / "all" / "storage"))
+    names = [n for n, path in enumerate(every) if Path(path).parent == tmp_path / "all" / "storage"]  # of whole snapshots
+    assert len(names) >= 4
+    found = []
+    for nth in sorted({*names, *(n + 1 for n in names), *range(0, len(every), len(every) // 4)}):
+        dumped = tmp_path / str(nth)
+        shutil.copytree(tmp_path / "first", dumped)
+        assert len(changes_until(nth, lambda to=dumped: ours.storage.dumps(to / "storage"))) == min(nth, len(every))
+        other.loads(dumped)
+        assert other[:]["x"].tolist() in (list(range(20)), list(range(50)))
+        found.append(len(other))
+        ours.storage.dumps(dumped / "storage")  # the next one goes on from what was left
+        assert [path.name for path in (dumped / "storage").iterdir() if not path.name.startswith(".")] == ["store"]
+    assert found == sorted(found)
+    assert {*found} == {20, 50}
+
+
+def test_a_snapshot_that_is_not_there_is_missed_and_nothing_is_not_dumped(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "ours"), batch_size=8)
+    with pytest.raises(db.InputError, match="holds no steps yet"):
+        ours.dumps(tmp_path / "dumped")
+    ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
+    ours.dumps(tmp_path / "dumped")
+    shutil.rmtree(tmp_path / "dumped" / "storage" / "store")
+    with pytest.raises(db.NotAStoreError, match=str(tmp_path / "dumped")):
+        ours.loads(tmp_path / "dumped")
+    assert len(ours) == 20
 
 
 def test_an_emptied_storage_is_empty_and_stays_so_once_written_to(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
-from diskbuffer.errors import InputError
+from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree
+from diskbuffer.errors import InputError, NotAStoreError
 
 if TYPE_CHECKING:
     from diskbuffer.adapters.torchrl.storage import DiskStorage
+
+_STORE, _NEW, _OLD = "store", "store.new", "store.old"  # the snapshot, the next one, and the last one until that is in its place
 
 
 class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
@@ -25,20 +27,25 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
     register_load_hook = register_save_hook
 
     def dumps(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
-        """Make a snapshot, in place of one that was there."""
-        directory = Path(path)
-        directory.mkdir(parents=True, exist_ok=True)
+        """Make a snapshot, in place of one that was there: a crash at any moment leaves the one or the other, whole.
+
+        An InputError where nothing was written to the storage yet.
+        """
         if not storage.initialized:
-            return
-        new, store = directory / "store.new", directory / "store"
-        shutil.rmtree(new, ignore_errors=True)
+            raise InputError(f"{storage.path} holds no steps yet, so there is nothing to save at {path}; add some first")
+        directory = Path(path).absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        new = directory / _NEW
+        remove_tree(new)
         storage.open_to_write()
         assert storage.store.buffer is not None
         storage.store.buffer.snapshot(new)
-        shutil.rmtree(store, ignore_errors=True)
-        new.rename(store)
+        put_in_place(new, directory / _STORE, directory / _OLD)
 
     def loads(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
-        """Copy a snapshot, in place of what the storage holds."""
-        if (Path(path) / "store").exists():
-            storage.load(Path(path) / "store")
+        """Copy a snapshot, in place of what the storage holds; a NotAStoreError where there is none."""
+        directory = Path(path).absolute()
+        there = next((directory / name for name in (_STORE, _OLD) if (directory / name).is_dir()), None)
+        if there is None:
+            raise NotAStoreError(f"there is no snapshot of a DiskStorage at {directory}; give the path that was given to dumps")
+        storage.load(there)

@@ -30,6 +30,7 @@ from diskbuffer.adapters.torchrl.entries import Entries, Entry
 from diskbuffer.adapters.torchrl.indices import has_slice, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.places import Places
+from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
@@ -111,12 +112,15 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
             weakref.finalize(self, _remove, self.store, os.getpid())
-        replaced = self.path.with_name(self.path.name + _REPLACED)
-        if replaced.exists() and not self.path.exists():  # a kill came while `load` put another in its place
-            replaced.rename(self.path)
+        if not self.path.exists():  # a crash came while `load` put another in its place
+            take_back(self.path, self._replaced)
         self._open_to_read()
 
     # Opening
+
+    @property
+    def _replaced(self) -> Path:
+        return self.path.with_name(self.path.name + _REPLACED)
 
     @property
     def path(self) -> Path:
@@ -468,16 +472,19 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         with self._lock:
             if self.path.exists() and any(self.path.iterdir()):
                 self.open_to_write()  # so that no other process writes to it, and nothing but a store is replaced
-            loaded, replaced = (self.path.with_name(self.path.name + suffix) for suffix in (".loaded", _REPLACED))
-            for left in (loaded, replaced):  # by a kill
-                shutil.rmtree(left, ignore_errors=True)
-            shutil.copytree(path, loaded)
+            loaded = self.path.with_name(self.path.name + ".loaded")
+            remove_tree(loaded)  # which a crash left
+            try:
+                shutil.copytree(path, loaded)
+                sync_tree(loaded)
+            except BaseException:
+                shutil.rmtree(loaded, ignore_errors=True)
+                raise
             self.store.close()
-            if self.path.exists():
-                self.path.rename(replaced)
-            loaded.rename(self.path)
-            shutil.rmtree(replaced, ignore_errors=True)
-            self._open_to_read()
+            try:
+                put_in_place(loaded, self.path, self._replaced)
+            finally:
+                self._open_to_read()
 
     def copy_from(self, path: Path) -> None:
         """Hold what another storage, at a path, holds, in the same places, in place of what is held now."""
