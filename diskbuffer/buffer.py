@@ -204,7 +204,7 @@ class ReplayBuffer:
         except BaseException:
             self._store.unlock()
             raise
-        self._marking = threading.Lock()
+        self._marking, self._building = threading.Lock(), threading.Lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._closed = False
@@ -620,6 +620,27 @@ class ReplayBuffer:
             self._writing()
             return self._derived.write(name, steps, values)
 
+    def remove_column(self, name: str) -> None:
+        """Remove a column that was written later, by `write`, `map`, `tag`, a sampler or an adapter, and give its space back.
+
+        For good: once this returned, neither a kill nor a power loss brings it back, and a new column of that name has zeros;
+        a kill on the way leaves it whole or gone. Snapshots and marks that were made before keep it. Without the column ``tag``
+        no episode has a tag, and `tags` is empty. Readers elsewhere see it go with their `refresh`, or when they miss its files.
+        Waits for a snapshot or a mark that is being made in another thread.
+
+        Raises
+        ------
+        SchemaError
+            There is no such column, it was recorded with the steps, or it belongs to a sampler that is in use.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        OSError
+            The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
+        """
+        with self._building, self._store.lock:
+            self._writing()
+            self._derived.remove(name)
+
     def map(
         self,
         function: Callable[[Batch], Any],
@@ -634,8 +655,9 @@ class ReplayBuffer:
     ) -> int:
         """Call a function with batches of every step, in order, and write what it returns to a column, or to several.
 
-        Memory is that of `prefetch` batches, however many steps there are. If it is interrupted, even by a kill, what was written
-        stays, and the same call with ``resume=True`` goes on there, over the steps of the first call.
+        Memory is that of `prefetch` batches, however many steps there are. If it is interrupted, even by a kill or a power loss,
+        the same call with ``resume=True`` goes on over the steps of the first call, from a place before which everything was
+        written, and flushed: every second, or less often where `flush` takes long, that place is noted.
 
         Parameters
         ----------
@@ -672,7 +694,7 @@ class ReplayBuffer:
         names, size, ahead = names_of(out), at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
-        mark = Mark(self._store, names)
+        mark = Mark(self._store, names, self.flush)
         if not resume:
             mark.remove()
         source = Pass(self._reader, size, False, 0, False, self._check_open, mark.read() if resume else None)
@@ -856,6 +878,10 @@ class ReplayBuffer:
             marks.remove(self.path, name)
 
     def _build(self, building: Path, number: int = 0) -> None:
+        with self._building:  # no column is removed meanwhile
+            self._build_alone(building, number)
+
+    def _build_alone(self, building: Path, number: int) -> None:
         snapshots.build(self._store, self._writing().log.writer, lambda: self._writing().log.hold_still(), building, number)
 
     def _must_write(self, what: str) -> None:

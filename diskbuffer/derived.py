@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.advantages import advantages, returns_to_go
-from diskbuffer.episodes import TAG, TAG_COLUMN
+from diskbuffer.episodes import TAG_COLUMN
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native import address_of, compiled, memcpy
 from diskbuffer.reader import Reader
 from diskbuffer.recording.inputs import fit
-from diskbuffer.schema import Column
+from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
@@ -40,10 +40,11 @@ class Piece:
 
 
 class Segments:
-    """A column, segment by segment."""
+    """A column, segment by segment; it is made when values are first asked for."""
 
-    def __init__(self, store: Store, reader: Reader, name: str, check: Callable[[], Any]) -> None:
-        self._store, self._reader, self._name, self.check = store, reader, name, check
+    def __init__(self, columns: DerivedColumns, name: str, column: Column, check: Callable[[], Any]) -> None:
+        self._columns, self._name, self._column, self.check = columns, name, column, check
+        self._store, self._reader = columns.store, columns.reader
 
     @property
     def lock(self) -> threading.RLock:
@@ -55,8 +56,14 @@ class Segments:
         """The store's."""
         return self._reader.index
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the store has the column."""
+        return self._name in self._store.layout.derived
+
     def values(self, slot: int) -> Array:
         """View the values of a segment, to read and to write."""
+        self._columns.ensure(self._name, self._column)
         return self._store.derived(self._name, slot)
 
 
@@ -64,7 +71,8 @@ class DerivedColumns:
     """Write columns of an open store."""
 
     def __init__(self, store: Store, reader: Reader) -> None:
-        self._store, self._reader = store, reader
+        self._store = self.store = store
+        self._reader = self.reader = reader
         self._kept: weakref.WeakValueDictionary[str, Segments] = weakref.WeakValueDictionary()
 
     def check(self, name: str) -> None:
@@ -82,13 +90,36 @@ class DerivedColumns:
     def ensure(self, name: str, column: Column) -> None:
         """Add a column, or make sure that the one that is there is such a column."""
         with self._store.lock:
-            schema = self._store.layout.schema
-            if name not in schema.columns:
+            if not self._fits(name, column):
                 self._store.add_column(name, column)
                 self._reader.look_again()
-                return
+
+    def _fits(self, name: str, column: Column) -> bool:
+        """Tell whether a column is there; a SchemaError where it is another, or cannot be."""
+        schema = self._store.layout.schema
+        if name not in schema.columns:
+            schema.with_derived(name, column)
+            return False
         if schema[name] != column:
             raise SchemaError(f"column {name!r} is there as {schema[name]}, and {column} was given; give that, or another name")
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a column for good."""
+        with self._store.lock:
+            schema = self._store.layout.schema
+            if name not in schema.columns:
+                there = ", ".join(sorted(schema.derived)) or "none"
+                raise SchemaError(f"there is no column {name!r}; those that can be removed are {there}")
+            if name not in schema.derived:
+                raise SchemaError(
+                    f"column {name!r} was recorded with the steps, and stays with them; only those that were "
+                    "written later can be removed"
+                )
+            if name in self._kept:
+                raise SchemaError(f"column {name!r} belongs to a sampler that is in use; delete the sampler first")
+            self._store.remove_column(name)
+            self._reader.look_again()
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write the values of some steps; return of how many, as those that were evicted since are left out."""
@@ -157,8 +188,8 @@ class DerivedColumns:
         if name in self._kept:
             raise InputError(f"another sampler keeps its priorities in {name!r}; give this one column= of another name")
         self.check(name)
-        self.ensure(name, column)
-        segments = self._kept[name] = Segments(self._store, self._reader, name, check)
+        self._fits(name, column)
+        segments = self._kept[name] = Segments(self, name, column, check)
         return segments
 
     # Passes over the columns of whole streams

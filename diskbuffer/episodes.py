@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
-from diskbuffer.schema import Column
+from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
-TAG, TAG_COLUMN = "tag", Column((), "uint16")  # the column of tags: numbers of names, from 1 on
+TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
 
 
 class Episode(NamedTuple):

@@ -16,14 +16,18 @@ from diskbuffer.passes import Part, Pass
 from diskbuffer.samplers.epochs import Place
 from diskbuffer.store.store import Store
 
-_NOTED_EVERY = 1.0  # seconds
+_NOTED_EVERY, _SHARE = 1.0, 0.05  # seconds; and of the time, which noting takes at most
 
 
 class Mark:
-    """How far a function has come over a store, kept beside the first column that it writes."""
+    """How far a function has come over a store, kept beside the first column that it writes.
 
-    def __init__(self, store: Store, columns: tuple[str, ...]) -> None:
+    A power loss may leave it and take what was written before it, unless that was flushed before.
+    """
+
+    def __init__(self, store: Store, columns: tuple[str, ...], flush: Callable[[], None]) -> None:
         self._files, self._columns, self._name = store.files, list(columns), f"{columns[0]}/map.json"
+        self._flush = flush
 
     def read(self) -> Place | None:
         """Return the place where it was interrupted; None if it was not."""
@@ -39,12 +43,15 @@ class Mark:
         return place if sane and found.get("out") == self._columns else None
 
     def note(self, place: Place) -> None:
-        """Note a place behind which nothing is written yet."""
-        self._files.replace_contents(self._name, json.dumps({"out": self._columns, **vars(place)}).encode(), sync=False)
+        """Note a place before which everything is written, which is brought to the disk first."""
+        self._flush()
+        self._files.replace_contents(self._name, json.dumps({"out": self._columns, **vars(place)}).encode())
 
     def remove(self) -> None:
-        """Forget it: everything is written."""
-        self._files.remove(self._name)
+        """Forget it, for good: another function's values would pass for what is written next."""
+        if (self._files.root / self._name).exists():
+            self._files.remove(self._name)
+            self._files.sync(self._columns[0])
 
 
 def map_steps(
@@ -57,7 +64,7 @@ def map_steps(
     progress: bool,
 ) -> int:
     """Call a function with every batch of a pass, and write what it returns; return the number of steps."""
-    steps, noted = 0, time.monotonic()
+    steps, due = 0, time.monotonic() + _NOTED_EVERY
     begun = source.place.at
     with bar(source.place.steps, begun, progress, " steps") as shown:
         for batch in loader:
@@ -67,20 +74,21 @@ def map_steps(
                 raise InputError(
                     f"the function must return {len(out)} arrays, for {', '.join(out)}, found {type(found).__name__}"
                 )
-            for name, values in zip(out, results, strict=True):
-                array = as_array(name, values)
+            arrays = [as_array(name, values) for name, values in zip(out, results, strict=True)]
+            for name, array in zip(out, arrays, strict=True):  # all of them before the first is written, which makes its column
                 if array.shape[:1] != batch["steps"].shape:
                     raise InputError(
                         f"{name}: the function must return a value for each of {len(batch['steps'])} steps, found shape "
                         f"{array.shape}"
                     )
+            for name, array in zip(out, arrays, strict=True):
                 columns.write(name, batch["steps"].cpu(), array)
             steps += len(batch["steps"])
             shown.update(len(batch["steps"]))
-            del batch, found, results, values, array  # before the next is taken
-            if time.monotonic() - noted > _NOTED_EVERY:
+            del batch, found, results, arrays, array  # before the next is taken
+            if (begin := time.monotonic()) > due:
                 mark.note(source.place)
-                noted = time.monotonic()
+                due = time.monotonic() + max(_NOTED_EVERY, (time.monotonic() - begin) / _SHARE)
     mark.remove()
     return steps
 

@@ -101,8 +101,8 @@ class Reader:
         self.index: Index = read_index(store, frame_stack - 1)
 
     def look_again(self) -> None:
-        """Take up columns that the store has by now."""
-        if len(self.columns.schema) != len(self._store.layout.schema):
+        """Take up the columns that the store has by now."""
+        if self.columns.schema is not self._store.layout.schema:
             self.columns = self._look()
 
     def _look(self) -> Columns:
@@ -139,12 +139,18 @@ class Reader:
 
         def attempt() -> Planned:
             drawn = draw(self.index)
-            columns = self.columns if paths is None else self.columns.select(paths)
+            columns = self.columns if paths is None else self._select(paths)
             request = Request(columns, self.frame_stack, form, drawn.size)
             return Planned(request, drawn, self.names(drawn), [self.share(request, drawn)])
 
         with self._store.lock:
             return until_found([self], attempt)
+
+    def _select(self, paths: tuple[str, ...]) -> Columns:
+        for path in paths:
+            if path not in self.columns.paths:
+                raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
+        return self.columns.select(paths)
 
     def share(self, request: Request, drawn: Draw, first_stream: int = 0) -> Share:
         """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
@@ -162,9 +168,6 @@ class Reader:
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
-        for path in paths or ():
-            if path not in self.columns.paths:
-                raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
         pool = self.pool if paths is None else ArraysPool()  # what is asked for once is not kept
         return self.plan(self.draw_named(ids, length), Steps(length), paths).batch(pool)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TAKEN = ("steps", "next_obs", "mask", "discount", "weights", "is_first", "relabelled", "part", "self", "info", "env")
 CHECKSUM = "row_checksum"
+TAG = "tag"  # the column of tags
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
 
@@ -161,6 +162,10 @@ class Schema:
         if "/" in name:
             raise SchemaError(f"a column that is written later cannot be nested, found {name!r}")
         return Schema({**self.columns, name: column}, self.derived | {name})
+
+    def without_derived(self, name: str) -> Schema:
+        """Return a schema without a column that was written later."""
+        return Schema({path: column for path, column in self.columns.items() if path != name}, self.derived - {name})
 
     @cached_property
     def obs(self) -> tuple[str, ...]:

@@ -167,6 +167,7 @@ def test_an_interrupted_map_goes_on_where_it_was(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diskbuffer.mapping._NOTED_EVERY", 0.0)
+    monkeypatch.setattr("diskbuffer.mapping._SHARE", float("inf"))
     world = experience(2, 20, (9,))
     seen: list[list[int]] = []
 
@@ -193,12 +194,23 @@ def test_an_interrupted_map_goes_on_where_it_was(
         assert buffer.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220
 
 
+def test_a_map_whose_function_returns_something_wrong_makes_no_column(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(40)
+        with pytest.raises(db.InputError, match="second"):
+            buffer.map(lambda batch: (batch["reward"], batch["reward"][:-1]), 16, ("first", "second"), progress=False)
+        assert buffer.derived == set()
+
+
 KILLED = """
 import sys, time, os
 import numpy as np
 import diskbuffer as db
 import diskbuffer.mapping
-diskbuffer.mapping._NOTED_EVERY = 0.0
+diskbuffer.mapping._NOTED_EVERY, diskbuffer.mapping._SHARE = 0.0, float("inf")
 buffer = db.ReplayBuffer(sys.argv[1])
 done = 0
 def function(batch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,96 @@ def test_an_open_buffer_is_used_itself_and_its_draws_go_on(made: tuple[Any, Path
         assert mine.batches == 5
         expected = [buffer.sample(8, sampler)["steps"] for sampler in [db.Uniform(5)] for _ in range(5)]
         assert all(torch.equal(a, b) for a, b in zip(first, expected, strict=True))
+
+
+def names_of(batches: Any) -> list[list[int]]:
+    return [batch["steps"].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "sampler", [db.Uniform(5, n_step=3), db.Slices(4, seed=5), db.Uniform(5, replace=False)], ids=["uniform", "slices", "epochs"]
+)
+def test_a_pickled_dataset_draws_on_with_its_sampler_as_it_was(sampler: db.Sampler, made: tuple[Any, Path]) -> None:
+    _, path = made
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        dataset = BatchDataset(buffer, 8, sampler, batches=3)
+        list(dataset)
+        copied = pickle.loads(pickle.dumps(dataset))
+        mine, theirs = list(dataset), list(copied)
+        assert names_of(mine) == names_of(theirs)
+        assert mine[0].keys() == theirs[0].keys()
+        assert sampler.batches == 6
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_draw_with_a_sampler_that_was_used_each_on_its_own(context: str, made: tuple[Any, Path]) -> None:
+    _, path = made
+    with db.ReplayBuffer(path) as buffer:
+        sampler = db.Slices(4, seed=5)
+        dataset = BatchDataset(buffer, 8, sampler, batches=6)
+        list(dataset)
+        loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
+        torch.manual_seed(3)
+        first = list(loader)
+        second = list(loader)
+        assert all(batch["obs"].shape[:2] == (8, 4) for batch in first + second)
+        assert len({tuple(names) for names in names_of(first + second)}) == 12
+        torch.manual_seed(3)
+        assert names_of(loader) == names_of(first)
+        assert sampler.batches == 6
+
+
+def test_workers_without_replacement_see_every_step_once_in_each(made: tuple[Any, Path]) -> None:
+    _, path = made
+    with db.ReplayBuffer(path) as buffer:
+        steps = len(buffer)
+        sampler = db.Uniform(5, replace=False)
+        buffer.sample(steps // 3, sampler)
+        dataset = BatchDataset(buffer, steps // 4, sampler, batches=8)
+        found = names_of(DataLoader(dataset, batch_size=None, num_workers=2))
+        for worker in (0, 1):
+            drawn = [name for names in found[worker::2] for name in names]
+            assert len({*drawn}) == len(drawn) == steps // 4 * 4
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_and_later_epochs_see_what_a_living_writer_adds(
+    context: str, persistent: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2)
+    with world.open(tmp_path / "store", 120, segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(100)
+        dataset = BatchDataset(tmp_path / "store", 64, refresh_every=2, batches=200)
+        loader = DataLoader(
+            dataset, batch_size=None, num_workers=2, multiprocessing_context=context, persistent_workers=persistent
+        )
+        newest = []
+        for _ in range(2):
+            before, seen = int(buffer.recent_steps([0])[0]), 0
+            for n, batch in enumerate(loader):
+                world.check_batch(batch)
+                seen = max(seen, int(batch["steps"].max()))
+                if n % 20 == 0:
+                    feed.add(10)
+            assert seen > before  # within an epoch
+            newest.append(seen)
+            feed.add(100)
+        assert newest[1] > newest[0] + 200  # of two environments
+
+
+def test_without_workers_what_came_since_is_seen(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(1)
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(30)
+        dataset = BatchDataset(tmp_path / "store", 64, batches=8)
+        stays = BatchDataset(tmp_path / "store", 64, batches=8, refresh_every=None)
+        assert max(map(max, names_of([*dataset, *stays]))) < 31
+        feed.add(100)
+        assert max(map(max, names_of(dataset))) > 60
+        assert max(map(max, names_of(stays))) < 31
 
 
 def test_batches_as_numpy_share_their_memory(made: tuple[Any, Path]) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import diskbuffer as db
 from diskbuffer.store.files import Files
 from soak import crashes
 from soak.simulated_disk import Contents, Disk, Kind, Names, Sync, Tree, Write, build
 from soak.tracing import IGNORED, Trace
-from soak.workloads import WORKLOADS, record
+from soak.workloads import WORKLOADS, Gate, boot, record
+from tests.conftest import steps_of
 
 ALL: tuple[Kind, ...] = ("nothing", "everything", "data only", "metadata only", *(("random",) * 60))
 
@@ -175,6 +177,60 @@ def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: in
     states = crashes.states_of(seed, recording, crashes.recorded(seed, recording), crashes.STATES)
     state = next(state for state in states if state.number == number)
     assert crashes.judged(state) is None
+
+
+def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is resumed has the values of every step: of those, too, that were not flushed when the map began."""
+    monkeypatch.setattr("diskbuffer.mapping._NOTED_EVERY", 0.0)
+    monkeypatch.setattr("diskbuffer.mapping._SHARE", float("inf"))
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+
+    def extend(buffer: db.ReplayBuffer, first: int, steps: int) -> None:
+        obs = np.arange(first, first + steps + 1)
+        buffer.extend(obs=obs[:-1], next_obs=obs[1:], action=np.zeros(steps, int), reward=np.ones(steps))
+
+    def function(which: int, batches: int = 1000) -> Callable[[db.Batch], object]:
+        left = [batches]
+
+        def call(batch: db.Batch) -> object:
+            if left[0] == batches:
+                begun.append(trace.look("a map has begun"))
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            return batch["obs"].float() * 2 + which  # type: ignore[operator, union-attr]
+
+        return call
+
+    begun = list[int]()
+    with crashes.scratch() as base, boot(1), Trace(base) as trace, Gate(free=False):
+        buffer = db.ReplayBuffer(base / "store", columns=columns, segment_rows=16, threads=1)
+        extend(buffer, 0, 40)
+        buffer.flush()
+        extend(buffer, 40, 40)
+        for which in (1, 2):
+            with pytest.raises(KeyboardInterrupt):
+                buffer.map(function(which, 7), 8, "value", progress=False, threads=1)
+        events = trace.events[: trace.look("the end")]
+        disk, applied, rng, resumed = trace.disk(), 0, np.random.default_rng(0), 0
+        moments = sorted(int(n) for n in rng.integers(begun[0] + 1, len(events), 100))
+        buffer.close()
+    for n, moment in enumerate(moments):
+        for event in events[applied:moment]:
+            disk.apply(event)
+        applied, which = moment, 2 if moment >= begun[1] else 1
+        with crashes.scratch() as place, boot(2), Gate(free=False):
+            build(disk.crash("random" if n % 4 else "metadata only", rng), place)
+            buffer = db.ReplayBuffer(place / "store", threads=1)
+            assert len(buffer) >= 40
+            extend(buffer, 1000, 80 - len(buffer))
+            buffer.flush()
+            mapped = buffer.map(function(which), 8, "value", resume=True, progress=False, threads=1)
+            resumed += mapped < 80
+            batch = buffer.at(steps_of(buffer))
+            np.testing.assert_array_equal(batch["value"], batch["obs"] * 2 + which, err_msg=f"state {n}, event {moment}")
+            buffer.close()
+    assert resumed > 20
 
 
 def test_power_losses_lose_nothing_that_was_flushed() -> None:

@@ -16,15 +16,20 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.samplers.epochs import Epochs
 from diskbuffer.samplers.sampler import at_least_one
 
 
 class BatchDataset(IterableDataset[Any]):
     """Batches of a buffer, endless or so many, for ``DataLoader(dataset, batch_size=None)``.
 
-    Without workers it forwards to `ReplayBuffer.loader`, whose threads decode without the GIL: that is the fastest way. With
-    workers, each opens the store for reading, and draws on its own, with another seed in every epoch (``torch.manual_seed`` makes
-    them the same in every run); without replacement means without replacement in each worker then.
+    Without workers it forwards to `ReplayBuffer.loader`, whose threads decode without the GIL: that is the fastest way. The
+    sampler's draws go on from one iteration to the next, and in a copy that was pickled: what was drawn ahead comes first.
+
+    With workers, each opens the store for reading, and draws with a copy of the sampler as it was when the worker began, but for
+    the seed: each worker has another in every epoch, made of the sampler's and the `DataLoader`'s (``torch.manual_seed`` makes
+    them the same in every run). What was drawn ahead stays with the original, and a sampler without replacement begins an epoch,
+    in which every step comes once in each worker.
 
     Parameters
     ----------
@@ -37,6 +42,9 @@ class BatchDataset(IterableDataset[Any]):
         After how many an iteration ends; of all workers together. None for an endless one.
     prefetch : int
         How many batches threads fill ahead.
+    refresh_every : int, optional
+        After how many batches a buffer that is open for reading sees what was added and evicted elsewhere; it does so at the
+        beginning of every iteration, too. About 1 ms for 100,000 steps. None for never.
 
     Examples
     --------
@@ -51,14 +59,17 @@ class BatchDataset(IterableDataset[Any]):
         *,
         batches: int | None = None,
         prefetch: int = 3,
+        refresh_every: int | None = 100,
     ) -> None:
         self._buffer = buffer if isinstance(buffer, ReplayBuffer) else None
         self.path = buffer.path if isinstance(buffer, ReplayBuffer) else Path(buffer).absolute()
         self._size, self._prefetch = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        if sampler is not None and not isinstance(sampler, Sampler):
+            raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         self._sampler = Uniform() if sampler is None else sampler
-        self._unused = copy.deepcopy(self._sampler) if self._sampler.batches == 0 else None  # for workers
         self._passes = 0
         self._batches = None if batches is None else at_least_one("batches", batches)
+        self._refresh_every = None if refresh_every is None else at_least_one("refresh_every", refresh_every)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield dicts of tensors, as `ReplayBuffer.sample` returns them."""
@@ -68,22 +79,31 @@ class BatchDataset(IterableDataset[Any]):
                 self._buffer = ReplayBuffer(self.path, mode="r")
             yield from self._of(self._buffer, self._sampler, self._batches)
             return
-        if self._unused is None:
-            raise InputError("workers need a sampler that has not drawn yet; give the dataset a new one")
-        sampler, state = copy.deepcopy(self._unused), self._unused.state_dict()
         self._passes += 1  # of a worker that stays; others get another seed from the DataLoader
-        seed = np.random.SeedSequence([state["seed"], worker.seed, self._passes]).generate_state(1)[0]
-        sampler.load_state_dict(state | {"seed": int(seed), "batches": 0, "ahead": []})
         share = None if self._batches is None else len(range(worker.id, self._batches, worker.num_workers))
         with ReplayBuffer(self.path, mode="r") as buffer:
-            yield from self._of(buffer, sampler, share)
+            yield from self._of(buffer, self._sampler_of(worker.seed), share)
+
+    def _sampler_of(self, worker_seed: int) -> Sampler:
+        """Return a copy of the sampler, as it is, that draws with a seed of its own."""
+        sampler, state = copy.deepcopy(self._sampler), self._sampler.state_dict()
+        seed = np.random.SeedSequence([state["seed"], worker_seed, self._passes]).generate_state(1)[0]
+        if sampler.epochs is not None:  # where an epoch was left in another order is no place in this one
+            state["epochs"] = Epochs.at_the_beginning(state["epochs"])
+        sampler.load_state_dict(state | {"seed": int(seed), "ahead": []})
+        return sampler
 
     def _of(self, buffer: ReplayBuffer, sampler: Sampler, batches: int | None) -> Iterator[Batch]:
-        yield from itertools.islice(buffer.loader(self._size, sampler, prefetch=self._prefetch), batches)
+        if self._refresh_every is not None:
+            buffer.refresh()
+        for n, batch in enumerate(itertools.islice(buffer.loader(self._size, sampler, prefetch=self._prefetch), batches), 1):
+            yield batch
+            if self._refresh_every is not None and n % self._refresh_every == 0:
+                buffer.refresh()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs: the path, and a sampler."""
-        return self.__dict__ | {"_buffer": None, "_sampler": self._unused}
+        """Return what a worker needs: the path, and the sampler as it is."""
+        return self.__dict__ | {"_buffer": None}
 
 
 def as_numpy(batch: Batch) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
 
+_OF_A_BUFFER = ("_tree", "_seen", "_lows", "_floors", "_met", "_next", "_slots", "_where", "_views", "_bases")
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
@@ -225,7 +226,7 @@ class Prioritized(Sampler):
             self._let_go(index, stream)
             self._note_slots(index, stream)
         if not self._met:  # a buffer that was opened again has priorities
-            for slots in self._slots:
+            for slots in self._slots if self._segments.is_there else ():
                 for slot in slots:
                     raw = self._view(slot)
                     self._largest = max(self._largest, float(raw[raw < 1e31].max(initial=0)))
@@ -271,9 +272,12 @@ class Prioritized(Sampler):
             count = min(until - position, rows - offset)
             eligible = np.empty(count, np.bool_)
             _find_starts(table, stream, position, self._length, self._period, eligible)
-            raw = self._view(slot)[offset : offset + count]
-            raw[eligible & ~((raw > 0) & (raw < 1e31))] = self._largest
-            self._tree.fill(slot * rows + offset, np.where(eligible, self._weights(raw), 0))
+            if eligible.any():
+                raw = self._view(slot)[offset : offset + count]
+                raw[eligible & ~((raw > 0) & (raw < 1e31))] = self._largest
+                self._tree.fill(slot * rows + offset, np.where(eligible, self._weights(raw), 0))
+            else:  # a column with nothing in it is not made
+                self._tree.fill(slot * rows + offset, np.zeros(count))
             position += count
         self._next[stream] = max(position, int(self._next[stream]))
 
@@ -286,6 +290,11 @@ class Prioritized(Sampler):
         return view
 
     # State
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: the same settings and the same state, and no buffer yet."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _OF_A_BUFFER} | {"_segments": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: with it, the same steps, and the same priorities, the next batches are the same."""

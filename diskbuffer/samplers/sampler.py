@@ -58,6 +58,10 @@ class Segments(Protocol):
     def check(self) -> Callable[[], Any]:
         """Raises where the buffer was closed, or may not be written to."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the store has the column; else `values` makes it."""
+
     def values(self, slot: int) -> npt.NDArray[Any]:
         """View the values of a segment."""
 
@@ -114,7 +118,8 @@ class Sampler(ABC):
         self._generators = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_generators"}
+        ahead = [Ahead(one.drawn._replace(notes=dict(one.drawn.notes)), loading=False) for one in self._ahead]
+        return {name: value for name, value in self.__dict__.items() if name != "_generators"} | {"_ahead": ahead}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

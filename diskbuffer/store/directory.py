@@ -17,7 +17,7 @@ from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.files import Files
 from diskbuffer.store.jsons import read_json
-from diskbuffer.store.layout import SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
+from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
 from diskbuffer.store.segments import SegmentTable, table_file
 from diskbuffer.store.state import NAME as STATE
 from diskbuffer.store.state import Fate, State, older_note
@@ -308,6 +308,14 @@ def remove_data(files: Files, path: str) -> None:
             if entry.name != "zarr.json" and not entry.is_dir():
                 files.remove(f"{path}/{entry.name}")
         files.sync(path)
+
+
+def remove_column(files: Files, path: str) -> None:
+    """Remove the directories of a column that the store does not have any more."""
+    for name in (path, f"{CHECKSUMS}/{path}"):
+        files.remove_directory(name)
+    for name in (".", CHECKSUMS):
+        files.sync(name)
 
 
 def remove_strays(files: Files, layout: Layout, slots: int, free: list[int]) -> None:

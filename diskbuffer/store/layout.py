@@ -109,6 +109,8 @@ class Layout:
     salt: int = 0  # a random number, of this store alone, that checksums start from
     capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
     generation: int = 0  # how often the group was described; of two descriptions of a store the one with the larger counts
+    removals: int = 0  # of columns, so far: by it readers know that a column is another one of the same name
+    removed: tuple[str, ...] = ()  # columns whose files are to be removed, and may be there still
 
     @property
     def n_envs(self) -> int:
@@ -174,7 +176,7 @@ class Layout:
 
     def attributes(self, slots: int) -> dict[str, Any]:
         """Describe the store, for the group's attributes."""
-        found = {
+        found: dict[str, Any] = {
             "format": FORMAT,
             "generation": self.generation,
             "slots": slots,
@@ -193,6 +195,8 @@ class Layout:
             "protected": self.protected,
             "columns": self.schema.to_attributes(),
         }
+        optional = {"removals": self.removals, "removed": list(self.removed)}
+        found |= {name: value for name, value in optional.items() if value}
         return found | {"checksum": _checksum(found)}
 
     @classmethod
@@ -232,6 +236,8 @@ class Layout:
                 int(found["salt"]),
                 bool(found["capacity_each"]),
                 generation=int(found.get("generation", 0)),
+                removals=int(found.get("removals", 0)),
+                removed=tuple(str(path) for path in found.get("removed", ())),
             )
             rows = layout.segment_rows
             sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
@@ -243,6 +249,9 @@ class Layout:
             sane = sane and (layout.capacity is None or layout.capacity >= (layout.n_envs if layout.capacity_each else 1))
             sane = sane and isinstance(slots, int) and 0 <= slots < 2**31 and 0 <= layout.salt < 2**63
             sane = sane and layout.generation >= 0
+            sane = sane and 0 <= layout.removals < 2**62 and len(layout.removed) < 2**16
+            sane = sane and all(p.isidentifier() and not p.startswith("_") and len(p) <= 200 for p in layout.removed)
+            sane = sane and not {path.split("/")[0] for path in layout.schema} & {*layout.removed}
             sane = (
                 sane
                 and layout.streams * max([1, *(layout.tail_rows * layout.schema[p].row_bytes for p in layout.packed)]) < 2**40

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,12 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.layout import IDENTITY_BYTES, Layout
 from diskbuffer.store.overlay import Layers
+
+
+class Verify(Protocol):
+    """Raise where a slot's files are not those that were meant; `damaged` tells that one of them is not what it should be."""
+
+    def __call__(self, slot: int, *, damaged: bool = False) -> None: ...  # noqa: D102
 
 
 class Era:
@@ -59,7 +65,7 @@ class Maps:
         self,
         files: Files,
         layout: Layout,
-        verify: Callable[[int], None],
+        verify: Verify,
         check: Callable[[str, int, Map | Zeros], None],
         is_final: Callable[[int], bool],
         *,
@@ -76,13 +82,17 @@ class Maps:
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.era = Era()
 
-    def take_columns(self, layout: Layout) -> None:
-        """Have columns that came behind those that are there."""
-        more = len(layout.schema) - len(self._paths)
+    def take_columns(self, layout: Layout, *, anew: bool = False) -> None:
+        """Have the columns of a layout; with `anew`, those that were written later are not those that they were."""
+        slots = self.sources.shape[1]
+        gone = [path for path in self._paths if path not in layout.schema or (anew and path in self._layout.derived)]
+        for slot in range(slots) if gone else ():
+            self.retire(slot, gone)
+        held = dict(zip(self._paths, zip(self._held, self.sources, strict=True), strict=True))
         self._layout, self._paths = layout, tuple(layout.schema)
-        self._held += [{} for _ in range(more)]
-        zeros = np.zeros((more, self.sources.shape[1], 2), np.int64)
-        self.sources = np.concatenate([self.sources, zeros])
+        found = [held.get(path) or ({}, np.zeros((slots, 2), np.int64)) for path in self._paths]
+        self._held = [maps for maps, _ in found]
+        self.sources = np.stack([sources for _, sources in found])
 
     def grow(self, slots: int) -> None:
         """Have room for `slots` slots."""
@@ -106,7 +116,7 @@ class Maps:
                 for path in missing:
                     self.get(path, slot)
             except CorruptionError:
-                self._verify(slot)  # which tells whether the file is gone or damaged, or just another by now
+                self._verify(slot, damaged=True)  # which tells whether the file is gone or damaged, or just another by now
                 raise
             try:
                 self._verify(slot)

@@ -62,6 +62,20 @@ class SegmentTable:
         known = self._parts | {name: parts}
         self._parts = {entry: known[entry] for entry in self._entries}  # without one that was begun, and failed
 
+    def take_columns(self, layout: Layout) -> None:
+        """Have places for the columns of a layout, their files mapped anew where they were written later."""
+        anew = {f"{CHECKSUMS}/{path}" for path in layout.derived}
+        entries, found = layout.table(), dict[str, list[tuple[Map, Any_]]]()
+        for name, entry in entries.items():
+            found[name] = [] if name in anew else self._parts[name]
+            self._grow(found[name], name, entry, self.slots, create=False)
+        self._layout, self._entries, self._parts = layout, entries, found
+
+    def drop_column(self, layout: Layout) -> None:
+        """Have no place for the checksums of columns that a layout lacks."""
+        self._layout, self._entries = layout, layout.table()
+        self._parts = {entry: self._parts[entry] for entry in self._entries}
+
     def _grow(
         self, parts: list[tuple[Map, Any_]], name: str, entry: tuple[str, tuple[int, ...]], slots: int, create: bool
     ) -> None:

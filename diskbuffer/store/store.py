@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diskbuffer import codec, forks
 from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, LockedError, NotAStoreError, ReadOnlyError
-from diskbuffer.schema import Column
+from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map
 from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, Layout
@@ -100,6 +100,8 @@ class Store:
                 self._recover()
             self.free = np.flatnonzero(self.table.column("length") == 0).tolist()
             if writable and recover:
+                if self.layout.removed:  # a crash came in between
+                    self._finish_removing()
                 directory.remove_strays(self.files, self.layout, self.table.slots, self.free)
         except BaseException:
             self.unlock()
@@ -187,13 +189,7 @@ class Store:
     def reread(self) -> None:
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
         self._refuse_another()
-        layout, slots = directory.read_metadata(self.root)
-        self.layout = dataclasses.replace(self.layout, tags=layout.tags)
-        if len(layout.schema) > len(self.layout.schema):
-            for path in list(layout.schema)[len(self.layout.schema) :]:
-                self.table.take_column(layout, path)
-            self.layout = layout
-            self.maps.take_columns(layout)
+        slots = self._reread_columns()
         if (self.distrusted is not None or self.unsettled) and State.read(self.files, self.layout.salt) != self._state:
             self.distrusted, self.unsettled, self.maps.lenient = None, {}, False  # a writer has opened it since, and decided
             self._disbelieved.clear()
@@ -207,16 +203,37 @@ class Store:
             self.maps.retire(int(slot))
         self._seen = seen
 
+    def _reread_columns(self) -> int:
+        """See which columns there are by now; return the number of slots."""
+        while True:
+            layout, slots = directory.read_metadata(self.root)
+            anew = layout.removals != self.layout.removals
+            more = len(layout.schema) > len(self.layout.schema)
+            try:
+                if anew or more:
+                    self.table.take_columns(layout)
+            except CorruptionError:  # their files are gone, as the writer removed one more meanwhile
+                if directory.read_metadata(self.root)[0].removals == layout.removals:
+                    raise
+                continue
+            if anew or more:
+                self.maps.take_columns(layout, anew=anew)
+                self.layout = dataclasses.replace(self.layout, schema=layout.schema)
+            self.layout = dataclasses.replace(self.layout, tags=layout.tags, removals=layout.removals, removed=layout.removed)
+            return slots
+
     def unchanged(self, slots: Int64) -> bool:
         """Tell whether slots still hold the rows that `reread` saw."""
         self._refuse_another()
         return bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 
-    def _verify(self, slot: int) -> None:
+    def _verify(self, slot: int, *, damaged: bool = False) -> None:
         """Make sure that a slot still holds the rows that it was seen with: a writer elsewhere may have used it again."""
         if self.writable:
             return
         self._refuse_another()
+        if damaged and directory.read_metadata(self.root)[0].removals != self.layout.removals:
+            raise EvictedError(f"{self.root}: a column was removed by the writer; refresh, and read again")
         if self.table.length(slot) == 0 or (self._seen[:2, slot] != self.table.identity(slot)).any():
             raise EvictedError(f"{self.root}: slot {slot} was evicted by the writer; refresh, and draw again")
 
@@ -339,7 +356,9 @@ class Store:
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""
-        layout = dataclasses.replace(self.layout, schema=self.layout.schema.with_derived(name, column))
+        removed = tuple(path for path in self.layout.removed if path != name)
+        schema = self.layout.schema.with_derived(name, column)
+        layout = dataclasses.replace(self.layout, schema=schema, removed=removed)
         directory.remove_data(self.files, name)  # of a column that a power loss took back
         for path in directory.mend(self.files, layout, self.table.slots):
             self.files.sync(path)
@@ -349,6 +368,29 @@ class Store:
             self.files.sync(file)
         self.layout = directory.write_group(self.files, layout, self.table.slots)  # which settles it
         self.maps.take_columns(layout)
+
+    def remove_column(self, name: str) -> None:
+        """Remove a derived column. The group's file comes first: without it, files of a column that is there would be missing."""
+        self.refuse_to_write_elsewhere()
+        layout = dataclasses.replace(
+            self.layout,
+            schema=self.layout.schema.without_derived(name),
+            tags=() if name == TAG else self.layout.tags,
+            removals=self.layout.removals + 1,
+            removed=tuple(dict.fromkeys([*self.layout.removed, name])),
+        )
+        layout = directory.write_group(self.files, layout, self.table.slots)  # which settles it
+        self.written = {(path, slot) for path, slot in self.written if path != name}
+        self.table.drop_column(layout)
+        self.maps.take_columns(layout)
+        self.layout = layout
+        self._finish_removing()
+
+    def _finish_removing(self) -> None:
+        """Remove the files of columns that were removed, which may take a few attempts if the disk fails, and forget them."""
+        for path in self.layout.removed:
+            directory.remove_column(self.files, path)
+        self.layout = directory.write_group(self.files, dataclasses.replace(self.layout, removed=()), self.table.slots)
 
     def add_tag(self, tag: str) -> int:
         """Return the number of a tag, a new one if need be."""

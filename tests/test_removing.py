@@ -1,0 +1,243 @@
+"""Columns that were written later can be removed, at any moment; those that would have nothing in them are not made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+from tests.conftest import steps_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder
+
+NAMES = ("alpha", "beta", "gamma", "tag")
+
+
+def matches(buffer: db.ReplayBuffer, model: dict[str, Any]) -> None:
+    """Compare a buffer's derived columns with arrays by step."""
+    at = steps_of(buffer)
+    batch = buffer.at(at)
+    assert buffer.derived == {*model}
+    assert {*NAMES} & {*batch} == {*model}
+    for name, values in model.items():
+        np.testing.assert_array_equal(batch[name].numpy(), values[at], err_msg=name)
+    some = buffer.sample(8)
+    for name, values in model.items():
+        np.testing.assert_array_equal(some[name].numpy(), values[some["steps"].numpy()], err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    rng, world, model = np.random.default_rng(seed), experience(2, 20), dict[str, Any]()
+    marks: dict[str, dict[str, Any]] = {}
+    buffer = world.open(tmp_path / "store", 150, segment_rows=16)
+    feed = feeder(world, buffer)
+    feed.add(60)
+    reader = db.ReplayBuffer(tmp_path / "store", mode="r")
+    for n in range(40):
+        what = rng.choice(["write", "write", "tag", "remove", "remove", "add", "read", "mark", "reopen"])
+        name = NAMES[rng.integers(3)]
+        if what == "write":
+            dtype = np.dtype(["float32", "int16"][rng.integers(2)])
+            if name in model and model[name].dtype != dtype:
+                with pytest.raises(db.SchemaError):
+                    buffer.write(name, steps_of(buffer)[:3], np.ones(3, dtype))
+                continue
+            values = model.setdefault(name, np.zeros(10_000, dtype))
+            some = rng.permutation(steps_of(buffer))[:40]
+            values[some] = rng.integers(1, 1000, len(some))
+            buffer.write(name, some, values[some])
+        elif what == "tag":
+            buffer.tag("red", buffer.episodes.start[:1])
+        elif what == "remove":
+            name = NAMES[rng.integers(4)]
+            if name not in model:
+                with pytest.raises(db.SchemaError, match=name):
+                    buffer.remove_column(name)
+                continue
+            buffer.remove_column(name)
+            del model[name]
+            assert not (tmp_path / "store" / name).exists()
+            if name == "tag":
+                assert buffer.tags == ()
+        elif what == "add":
+            feed.add(15)
+        elif what == "mark":
+            buffer.mark(f"mark{n}")
+            marks[f"mark{n}"] = {key: values.copy() for key, values in model.items()}
+        elif what == "reopen":
+            buffer.close()
+            buffer = world.open(tmp_path / "store")
+            feed = feeder(world, buffer)
+        if what in ("tag", "reopen", "add") and "tag" in buffer.derived:
+            model["tag"] = np.zeros(10_000, np.uint16)
+            model["tag"][steps_of(buffer)] = buffer.at(steps_of(buffer))["tag"].numpy()
+        matches(buffer, model)
+        if what == "read" or n % 7 == 0:
+            reader.refresh()
+            matches(reader, model)
+    buffer.close()
+    reader.refresh()
+    matches(reader, model)
+    reader.close()
+    assert db.check(tmp_path / "store", progress=False).ok
+    for mark, then in marks.items():
+        with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as kept:
+            assert kept.derived == {*then}
+            at = steps_of(kept)
+            for name, values in then.items():
+                if name != "tag":
+                    np.testing.assert_array_equal(kept.at(at)[name].numpy(), values[at])
+    for mark, then in list(marks.items())[:1]:
+        with db.ReplayBuffer(tmp_path / "store", mark=mark) as back:
+            assert back.derived == {*then}
+
+
+def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_them(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(60)
+        at = steps_of(buffer)
+        for name in ("alpha", "beta"):
+            buffer.write(name, at, np.ones(len(at), np.float32))
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            buffer.remove_column("alpha")
+            batch = reader.at(at)
+            assert "alpha" not in batch
+            assert batch["beta"].all()
+            buffer.write("alpha", at, np.full(len(at), 7, np.int16))
+            reader.refresh()
+            assert (reader.at(at)["alpha"] == 7).all()
+            buffer.remove_column("alpha")
+            buffer.write("alpha", at[:20], np.full(20, 9, np.int16))  # of the same name, dtype and place
+            reader.refresh()
+            batch = reader.at(at)
+            assert (batch["alpha"].numpy() == np.where(np.arange(len(at)) < 20, 9, 0)).all()
+            buffer.remove_column("beta")
+            reader.refresh()
+            with pytest.raises(db.InputError, match="no column 'beta'"):
+                reader.at(at, columns=["beta"])
+
+
+def test_what_cannot_be_removed_is_refused(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(1, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(60)
+        for name, why in (("reward", "recorded"), ("is_last", "recorded"), ("nothing", "no column"), ("obs", "recorded")):
+            with pytest.raises(db.SchemaError, match=why):
+                buffer.remove_column(name)
+        sampler = db.Prioritized(seed=0)
+        buffer.sample(4, sampler)
+        with pytest.raises(db.SchemaError, match="sampler"):
+            buffer.remove_column("priority")
+        del sampler
+        buffer.remove_column("priority")
+        assert buffer.derived == set()
+        again = db.Prioritized(seed=0)
+        assert (buffer.sample(4, again)["priority"] == 0).all() or "priority" in buffer.derived
+        assert (buffer.at(steps_of(buffer))["priority"] == 1).all()
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.ReadOnlyError):
+            reader.remove_column("priority")
+
+
+class Killed(BaseException):
+    """In place of a SIGKILL."""
+
+
+def failing(real: Any, left: list[int], error: BaseException) -> Any:
+    """Return a function that raises once none is left."""
+
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return real(self, *args, **keywords)
+
+    return call
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
+    how: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, path = experience(1, 20, (9,)), tmp_path / "store"
+    with world.open(path, segment_rows=16) as buffer:
+        feeder(world, buffer).add(40)
+        at = steps_of(buffer)
+        for name in ("alpha", "beta"):
+            buffer.write(name, at, np.ones(len(at), np.float32))
+        buffer.seal()
+    pristine, found, nth, done = tmp_path / "pristine", set(), 0, False
+    path.rename(pristine)
+    while not done:
+        shutil.copytree(pristine, path)
+        buffer, left = world.open(path), [nth]
+        with monkeypatch.context() as patch:
+            for name in ("create", "rename", "remove", "remove_directory", "sync"):
+                patch.setattr(
+                    Files, name, failing(getattr(Files, name), left, Killed() if how == "killed" else OSError(5, "EIO"))
+                )
+            try:
+                buffer.remove_column("alpha")
+                done = True
+            except (Killed, OSError):
+                done = False
+        if how == "killed":
+            shutil.copytree(path, tmp_path / "killed")
+        buffer.close()
+        if how == "killed":
+            shutil.rmtree(path)
+            (tmp_path / "killed").rename(path)
+        assert db.check(path, progress=False).ok
+        with db.ReplayBuffer(path, mode="r") as reader:
+            there = "alpha" in reader.derived
+            assert ("alpha" in reader.sample(4)) == there
+        with world.open(path) as again:
+            assert ("alpha" in again.derived) == there
+            assert (path / "alpha").exists() == there
+            assert (path / "_segments" / "checksum" / "alpha").exists() == there
+            assert again.at(at)["beta"].all()
+            if there:
+                assert again.at(at)["alpha"].all()
+                again.remove_column("alpha")
+            again.write("alpha", at[:3], np.full(3, 2, np.int16))
+            np.testing.assert_array_equal(again.at(at)["alpha"].numpy(), np.where(np.arange(len(at)) < 3, 2, 0))
+        assert db.check(path, progress=False).ok
+        shutil.rmtree(path)
+        found.add(there)
+        nth += 1 if how == "killed" else 3
+    assert nth > 8
+    assert found == {True, False}
+
+
+@pytest.mark.parametrize("length", [None, 50])
+def test_a_draw_that_fails_makes_no_column(length: int | None, tmp_path: Path) -> None:
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        sampler = db.Prioritized(length=length, seed=0)
+        for steps in (0, 10) if length else (0,):
+            if steps:
+                buffer.extend(obs=np.arange(steps + 1), action=np.zeros(steps, int), reward=np.ones(steps))
+            with pytest.raises(db.EmptyBufferError):
+                buffer.sample(4, sampler)
+            with pytest.raises(db.EmptyBufferError):
+                next(iter(buffer.loader(4, sampler)))
+            assert buffer.derived == set()
+        other = db.Prioritized(length=length, column="action")
+        with pytest.raises(db.SchemaError):
+            buffer.sample(4, other)
+        with pytest.raises(db.SchemaError):
+            buffer.sample(4, db.Prioritized(column="no name"))
+        buffer.extend(obs=np.arange(101), action=np.zeros(100, int), reward=np.ones(100))
+        assert len(buffer.sample(4, sampler)["weights"]) == 4
+        assert buffer.derived == {"priority"}
+    assert os.listdir(tmp_path / "store" / "priority")
