@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import sys
@@ -19,7 +20,7 @@ import torch
 
 from diskbuffer import codec
 from diskbuffer.checking import Report, check
-from diskbuffer.creation import plan_layout, refuse_another
+from diskbuffer.creation import doubts, plan_layout, refuse_another
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
@@ -94,6 +95,11 @@ class ReplayBuffer:
     capacity_each : bool, optional
         Whether every environment keeps its own newest ``capacity // n_envs`` steps, for environments that add unevenly. False, or
         as the store has it.
+    environment : mapping, optional
+        With `columns`: what the environment is, in the form that `environment` of a buffer made with `env` or spaces has.
+    metadata : mapping, optional
+        Your own, of what JSON holds, 64 KiB at most, kept from the creation on: ``buffer.metadata``. When reopening, it must be
+        the same, or left out.
     mark : str, optional
         A mark that was made of this store (`mark`). With ``mode="r"`` the mark is what is read. Otherwise the store goes back to
         it, and **what came later is dropped**; marks stay, those made later, too. A crash on the way is no harm: whoever opens
@@ -103,7 +109,9 @@ class ReplayBuffer:
     Raises
     ------
     SchemaError
-        The store has other columns, another capacity or number of environments than asked for.
+        The store has other columns, another capacity or number of environments than asked for, was made for another number of
+        actions (``Discrete.n``), or has other metadata. Where only the environment's id, its wrappers, or the bounds of its
+        spaces differ, that is a warning.
     InputError
         An argument does not fit, or the store has no such mark. The store is as it was.
     ReadOnlyError
@@ -146,6 +154,8 @@ class ReplayBuffer:
         segment_rows: int | None = None,
         protected: bool | None = None,
         capacity_each: bool | None = None,
+        environment: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         mark: str | None = None,
     ) -> None:
         self._closed = True  # until it is open
@@ -170,6 +180,8 @@ class ReplayBuffer:
             segment_rows,
             protected,
             capacity_each,
+            environment,
+            metadata,
         )
         there = directory.is_there(self.path)
         if there and mode == "w-":
@@ -191,6 +203,9 @@ class ReplayBuffer:
                 self._store = Store(self.path, writable=True, back_to=mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
+            doubt = doubts(self.path, self._store.layout, wanted)
+            if doubt is not None:
+                warnings.warn(doubt, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **wanted.views())
             zeros = layout.padding == "zeros"
             self.frame_stack = layout.frame_stack
@@ -920,6 +935,23 @@ class ReplayBuffer:
     def capacity(self) -> int | None:
         """Steps that are kept at least, once as many were added; None if all are."""
         return self._store.layout.capacity
+
+    @property
+    def environment(self) -> dict[str, Any] | None:
+        """What the environment told of itself when the store was created; None where nothing is known.
+
+        As far as it told: ``id``, ``observation_space`` and ``action_space`` (``kind``, ``n``, ``low``, ``high``, ...),
+        ``wrappers`` (the outermost first), ``n_envs``, ``autoreset``, ``seed``, and ``versions`` of diskbuffer, Gymnasium and its
+        own package.
+        """
+        found = self._store.layout.environment
+        return None if found is None else copy.deepcopy(dict(found))
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """What was given as ``metadata=`` when the store was created; None where nothing was."""
+        found = self._store.layout.metadata
+        return None if found is None else copy.deepcopy(dict(found))
 
     @property
     def columns(self) -> dict[str, Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.identity import as_json, describe, differences
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.layout import MOST_FRAMES, MOST_STREAMS, Layout, chunk_rows_of, segment_rows_of, tail_rows_of
@@ -32,6 +34,8 @@ class Wanted:
     segment_rows: int | None
     protected: bool | None
     capacity_each: bool | None
+    environment: dict[str, Any] | None
+    metadata: dict[str, Any] | None
 
     def layout(self) -> Layout:
         """Return the layout of a new store."""
@@ -53,6 +57,8 @@ class Wanted:
             protected=bool(self.protected),
             salt=secrets.randbits(63),
             capacity_each=bool(self.capacity_each),
+            environment=self.environment,
+            metadata=self.metadata,
         )
         if layout.first_slots() > _MOST_SLOTS:
             raise InputError(
@@ -81,6 +87,8 @@ def plan_layout(
     segment_rows: int | None,
     protected: bool | None,
     capacity_each: bool | None,
+    environment: Any,
+    metadata: Any,
 ) -> Wanted:
     """Check the arguments of `ReplayBuffer`, and put them together."""
     for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
@@ -113,11 +121,15 @@ def plan_layout(
         if n_envs not in (None, envs):
             raise InputError(f"env has {envs} environments, but n_envs is {n_envs}")
         n_envs, autoreset = envs, autoreset or mode
+    described, metadata = as_json("environment", environment), as_json("metadata", metadata)
+    if described is not None and observation_space is not None:
+        raise InputError("environment= tells what env= and spaces tell themselves; give it with columns= only")
     schema = None
     if columns is not None:
         schema = Schema.of(columns, extra)
     elif observation_space is not None:
         schema = _unstacked(Schema.from_spaces(observation_space, action_space, extra), frame_stack or 1)
+        described = describe(observation_space, action_space, env, n_envs, autoreset)
     elif extra:
         raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
     return Wanted(
@@ -130,6 +142,8 @@ def plan_layout(
         segment_rows,
         protected,
         capacity_each,
+        described,
+        metadata,
     )
 
 
@@ -153,12 +167,27 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     ):
         if asked is not None and asked != has:
             lines.append(f"  {name}: stored {has}, asked for {asked}")
+    lines += differences(stored.environment, wanted.environment)[0]
+    if wanted.metadata is not None and wanted.metadata != stored.metadata:
+        lines.append(f"  metadata: stored {_shown(stored.metadata)}, asked for {_shown(wanted.metadata)}")
     lines = [line for line in lines if line]
     if lines:
         raise SchemaError(
             f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + "\nOpen it with its path alone, or "
             "give another path for a new store"
         )
+
+
+def doubts(path: Path, stored: Layout, wanted: Wanted) -> str | None:
+    """Return in what a store may be of another environment than is given, though its steps have the same form."""
+    lines = differences(stored.environment, wanted.environment)[1]
+    if not lines:
+        return None
+    return f"the store at {path} may hold steps of another environment than is given:\n" + "\n".join(lines)
+
+
+def _shown(metadata: Any) -> str:
+    return "none" if metadata is None else json.dumps(metadata)[:1000]
 
 
 def _spaces_of(env: Any) -> tuple[Any, Any, int, str | None]:

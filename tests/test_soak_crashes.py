@@ -198,7 +198,7 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt
-            return batch["obs"].float() * 2 + which  # type: ignore[operator, union-attr]
+            return batch["obs"].float() * 2 + which
 
         return call
 

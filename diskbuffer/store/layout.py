@@ -21,6 +21,7 @@ import google_crc32c
 
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
+from diskbuffer.identity import is_sane
 from diskbuffer.schema import Column, Schema
 
 FORMAT = 1
@@ -110,6 +111,8 @@ class Layout:
     capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
     generation: int = 0  # how often the group was described; of two descriptions of a store the one with the larger counts
     removals: int = 0  # of columns, so far: by it readers know that a column is another one of the same name
+    environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells; see `diskbuffer.identity`
+    metadata: Mapping[str, Any] | None = None  # the user's own
     removed: tuple[str, ...] = ()  # columns whose files are to be removed, and may be there still
 
     @property
@@ -195,8 +198,9 @@ class Layout:
             "protected": self.protected,
             "columns": self.schema.to_attributes(),
         }
-        optional = {"removals": self.removals, "removed": list(self.removed)}
-        found |= {name: value for name, value in optional.items() if value}
+        optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed)}
+        optional |= {"environment": self.environment, "metadata": self.metadata}
+        found |= {name: value for name, value in optional.items() if value or value == {}}
         return found | {"checksum": _checksum(found)}
 
     @classmethod
@@ -237,6 +241,8 @@ class Layout:
                 bool(found["capacity_each"]),
                 generation=int(found.get("generation", 0)),
                 removals=int(found.get("removals", 0)),
+                environment=found.get("environment"),
+                metadata=found.get("metadata"),
                 removed=tuple(str(path) for path in found.get("removed", ())),
             )
             rows = layout.segment_rows
@@ -251,6 +257,7 @@ class Layout:
             sane = sane and layout.generation >= 0
             sane = sane and 0 <= layout.removals < 2**62 and len(layout.removed) < 2**16
             sane = sane and all(p.isidentifier() and not p.startswith("_") and len(p) <= 200 for p in layout.removed)
+            sane = sane and is_sane(layout.environment) and is_sane(layout.metadata)
             sane = sane and not {path.split("/")[0] for path in layout.schema} & {*layout.removed}
             sane = (
                 sane

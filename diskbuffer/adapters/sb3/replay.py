@@ -96,6 +96,7 @@ class DiskReplayBuffer(ReplayBuffer):
             columns,
             n_envs,
             frame_stack,
+            action_space,
             threads=threads,
             segment_rows=segment_rows,
         )

@@ -79,6 +79,7 @@ class DiskRolloutBuffer(RolloutBuffer):
             {"action": Column((), "int8"), "reward": Column((), allow_nan=True)},
             n_envs,
             frame_stack,
+            action_space,
             threads=threads,
             segment_rows=segment_rows,
         )

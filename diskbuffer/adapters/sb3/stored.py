@@ -17,6 +17,7 @@ from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import SchemaError
 from diskbuffer.gather.arrays import Batch
+from diskbuffer.identity import describe
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 
@@ -42,6 +43,7 @@ class Stored(OpenedLate):
     n_envs : int
     frame_stack : int, optional
         Of observations; recognised where it is missing.
+    action_space : gymnasium.Space
     **options
         Of `ReplayBuffer`.
     """
@@ -55,9 +57,11 @@ class Stored(OpenedLate):
         columns: Mapping[str, Column],
         n_envs: int,
         frame_stack: int | None,
+        action_space: spaces.Space[Any],
         **options: Any,
     ) -> None:
-        super().__init__(path, n_envs=n_envs, autoreset="disabled", **options)
+        environment = describe(space, action_space)
+        super().__init__(path, n_envs=n_envs, autoreset="disabled", environment=environment, **options)
         self._capacity, self._columns, self.n_envs, self._frame_stack = capacity, dict(columns), n_envs, frame_stack
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         shapes = shapes if isinstance(shapes, dict) else {"": shapes}

@@ -1,0 +1,193 @@
+"""What a store says of where its steps come from: the environment, as far as it tells, and metadata of the user's own.
+
+Both are JSON in the group's attributes. Nothing of it is ever evaluated or imported: a store may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.errors import InputError
+from diskbuffer.version import __version__
+
+MOST_BYTES, MOST_LEVELS = 64 * 1024, 64  # of each, as JSON; deeper ones cannot be written everywhere
+_MOST_NUMBERS = 64  # of a bound, which is told by its extremes if it has more
+_MOST_WRAPPERS, _MOST_TEXT, _SHOWN = 100, 500, 300
+
+
+# What a caller gives
+
+
+def as_json(name: str, given: Any) -> dict[str, Any] | None:
+    """Return a mapping as JSON has it; an InputError where it cannot be written as JSON, or is too large."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InputError(f"{name} must be a mapping of names to what JSON holds, found {type(given).__name__}")
+    try:
+        _check_names(name, given)
+        text = json.dumps(dict(given), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{name} must consist of strings, finite numbers, booleans, None, and lists and dicts of them: {error}"
+        ) from error
+    if len(text) > MOST_BYTES:
+        raise InputError(f"{name} must be at most {MOST_BYTES} bytes of JSON, found {len(text)}; keep it in a file of its own")
+    found: dict[str, Any] = json.loads(text)
+    if not _is_flat(found, MOST_LEVELS):
+        raise InputError(f"{name} must be nested in at most {MOST_LEVELS} levels")
+    return found
+
+
+def _is_flat(found: Any, levels: int) -> bool:
+    """Tell whether something is nested in so many levels at most."""
+    inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    return levels > 0 and all(_is_flat(one, levels - 1) for one in inner)
+
+
+def _check_names(name: str, given: Any) -> None:
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a name must be a string, found {key!r}")
+            _check_names(f"{name}[{key!r}]", value)
+    elif isinstance(given, list | tuple):
+        for value in given:
+            _check_names(name, value)
+
+
+def is_sane(found: Any) -> bool:
+    """Tell whether something that was read can be what `as_json` returned."""
+    if found is None:
+        return True
+    return isinstance(found, dict) and _is_flat(found, MOST_LEVELS) and len(json.dumps(found)) <= MOST_BYTES
+
+
+# What an environment tells
+
+
+def describe(
+    observation_space: Any, action_space: Any, env: Any = None, n_envs: int | None = None, autoreset: str | None = None
+) -> dict[str, Any]:
+    """Describe an environment, or its two spaces alone; what it does not tell is left out."""
+    found: dict[str, Any] = {
+        "observation_space": _space(observation_space),
+        "action_space": _space(action_space),
+        "n_envs": n_envs,
+        "autoreset": autoreset,
+        "versions": _versions(env),
+    }
+    if env is not None:
+        spec = getattr(env, "spec", None)
+        found["id"] = _text(getattr(spec, "id", None))
+        found["wrappers"] = list(_wrappers(env))
+        seed = getattr(getattr(env, "unwrapped", env), "_np_random_seed", None)  # the property would set one
+        found["seed"] = int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < 2**128 else None
+    found = {name: value for name, value in found.items() if value is not None}
+    if not is_sane(found):  # thousands of parts, or of levels: what they are is in the columns
+        found = {name: value for name, value in found.items() if not name.endswith("_space")}
+    return found
+
+
+def _text(given: Any) -> str | None:
+    return str(given)[:_MOST_TEXT] if given is not None else None
+
+
+def _wrappers(env: Any) -> Iterator[str]:
+    """Yield the names of an environment's wrappers, the innermost last."""
+    for _ in range(_MOST_WRAPPERS):
+        inner = env.__dict__.get("env") if hasattr(env, "__dict__") else None
+        if inner is None:
+            return
+        yield type(env).__name__[:_MOST_TEXT]
+        env = inner
+
+
+def _versions(env: Any) -> dict[str, str]:
+    names = ["gymnasium"] + ([] if env is None else [type(getattr(env, "unwrapped", env)).__module__.split(".")[0]])
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    return {"diskbuffer": __version__} | {name: version[:50] for name, version in found.items() if isinstance(version, str)}
+
+
+def _space(space: Any) -> dict[str, Any]:
+    from gymnasium import spaces
+
+    kind = type(space).__name__[:_MOST_TEXT]
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "spaces": {str(key)[:_MOST_TEXT]: _space(inner) for key, inner in space.spaces.items()}}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": _numbers(space.nvec), "start": _numbers(space.start)}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "MultiBinary", "shape": list(space.shape)}
+    if isinstance(space, spaces.Box):
+        shape, dtype = list(space.shape), np.dtype(space.dtype).name
+        return {"kind": "Box", "shape": shape, "dtype": dtype, "low": _numbers(space.low), "high": _numbers(space.high)}
+    return {"kind": kind, "text": _text(space)}
+
+
+def _numbers(array: Any) -> Any:
+    """Return an array as nested lists, as one number if they are all the same, or as its extremes if they are many."""
+    values = np.asarray(array)
+    if values.size and values.min() == values.max():
+        return _number(values.flat[0])
+    if values.size > _MOST_NUMBERS:
+        return {"from": _number(values.min()), "to": _number(values.max())}
+    return _nested(values.tolist())
+
+
+def _nested(given: Any) -> Any:
+    return [_nested(one) for one in given] if isinstance(given, list) else _number(given)
+
+
+def _number(given: Any) -> Any:
+    """Return a number, as text if it is not finite, which JSON cannot hold."""
+    value = given.item() if isinstance(given, np.generic) else given
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+
+
+# Comparing
+
+
+def differences(stored: Any, given: Any) -> tuple[list[str], list[str]]:
+    """Compare two descriptions; return what cannot be the same environment, and what may be another.
+
+    Shapes and dtypes are the columns', and compared there: a stack of frames is stored, and read, in several ways.
+    """
+    refused, doubtful = list[str](), list[str]()
+    if not isinstance(stored, dict) or not isinstance(given, dict):
+        return refused, doubtful
+    for name in ("observation_space", "action_space"):
+        _compare(name, stored.get(name), given.get(name), refused, doubtful)
+    for name in ("id", "wrappers"):
+        _note(name, stored.get(name), given.get(name), doubtful)
+    return refused, doubtful
+
+
+def _compare(name: str, stored: Any, given: Any, refused: list[str], doubtful: list[str]) -> None:
+    if not isinstance(stored, dict) or not isinstance(given, dict):
+        return
+    if stored.get("kind") != given.get("kind"):
+        _note(name, stored.get("kind"), given.get("kind"), refused)
+        return
+    for field in ("n", "nvec", "start"):
+        _note(f"{name}.{field}", stored.get(field), given.get(field), refused)
+    if stored.get("shape") == given.get("shape"):
+        for field in ("low", "high", "text"):
+            _note(f"{name}.{field}", stored.get(field), given.get(field), doubtful)
+    theirs, mine = stored.get("spaces"), given.get("spaces")
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for key in theirs.keys() & mine.keys():
+            _compare(f"{name}[{key!r}]", theirs[key], mine[key], refused, doubtful)
+
+
+def _note(name: str, stored: Any, given: Any, lines: list[str]) -> None:
+    if stored is not None and given is not None and stored != given:
+        lines.append(f"  {name}: stored {str(stored)[:_SHOWN]}, asked for {str(given)[:_SHOWN]}")
