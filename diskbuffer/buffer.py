@@ -26,7 +26,7 @@ from diskbuffer.episodes import Episodes
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
-from diskbuffer.inputs import step_names
+from diskbuffer.inputs import counted, step_names
 from diskbuffer.loader import Loader
 from diskbuffer.mapping import Mark, map_steps, names_of
 from diskbuffer.passes import Batches, Listed, Pass
@@ -710,10 +710,10 @@ class ReplayBuffer:
         for name in names:
             self._derived.check(name)
         mark = Mark(self._store, names, self.flush)
-        if not resume:
-            mark.remove()
         source = Pass(self._reader, size, False, 0, False, self._check_open, mark.read() if resume else None)
         loader = Loader(lambda: source, device, ahead, self._threads(threads))
+        if not resume:
+            mark.remove()
         return map_steps(source, loader, self._derived, function, names, mark, progress)
 
     def returns_and_advantages(
@@ -1025,7 +1025,7 @@ class ReplayBuffer:
         index = self._reader.index
         episodes = sum(len(index.starts(stream)) for stream in range(len(index.table)))
         kept = "all" if self.capacity is None else f"{self.capacity:,}"
-        return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {episodes:,} episodes, {self.n_envs} env>"
+        return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {counted(episodes, 'episode')}, {self.n_envs} env>"
 
     # Closing
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from diskbuffer.bars import bar
 from diskbuffer.errors import CorruptionError
+from diskbuffer.inputs import counted
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store import directory, marks, recovery, salvage, state
 from diskbuffer.store import repair as repairing
@@ -89,9 +90,9 @@ class Report:
     def __str__(self) -> str:
         """Return it for people to read."""
         lines = [str(problem) for problem in self.problems]
-        found = f"{len(lines)} problem{'' if len(lines) == 1 else 's'}" if lines else "everything is as it was written"
-        done = f"; repaired: {self.dropped:,} rows were dropped" if self.repaired and lines else ""
-        return "\n".join([*lines, f"{self.path}: {self.rows:,} rows checked, {found}{done}"])
+        found = counted(len(lines), "problem") if lines else "everything is as it was written"
+        done = f"; repaired: {counted(self.dropped, 'row')} dropped" if self.repaired and lines else ""
+        return "\n".join([*lines, f"{self.path}: {counted(self.rows, 'row')} checked, {found}{done}"])
 
 
 def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = True) -> Report:

@@ -13,6 +13,7 @@ import numpy as np
 
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.identity import as_json, describe, differences
+from diskbuffer.inputs import counted
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.layout import MOST_FRAMES, MOST_STREAMS, Layout, chunk_rows_of, segment_rows_of, tail_rows_of
@@ -119,7 +120,7 @@ def plan_layout(
     if env is not None:
         observation_space, action_space, envs, mode = _spaces_of(env)
         if n_envs not in (None, envs):
-            raise InputError(f"env has {envs} environments, but n_envs is {n_envs}")
+            raise InputError(f"env has {counted(envs, 'environment')}, but n_envs is {n_envs}")
         n_envs, autoreset = envs, autoreset or mode
     described, metadata = as_json("environment", environment), as_json("metadata", metadata)
     if described is not None and observation_space is not None:

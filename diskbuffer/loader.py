@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
+from diskbuffer.inputs import device_of
+
 if TYPE_CHECKING:
     from diskbuffer.gather.arrays import Arrays, Batch, Request
 
@@ -65,9 +67,8 @@ class Loader(Generic[B]):
     """
 
     def __init__(self, source: Callable[[], Source[B]], device: torch.device | str | None, prefetch: int, threads: int) -> None:
-        target = None if device is None else torch.device(device)
         self._source, self._prefetch, self._threads = source, prefetch, min(threads, prefetch)
-        self._device = None if target is None or target.type == "cpu" else target
+        self._device = device_of(device)
         self.waited = 0.0
 
     def __iter__(self) -> Iterator[Batch]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 import zarr
 
 import diskbuffer as db
@@ -814,3 +815,50 @@ def test_what_is_no_sampler_and_lengths_beyond_all_are_refused(tmp_path: Path) -
         with pytest.raises(db.InputError, match="no sequence of 2147483648 steps"):
             buffer.at([0], length=2**31)
         assert len(buffer.at([])["steps"]) == 0
+
+
+def test_tensors_that_require_grad_are_taken_for_their_values(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,)), "action": db.Column((1,))}
+    grad = torch.ones(2, requires_grad=True)
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        assert buffer.add(grad, grad[:1], grad[0], grad * 2, False, False) == 1
+        buffer.cut_off()
+        obs = torch.arange(8.0, requires_grad=True).reshape(4, 2)
+        assert buffer.extend(obs=obs, action=obs[:3, :1], reward=obs[:3, 0]) == 3
+        buffer.write("value", buffer.recent_steps([0, 1]), grad)
+        batch = buffer.recent([3, 2])
+        np.testing.assert_array_equal(batch["obs"], [[1, 1], [0, 1]])
+        np.testing.assert_array_equal(batch["reward"], [1, 0])
+        assert buffer.map(lambda b: b["obs"][:, 0] * grad[0], 2, "mapped", progress=False) == 4
+        with pytest.raises(db.InputError, match="obs"):
+            buffer.add(torch.ones(3, requires_grad=True), grad[:1], grad[0], grad, False, False)
+        with pytest.raises(db.InputError, match="action"):
+            buffer.add(grad * 2, object(), grad[0], grad, False, False)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:99", "gpu", 1.5])
+@pytest.mark.parametrize("what", ["loader", "batches", "map"])
+def test_a_device_that_is_not_there_is_refused(what: str, device: Any, buffer: db.ReplayBuffer, unchanged: None) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    asked: dict[str, Any] = {
+        "loader": lambda size: buffer.loader(size, device=device),
+        "batches": lambda size: buffer.batches(size, device=device),
+        "map": lambda size: buffer.map(lambda batch: batch["reward"], size, "mapped", progress=False, device=device),
+    }
+    with pytest.raises(db.InputError, match="device"):
+        asked[what](4)
+
+
+def test_messages_count_as_people_do(tmp_path: Path) -> None:
+    columns = {"obs": db.Column(()), "action": db.Column(())}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.add(1, 1, 1, 2, True, False)
+        assert "1 of all steps, 1 episode, 1 env" in repr(buffer)
+        buffer.add(1, 1, 1, 2, True, False)
+        assert "2 episodes" in repr(buffer)
+
+
+def test_a_check_of_nothing_tells_of_no_modes(tmp_path: Path) -> None:
+    with pytest.raises(db.NotAStoreError, match=f"there is no store at {tmp_path / 'none'}$"):
+        db.check(tmp_path / "none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,3 +137,17 @@ def test_temporary_files_that_a_kill_left_are_removed(tmp_path: Path, experience
     with world.open(tmp_path / "store") as buffer:
         assert not any(stray.exists() for stray in strays)
         world.check(buffer)
+
+
+@pytest.mark.parametrize("name", ["pwrite", "posix_fallocate", "fsync"])
+def test_an_error_of_the_disk_names_the_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    columns = {"obs": db.Column(()), "action": db.Column(())}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(obs=np.zeros(9), action=np.zeros(8), reward=np.zeros(8))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fail)
+            with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/store/"):
+                buffer.write("value", [0], np.ones(1))

@@ -72,6 +72,13 @@ def test_a_program_that_just_ends_has_closed_it(tmp_path: Path) -> None:
     assert state["clean"]
 
 
+def test_a_program_whose_store_is_gone_says_so_in_a_line(tmp_path: Path) -> None:
+    gone = ENDING + "import shutil\nshutil.rmtree(sys.argv[1])\n"
+    ran = subprocess.run([sys.executable, "-c", gone, str(tmp_path / "store")], capture_output=True, text=True, check=True)
+    assert len(ran.stderr.splitlines()) == 1, ran.stderr
+    assert str(tmp_path / "store") in ran.stderr
+
+
 def test_where_another_writes_what_is_open_for_reading_stays_so(path: Path) -> None:
     late = OpenedLate(path)
     before = late.open_to_read()

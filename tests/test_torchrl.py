@@ -650,3 +650,18 @@ def test_losses_of_dqn_are_identical(tmp_path: Path) -> None:
     ours = losses_of_dqn(DiskStorage(2000, tmp_path / "store"), 4000)
     assert len(set(theirs)) > 300
     assert theirs == ours
+
+
+@pytest.mark.parametrize("then", [False, True])
+def test_a_writer_can_be_pickled_after_a_state_was_loaded(then: bool, tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(50, tmp_path / "store"), batch_size=8)
+    ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
+    if then:
+        ours.load_state_dict(ours.state_dict())
+    else:
+        ours.storage.load_state_dict(ours.storage.state_dict())
+    copied = pickle.loads(pickle.dumps(ours._writer))
+    copied.load_state_dict(ours._writer.state_dict())
+    assert copied._cursor == 20
+    ours._writer.load_state_dict(ours._writer.state_dict() | {"_cursor": 3})
+    assert ours._writer._cursor == (3 if then else 20)

@@ -6,9 +6,10 @@ import atexit
 import gc
 import os
 import secrets
+import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +140,22 @@ class OpenedLate:
 
 def _close_all() -> None:
     for late in list(_open_at_exit):
-        late.close()
+        close_or_tell(late.close, late.path)
+
+
+def close_or_tell(close: Callable[[], None], path: Path) -> None:
+    """Close a store where nobody could catch an error: it is told in a line, such as that the directory is gone."""
+    try:
+        close()
+    except Exception as error:  # noqa: BLE001  others are still to be closed
+        print(f"diskbuffer: {path} could not be closed: {error}", file=sys.stderr)
 
 
 def _close(opened: ReplayBuffer) -> None:
     """Close a buffer that nobody has any more; elsewhere, if this is a thread of its own that collects garbage."""
     if threading.current_thread() is threading.main_thread():
-        opened.close()
+        close_or_tell(opened.close, opened.path)
     else:
-        thread = threading.Thread(target=opened.close)
+        thread = threading.Thread(target=close_or_tell, args=(opened.close, opened.path))
         _closers.add(thread)
         thread.start()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.inputs import as_array
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -57,6 +58,8 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
         array = np.asarray(value)
     except ValueError as error:
         raise InputError(f"{path}: expected an array of shape {shapes[0]}, found something ragged: {error}") from error
+    except (RuntimeError, TypeError):  # a tensor that requires grad, or on a GPU
+        array = as_array(path, value)
     if array.shape not in shapes:
         expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
         raise InputError(f"{path}: expected shape {expected}, found {array.shape}")

@@ -53,7 +53,7 @@ def read_metadata(root: Path) -> tuple[Layout, int]:
     try:
         found = _described(files, _GROUP)
     except FileNotFoundError:
-        raise NotAStoreError(f"there is no store at {root}; mode 'a' would create one") from None
+        raise NotAStoreError(f"there is no store at {root}") from None
     except ValueError as error:
         raise NotAStoreError(f"{root}/zarr.json is not JSON: {error}") from error
     if not is_copied(root):

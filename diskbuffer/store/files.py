@@ -60,7 +60,8 @@ class Files:
                 os.write(fd, bytes(size))
             else:
                 os.ftruncate(fd, size)
-        except OSError:
+        except OSError as error:
+            error.filename = error.filename or str(self.root / name)
             os.close(fd)
             with contextlib.suppress(OSError):
                 os.unlink(self.root / name)
@@ -90,7 +91,11 @@ class Files:
         """Write all of `data` at `offset`."""
         view = memoryview(data).cast("B")
         while len(view):
-            n = os.pwrite(fd, view, offset)
+            try:
+                n = os.pwrite(fd, view, offset)
+            except OSError as error:
+                error.filename = error.filename or _name_of(fd)
+                raise
             view, offset = view[n:], offset + n
 
     def sync(self, name: str) -> None:
@@ -102,6 +107,9 @@ class Files:
             return
         try:
             os.fsync(fd)
+        except OSError as error:
+            error.filename = error.filename or str(self.root / name)
+            raise
         finally:
             os.close(fd)
 
@@ -226,6 +234,14 @@ class Files:
         return map_file(fd, size, writable, random)
 
 
+def _name_of(fd: int) -> str | None:
+    """Return the path of an open file, for errors; None where the system does not tell."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None
+
+
 def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield where a file has data, and no holes; all of it, where the system does not tell."""
     end = 0
@@ -261,7 +277,7 @@ class _PosixMap:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
         if address in (None, ctypes.c_void_p(-1).value):
-            raise OSError(ctypes.get_errno(), "mmap: " + os.strerror(ctypes.get_errno()))
+            raise OSError(ctypes.get_errno(), "mmap: " + os.strerror(ctypes.get_errno()), _name_of(fd))
         self.address, self.size = int(address), size
         # What numpy makes of this keeps the map alive. A ctypes array would do, too, but leave a type behind for every size.
         self.__array_interface__ = {"data": (self.address, not writable), "shape": (size,), "typestr": "|u1", "version": 3}

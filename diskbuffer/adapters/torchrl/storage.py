@@ -23,7 +23,7 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter
 
-from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.opening import OpenedLate, close_or_tell
 from diskbuffer.adapters.slots import SLOT, told_by
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.entries import Entries, Entry
@@ -34,6 +34,7 @@ from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, syn
 from diskbuffer.adapters.torchrl.rows import Later, Rows
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.inputs import counted
 from diskbuffer.samplers.sampler import at_least_one
 from diskbuffer.store import directory
 
@@ -157,8 +158,9 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             or opened.capacity != places.capacity * opened.n_envs
         ):
             raise SchemaError(
-                f"{self.path} was made to hold {Places.held_by(opened.capacity, opened.n_envs)} steps of {opened.n_envs} "
-                f"environments, in the columns {list(opened.columns)}; a DiskStorage({self.max_size}, ndim={self.ndim}) cannot "
+                f"{self.path} was made to hold {Places.held_by(opened.capacity, opened.n_envs)} steps of "
+                f"{counted(opened.n_envs, 'environment')}, in the columns {list(opened.columns)}; a "
+                f"DiskStorage({self.max_size}, ndim={self.ndim}) cannot "
                 "be that. Give another path, or what it was made with"
             )
         if self._frame_stack and opened.frame_stack != self._frame_stack:
@@ -453,14 +455,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def _keep_cursor(self, writer: RoundRobinWriter) -> None:
         """Have a writer go on behind the newest step, though TorchRL loads its state next, which may be older than the steps."""
-        load = type(writer).load_state_dict
-
-        def load_and_go_on(state_dict: dict[str, Any]) -> None:
-            del writer.load_state_dict  # this, which is the instance's
-            load(writer, state_dict)
-            writer._cursor = self._places.next if self._len else 0
-
-        writer.load_state_dict = load_and_go_on
+        writer.load_state_dict = _LoadAndGoOn(self, writer)
 
     def load(self, path: Path) -> None:
         """Hold what another storage's snapshot, at a path, holds, in place of what is held now.
@@ -519,8 +514,21 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 def _remove(store: OpenedLate, process: int) -> None:
     if process != os.getpid():
         return  # a fork's
-    store.close()
+    close_or_tell(store.close, store.path)
     shutil.rmtree(store.path.parent, ignore_errors=True)
+
+
+class _LoadAndGoOn:
+    """What a writer has in place of its own `load_state_dict`, once; a class, so that the writer can be pickled meanwhile."""
+
+    def __init__(self, storage: DiskStorage, writer: RoundRobinWriter) -> None:
+        self._storage, self._writer = storage, writer
+
+    def __call__(self, state_dict: dict[str, Any]) -> None:
+        writer, storage = self._writer, self._storage
+        del writer.load_state_dict  # this, which is the instance's
+        writer.load_state_dict(state_dict)
+        writer._cursor = storage._places.next if storage._len else 0
 
 
 def _each(values: Any, function: Any) -> Any:
