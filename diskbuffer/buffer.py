@@ -236,24 +236,31 @@ class ReplayBuffer:
         truncated: Any,
         *,
         info: Any = None,
+        new_episode: Any = None,
         **extra: Any,
     ) -> int:
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
         A power loss may, until the next `flush`, or until its segment is sealed in the background.
 
-        The episode goes on if `obs` is the ``next_obs`` of the step before. If it is another, it starts an episode, and one
-        that had not ended is cut off. With several environments everything has a leading axis of `n_envs`; with one, that
-        axis may be left out.
+        The episode goes on if `obs` has the values of the ``next_obs`` of the step before. Another one starts an episode,
+        and one that had not ended is cut off; `stats` counts these, and where most steps do so, a warning tells. With several
+        environments everything has a leading axis of `n_envs`; with one, that axis may be left out.
 
         Parameters
         ----------
         obs, next_obs : array-like, or nested dict of them
-            Single frames (preferred), or the rolling stacks of `frame_stack` frames that a wrapper makes. At an episode's
-            end, `next_obs` is its last observation, not the first of the next.
+            Single frames (preferred), or the rolling stacks of `frame_stack` frames that a wrapper makes, from any step of an
+            episode on. At an episode's end, `next_obs` is its last observation, not the first of the next. Both are copied. An
+            environment that overwrites the array which it returned last has changed `obs` by then: give a copy of it, or say
+            ``new_episode=False``.
         action, reward, terminated, truncated : array-like
         info : dict, optional
             What ``step`` returned; needed in same-step autoreset mode, for ``final_obs``.
+        new_episode : bool or (n_envs,) bool, optional
+            Whether the step starts an episode, where the caller knows; None compares. With False it goes on from the step before,
+            whatever `obs` is, unless that ended its episode, or `cut_off` was called since. One observation is stored between two
+            steps: the ``next_obs`` of the first, which is on the disk by then, and not the `obs` of the second.
         **extra : array-like
             A value for each other column.
 
@@ -267,7 +274,7 @@ class ReplayBuffer:
         InputError
             A shape, dtype, value or name does not fit. Nothing was added.
         StackError
-            Stacked observations do not continue the last ones. Nothing was added.
+            Of stacked observations, `next_obs` is not `obs` moved on by one frame. Nothing was added.
         OSError
             The disk is full or fails. Nothing was added, what was added before is kept; try again when there is room.
 
@@ -279,7 +286,7 @@ class ReplayBuffer:
         with store.lock:
             recorder = self._writing()
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            return recorder.add(obs, next_obs, values, info)
+            return recorder.add(obs, next_obs, values, info, new_episode)
 
     def extend(
         self,
@@ -292,6 +299,7 @@ class ReplayBuffer:
         *,
         env: int = 0,
         protect: bool = False,
+        new_episode: Any = None,
         **extra: Any,
     ) -> int:
         """Add arrays of steps of one environment, as `add` would one by one, at the speed of arrays.
@@ -304,12 +312,16 @@ class ReplayBuffer:
             Observations after the steps. With it, the arrays may hold many episodes.
         action, reward : (n, ...)
         terminated, truncated : (n,), optional
-            False where they are missing; an episode that neither ends nor goes on in the next call is cut off.
+            False where they are missing; an episode that neither ends nor goes on in the next call is cut off. Without
+            `next_obs`, only the last step may end one.
         env : int
             Which environment's stream gets the steps.
         protect : bool
             Whether they are never evicted. They are no environment's then (in ``buffer.episodes`` their stream is `n_envs`), and
             every call starts an episode. The buffer must have been created with ``protected=True``.
+        new_episode : bool or (n,) bool, optional
+            As in `add`, for each step; None compares. A single one is about the first: all others go on from the one before,
+            unless that ended its episode.
         **extra : (n, ...)
 
         Returns
@@ -334,7 +346,7 @@ class ReplayBuffer:
                 raise InputError(f"env must be an integer from 0 to {self.n_envs - 1}, found {env!r}")
             stream = self.n_envs if protect else int(env)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            return recorder.extend(values, obs, next_obs, stream, cut=protect)
+            return recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
 
     def cut_off(self, envs: Any = slice(None)) -> None:
         """Tell that environments were reset without an end of their episodes, though the next observation may look the same.
@@ -996,7 +1008,8 @@ class ReplayBuffer:
 
         ``steps`` (to sample), ``added`` (ever), ``capacity``, ``episodes``, ``n_envs``, ``segments``, ``unsealed`` (complete
         segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated, marks included, what they share
-        once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``.
+        once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``; and ``cut_off``,
+        episodes that ended without a flag since the buffer was opened.
         """
         self._check_open()
         with self._store.lock:
@@ -1007,7 +1020,8 @@ class ReplayBuffer:
                 "steps": len(self),
                 "added": index.added(),
                 "capacity": layout.capacity,
-                "episodes": sum(len(index.starts(stream)) for stream in range(layout.streams)),
+                "episodes": index.count_episodes(),
+                "cut_off": 0 if self._recorder is None else self._recorder.cut_offs.total,
                 "n_envs": layout.n_envs,
                 "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
                 "unsealed": 0 if log is None else log.sealer.waiting,
@@ -1023,7 +1037,7 @@ class ReplayBuffer:
         if self._closed:
             return f"<ReplayBuffer {self.path}, closed>"
         index = self._reader.index
-        episodes = sum(len(index.starts(stream)) for stream in range(len(index.table)))
+        episodes = index.count_episodes()
         kept = "all" if self.capacity is None else f"{self.capacity:,}"
         return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {counted(episodes, 'episode')}, {self.n_envs} env>"
 

@@ -7,6 +7,9 @@ and moves a mark; nothing is ever rebuilt.
 
 The newest row of a stream, its head, is never a step yet: it is the observation that the next step will start from, or the
 last one of an episode.
+
+Where recording began in the middle of an episode, the earlier frames of its first stack have rows of their own before its first
+row, its *lead-in*. Each of these is an episode of one row, so no step; stacks of the episode reach back into them.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ EPISODES = 4  # episodes in `starts`; the first is the one that `FLOOR` lies in
 STARTS = 5  # address of their first positions
 SEGMENTS = 6  # segments kept
 SLOTS = 7  # address of their slots
-FIELDS = 8
+LEADS = 8  # lead-ins
+LEAD_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
+FIELDS = 10
+
+NO_LEADS = np.empty((0, 2), np.int64)
 
 
 class _Log:
@@ -88,23 +95,28 @@ class Index:
         self.table[:, HEAD] = -1
         self._starts = [_Log() for _ in range(streams)]
         self._slots = [_Log() for _ in range(streams)]
+        self._leads = [_Log() for _ in range(streams)]
         self.dropped = 0  # segments, ever
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
         for stream in range(streams):
             self._note(stream)
 
     def _note(self, stream: int) -> None:
-        row, starts, slots = self.table[stream], self._starts[stream], self._slots[stream]
+        row, starts, slots, leads = self.table[stream], self._starts[stream], self._slots[stream], self._leads[stream]
         row[EPISODES], row[STARTS] = len(starts), starts.address
         row[SEGMENTS], row[SLOTS] = len(slots), slots.address
+        row[LEADS], row[LEAD_PLACES] = len(leads) // 2, leads.address
 
-    def restore(self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int) -> None:
-        """Set a stream as read from disk: its slots in order, the starts of its episodes, the newest row.
+    def restore(
+        self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int, leads: Int64 = NO_LEADS
+    ) -> None:
+        """Set a stream as read from disk: its slots in order, the starts of its episodes, its lead-ins, the newest row.
 
-        The first start may lie before the oldest row. `first_step` is how many steps there were before that.
+        The first start may lie before the oldest row. `first_step` is how many steps there were before that. `leads` are as in
+        `add_leads`, (n, 2).
         """
         low = self.segment_rows * (head // self.segment_rows - len(slots) + 1) if len(slots) else 0
-        self._slots[stream], self._starts[stream] = _Log(slots), _Log(starts)
+        self._slots[stream], self._starts[stream], self._leads[stream] = _Log(slots), _Log(starts), _Log(leads.ravel())
         self.table[stream, [HEAD, ENDED, LOW]] = head, ended, low
         self._steps_offset[stream] = first_step - low
         self._raise_floor(stream)
@@ -121,6 +133,11 @@ class Index:
         self._note(stream)
         if len(positions) and positions[0] <= self.table[stream, FLOOR]:
             self._raise_floor(stream)
+
+    def add_leads(self, stream: int, leads: Int64) -> None:
+        """Note lead-ins, (n, 2): the first row of the episode, and of the lead-in. All of these rows start episodes, too."""
+        self._leads[stream].extend(leads.ravel())
+        self._note(stream)
 
     def advance(self, stream: int, head: int, ended: bool) -> None:
         """Note the newest row of a stream."""
@@ -142,11 +159,16 @@ class Index:
 
     def _raise_floor(self, stream: int) -> None:
         """Find the oldest step whose context is there, and forget the episodes before it."""
-        row, starts = self.table[stream], self._starts[stream]
+        row, starts, leads = self.table[stream], self._starts[stream], self._leads[stream]
         low = int(row[LOW])
         floor = low + self.context
         started = starts.values
-        first = int(np.searchsorted(started, low))  # the first episode that is there whole
+        while len(leads) and leads.values[0] <= low:
+            leads.drop(2)
+        whole = low
+        if len(leads) and max(int(leads.values[1]), int(leads.values[0]) - self.context) < low:
+            whole = int(leads.values[0]) + 1  # its lead-in is gone in part, and so is its first stack
+        first = int(np.searchsorted(started, whole))  # the first episode that is there whole
         if first < len(started):
             floor = min(floor, int(started[first]))
         if len(started):
@@ -164,7 +186,7 @@ class Index:
     @property
     def nbytes(self) -> int:
         """Bytes of RAM that it takes, about."""
-        return self.table.nbytes + sum(log.nbytes for log in (*self._starts, *self._slots))
+        return self.table.nbytes + sum(log.nbytes for log in (*self._starts, *self._slots, *self._leads))
 
     @property
     def heads(self) -> Int64:
@@ -229,6 +251,15 @@ class Index:
     def episodes(self) -> int:
         """Count the episodes of which a row is there; a running one may have no step yet."""
         return int(self.table[:, EPISODES].sum())
+
+    def count_episodes(self) -> int:
+        """Count these, without the rows of lead-ins, each of which is an episode of its own there."""
+        lead_rows = 0
+        for starts, leads in zip(self._starts, self._leads, strict=True):
+            if len(leads):
+                begins, ends = np.maximum(leads.values[1::2], starts.values[0]), leads.values[::2]
+                lead_rows += int(np.maximum(ends - begins, 0).sum())
+        return self.episodes - lead_rows
 
     def locate_episodes(self, ordinals: Int64) -> Int64:
         """Find episodes by their place among all, stream after stream.
@@ -353,6 +384,22 @@ def episode_at(table: Any, stream: int, position: int) -> int:
         else:
             high = middle
     return int(low)
+
+
+@compiled
+def lead_in(table: Any, stream: int, start: int) -> int:
+    """Find where the lead-in of an episode begins that starts at a row; that row itself where it has none."""
+    places, low, high = table[stream, LEAD_PLACES], np.int64(0), table[stream, LEADS]
+    while low < high:
+        middle = (low + high) // 2
+        found = load_i64(places + 16 * middle)
+        if found == start:
+            return int(load_i64(places + 16 * middle + 8))
+        if found < start:
+            low = middle + 1
+        else:
+            high = middle
+    return int(start)
 
 
 @compiled

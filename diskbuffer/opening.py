@@ -1,6 +1,7 @@
 """From a store's files to the index: what happens after a kill is that this is read again.
 
-Only the segment table and one flag a row are read: where episodes end. All else follows.
+Only the segment table and one flag a row are read: where episodes end. All else follows. Two more are looked at where an episode
+of no step is: whether it is a row of a lead-in.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
-from diskbuffer.index import Index
+from diskbuffer.index import NO_LEADS, Index
 from diskbuffer.store.store import Store
+
+Int64 = npt.NDArray[np.int64]
 
 # For a reader whose view is torn by a writer that evicts, seals and opens segments at the same time.
 _TRIES, _PATIENCE = 200, 10.0  # seconds
@@ -52,14 +56,35 @@ def _read_index(store: Store, context: int) -> Index:
                 "`diskbuffer check --repair` counts from there on"
             )
         starts = [np.array([min(first, max(0, episode_start))], np.int64)]
-        head = last = -1
+        leads = [NO_LEADS]
+        head, last = -1, 1  # what came before the oldest row may have been the last of an episode
         for n, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
             if not 0 < length <= rows or (length < rows and n < len(slots) - 1):
                 raise CorruptionError(f"{store.root}: slot {slot} was emptied while it was read")
             flags = store.flags("is_last", slot, length)
             starts.append(first + n * rows + np.flatnonzero(flags) + 1)
+            empty = flags & np.append(bool(last), flags[:-1])  # an episode of one row
+            if empty.any():
+                leads.append(_lead_rows(store, slot, empty, first + n * rows))
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
         ended = store.unsettled.get(stream, bool(last))
-        index.restore(stream, slots, found[found <= head], head, ended, steps_before)
+        lead_ins = _lead_ins(np.concatenate(leads), first, head)
+        index.restore(stream, slots, found[found <= head], head, ended, steps_before, lead_ins)
     return index
+
+
+def _lead_rows(store: Store, slot: int, empty: npt.NDArray[np.bool_], first: int) -> Int64:
+    """Return those of a slot's rows that are of lead-ins, and whether one begins with each, (n, 2)."""
+    truncated, terminated = (store.flags(path, slot, len(empty)) for path in ("truncated", "terminated"))
+    rows = np.flatnonzero(empty & truncated)
+    return np.stack([first + rows, terminated[rows]], axis=1)
+
+
+def _lead_ins(rows: Int64, low: int, head: int) -> Int64:
+    """Put the rows of lead-ins together, as `Index.add_leads` takes them; one that began before the oldest row did so by one."""
+    at, begins = rows[:, 0], rows[:, 1] != 0
+    apart = np.flatnonzero(np.append(True, (np.diff(at) != 1) | begins[1:])) if len(at) else np.empty(0, np.int64)
+    firsts, ends = at[apart], at[np.append(apart[1:] - 1, len(at) - 1)] + 1 if len(at) else at
+    firsts = np.where((firsts == low) & (low > 0) & ~begins[apart], low - 1, firsts)
+    return np.stack([ends, firsts], axis=1)[ends <= head]

@@ -17,7 +17,20 @@ from diskbuffer.errors import SchemaError
 if TYPE_CHECKING:
     import gymnasium
 
-TAKEN = ("steps", "next_obs", "mask", "discount", "weights", "is_first", "relabelled", "part", "self", "info", "env")
+TAKEN = (
+    "steps",
+    "next_obs",
+    "mask",
+    "discount",
+    "weights",
+    "is_first",
+    "relabelled",
+    "part",
+    "self",
+    "info",
+    "env",
+    "new_episode",
+)
 CHECKSUM = "row_checksum"
 TAG = "tag"  # the column of tags
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}

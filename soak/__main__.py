@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from soak import crashes, damage, disk_full, fuzz, kills, readers
+from soak import crashes, damage, disk_full, examples, fuzz, kills, readers
 from soak.table import Row
 
 
@@ -30,6 +30,7 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "damage": lambda scale, seed: damage.main(round(10_000 * scale), seed),
     "disk_full": lambda scale, seed: disk_full.main(scale, seed=seed),
     "readers": _one(readers.main),
+    "examples": _one(examples.main),
     "fuzz": lambda scale, seed: fuzz.main(round(20_000 * scale), round(1_000_000 * scale), seed),
 }
 

@@ -45,6 +45,11 @@ def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(
     assert not list(tmp_path.iterdir())
 
 
+def test_ppo_goes_on_in_the_middle_of_episodes(tmp_path: Path) -> None:
+    printed = run("ppo_from_disk.py", "--rollouts", tmp_path, "--steps", 1000, "--iterations", 3)
+    assert [int(n.replace(",", "")) for n in re.findall(r"learned from ([\d,]+) samples", printed)] == [2000] * 3
+
+
 def is_complete(model: Path) -> bool:
     try:
         with zipfile.ZipFile(model) as file:

@@ -78,6 +78,39 @@ def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_b
     assert failed > 10
 
 
+def test_an_extend_that_fails_after_a_cut_off_and_is_made_again_starts_one_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was committed before the error, the cut is forgotten with the first rows behind it, and not before."""
+    real, given, lengths = Files.pwrite, frames(0, 80), set()
+    for after in itertools.count(0, 3):
+        buffer, calls = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), itertools.count()
+        buffer.extend(obs=given[:11], action=np.zeros(10), reward=np.zeros(10))
+        buffer.cut_off()
+
+        def pwrite(self: Files, fd: int, data: Any, offset: int, after: int = after, calls: Iterator[int] = calls) -> None:
+            if next(calls) == after:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(self, fd, data, offset)
+
+        monkeypatch.setattr(Files, "pwrite", pwrite)
+        failed = False
+        try:
+            buffer.extend(obs=given[10:], action=np.zeros(69), reward=np.zeros(69))
+        except OSError:
+            failed = True
+        monkeypatch.undo()
+        done = len(buffer)
+        lengths.add(done - 10)
+        buffer.extend(obs=given[done:], action=np.zeros(79 - done), reward=np.zeros(79 - done))
+        assert buffer.episodes.length.tolist() == [10, 69], after
+        check(buffer, [given[:11], given[10:]])
+        buffer.close()
+        if not failed:
+            break
+    assert len(lengths) > 2, lengths
+
+
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_an_extend_that_fails_half_way_leaves_nothing_behind_what_it_committed(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.recording import interrupts
 
 COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
 INTERRUPTS = 150
@@ -133,6 +135,76 @@ def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: s
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "whole\n"
+
+
+class Strike:
+    """Send a signal at one instruction of the guard's own code, and count them."""
+
+    def __init__(self, at: int, number: int) -> None:
+        self.at, self.number, self.instructions = at, number, 0
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != interrupts.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.instructions += 1
+            if self.instructions == self.at:
+                signal.raise_signal(self.number)
+        return self.trace
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("also", [None, signal.SIGTERM, signal.SIGINT])
+def test_handlers_are_put_back_whatever_instruction_of_the_guard_a_signal_comes_at(number: int, also: int | None) -> None:
+    """It is handled, behind the block or before it; so is one that comes within the block, `also`."""
+    handled: list[int] = []
+
+    def handler(given: int, frame: FrameType | None) -> None:
+        handled.append(given)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, handler) for each in interrupts._SIGNALS}
+    tracing = sys.gettrace()
+    try:
+        at, struck = 0, True
+        while struck:
+            at, entered = at + 1, False
+            handled.clear()
+            strike = Strike(at, number)
+            try:
+                sys.settrace(strike.trace)
+                with interrupts.Uninterrupted():
+                    entered = True
+                    if also is not None:
+                        signal.raise_signal(also)
+                    assert handled == []
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(tracing)
+            struck = strike.instructions >= at
+            assert [signal.getsignal(each) for each in interrupts._SIGNALS] == [handler] * len(interrupts._SIGNALS), at
+            assert number in handled or not struck, at
+            assert also is None or also in handled or not entered, at
+            assert len(handled) <= 3  # where one comes while the other is being handled, that may be done twice
+        assert at > 100
+    finally:
+        for each, old in before.items():
+            signal.signal(each, old)
+
+
+def test_a_guard_within_a_guard_puts_signals_off_until_the_outer_one_is_left() -> None:
+    handled: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: handled.append(number))
+    try:
+        with interrupts.Uninterrupted():
+            with interrupts.Uninterrupted():
+                signal.raise_signal(signal.SIGUSR1)
+            assert handled == []
+        assert handled == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 if __name__ == "__main__":

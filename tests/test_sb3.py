@@ -537,6 +537,30 @@ def test_minibatches_are_those_of_the_library(kind: str, n_envs: int, tmp_path: 
     assert 0 <= ours.waited <= ours.updating
 
 
+@pytest.mark.parametrize("frame_stack", [None, 4])
+@pytest.mark.parametrize("steps", [2, 3, 12])
+def test_rollouts_of_stacks_may_begin_anywhere_and_be_short(
+    steps: int, frame_stack: int | None, tmp_path: Path, opened: list[Any]
+) -> None:
+    """An episode ends with its first step, another runs on; there are fewer steps than a stack has frames."""
+    for n_envs in (1, 2):
+        given: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
+        path = tmp_path / str(n_envs)
+        ours = DiskRolloutBuffer(steps, PIXELS, ACTIONS["discrete"], path=path, frame_stack=frame_stack, **given)
+        theirs = RolloutBuffer(steps, PIXELS, ACTIONS["discrete"], **given)
+        opened.append(ours)
+        world, ended = World(PIXELS, n_envs, stack=4), np.ones(n_envs, bool)
+        world._left[0] = 1
+        for _ in range(3):
+            ended = roll([ours, theirs], world, ACTIONS["discrete"], steps, ended)
+            found = []
+            for buffer in (ours, theirs):
+                np.random.seed(3)  # noqa: NPY002
+                found.append([{name: _copied(value) for name, value in batch._asdict().items()} for batch in buffer.get(5)])
+            for mine, other in zip(*found, strict=True):
+                same(mine, other)
+
+
 def _copied(value: Any) -> Any:
     return {name: part.clone() for name, part in value.items()} if isinstance(value, dict) else value.clone()
 

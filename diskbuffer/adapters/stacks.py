@@ -90,7 +90,7 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
     to be seen, for empty boards and black screens roll, too, whatever they are.
     """
     whole = Frames(shape, dtype)
-    if stack == 1 or len(obs) == 0 or len(shape) < (2 if stack else 3):
+    if stack == 1 or len(shape) < (2 if stack else 3) or (len(obs) == 0 and stack is None):
         return whole
     moved = not np.array_equal(obs, next_obs)
     for last in (False, True):
@@ -99,15 +99,15 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
             found = Frames(shape, dtype, count, last)
             if found not in ways_to_stack(shape, dtype, count):
                 continue
-            stacks = found.split(obs)
-            if not rolls(stacks, found.split(next_obs)):
+            stacks, following = found.split(obs), found.split(next_obs)
+            if not np.array_equal(following[:, :-1], stacks[:, 1:]) or not (stack or begins(stacks)):
                 continue
             if stack or (_is_picture(stacks[:, -1], last=last) and (moved or (count == length and count in _LIKELY))):
                 return found
     if stack:
         raise StackError(
-            f"observations of shape {shape} are not rolling stacks of {stack} frames, along their first or last axis, that begin "
-            "an episode; leave frame_stack= out to have them recognised, or give 1 to store them as they are"
+            f"observations of shape {shape} are not rolling stacks of {stack} frames, along their first or last axis; leave "
+            "frame_stack= out to have them recognised, or give 1 to store them as they are"
         )
     return whole
 
@@ -126,11 +126,10 @@ def _is_picture(frames: Array, *, last: bool) -> bool:
     return bool((pixels != pixels[:, :1]).any() and (pixels != pixels[:, :, :1]).any())
 
 
-def rolls(stacks: Array, following: Array) -> bool:
-    """Tell whether stacks, (n, stack, ...), are the ones before moved on by one frame, and begin an episode."""
+def begins(stacks: Array) -> bool:
+    """Tell whether stacks, (n, stack, ...), begin an episode: each is one frame, and copies of it or zeros."""
     older = stacks[:, :-1]
-    begins = not older.any() or bool((older == stacks[:, 1:]).all())
-    return begins and np.array_equal(following[:, :-1], stacks[:, 1:])
+    return not older.any() or bool((older == stacks[:, 1:]).all())
 
 
 def padding(stacks: Array) -> str:

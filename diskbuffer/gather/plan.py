@@ -1,6 +1,7 @@
 """The plan of a batch: which runs of rows, in which slots, go to which place of it.
 
-A sample is a window of consecutive positions around a step, cut off at the episode's start and end. Where a window crosses
+A sample is a window of consecutive positions around a step, cut off at the start of the episode, or of its lead-in, and at its
+end. Where a window crosses
 from one segment to the next it becomes two runs.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.form import Draw
-from diskbuffer.index import HEAD, LOW, SLOTS, Index
+from diskbuffer.index import HEAD, LEADS, LOW, SLOTS, Index, lead_in
 from diskbuffer.native import compiled, load_i64
 from diskbuffer.store.maps import Era, Maps
 
@@ -81,7 +82,10 @@ def _find_runs(
         if stream < 0 or stream >= table.shape[0]:
             continue
         wanted = positions[i] - before
-        position = max(wanted, starts[i], table[stream, LOW])
+        start = starts[i]
+        if wanted < start and table[stream, LEADS]:
+            start = lead_in(table, stream, start)
+        position = max(wanted, start, table[stream, LOW])
         end = min(wanted + rows, ends[i] + 1, table[stream, HEAD] + 1)
         pad = position - wanted
         while position < end:

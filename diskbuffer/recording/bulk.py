@@ -17,29 +17,63 @@ Int64 = npt.NDArray[np.int64]
 
 
 def same_rows(a: Array, b: Array) -> Bools:
-    """Tell which rows of two arrays are the same, byte for byte."""
+    """Tell which rows of two arrays, of one dtype, have the same values; NaN counts as itself."""
     if len(a) == 0:
         return np.zeros(0, np.bool_)
-    left, right = (np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8) for x in (a, b))
-    return np.asarray((left == right).all(axis=1))
+    left, right = (np.ascontiguousarray(x).reshape(len(x), -1) for x in (a, b))
+    same = np.asarray((left.view(np.uint8) == right.view(np.uint8)).all(axis=1))
+    if a.dtype.kind in "fc" and not same.all():  # 0.0 is -0.0, and NaN has many forms
+        others = np.flatnonzero(~same)
+        x, y = (part[others].view(part.real.dtype) for part in (left, right))
+        same[others] = ((x == y) | (np.isnan(x) & np.isnan(y))).all(axis=1)
+    return same
 
 
-def check_stacks(path: str, obs: Array, next_obs: Array, goes_on: Bools, zeros: bool) -> None:
-    """Refuse stacks, (steps, frame_stack, ...), that are no rolling stacks; `goes_on` as in `Block`."""
+def refuse_what_does_not_roll(path: str, obs: Array, next_obs: Array) -> None:
+    """Refuse stacks, (steps, frame_stack, ...), of which the second is not the first moved on by a frame."""
     rolls = same_rows(obs[:, 1:], next_obs[:, :-1])
-    filling = np.zeros_like(obs[:, :-1]) if zeros else obs[:, 1:]
-    fine = rolls & (goes_on | same_rows(obs[:, :-1], filling))
-    if not fine.all():
-        step = int(np.flatnonzero(~fine)[0])
-        raise StackError(
-            f"{path}: step {step} of the arrays is no rolling stack of {obs.shape[1]} frames: "
-            + (
-                "next_obs is not obs moved on by one frame"
-                if not rolls[step]
-                else f"it starts an episode, but is not filled with {'zeros' if zeros else 'copies of its newest frame'}"
-            )
-            + ". Give single frames (the newest of each stack), or check frame_stack= and padding="
-        )
+    if not rolls.all():
+        raise StackError(does_not_roll(f"{path} of step {int(np.flatnonzero(~rolls)[0])} of the arrays", obs.shape[1]))
+
+
+def does_not_roll(what: str, frame_stack: int) -> str:
+    """Tell what is wrong with an observation that is no rolling stack, and what can be done."""
+    return (
+        f"{what}: expected a rolling stack of {frame_stack} frames, but next_obs is not obs moved on by one frame, so that they "
+        "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which "
+        "holds them whole"
+    )
+
+
+def starts_of(obs: Array, zeros: bool) -> Bools:
+    """Tell which stacks, (n, frame_stack, ...), are filled up as an episode's first one is: with zeros, or its first frame."""
+    return same_rows(obs[:, :-1], np.zeros_like(obs[:, :-1]) if zeros else obs[:, 1:])
+
+
+def lead_frames(obs: Array, frames: int, rows: int, zeros: bool, *, stacked: bool) -> Array:
+    """Return a lead-in of `rows` rows before an observation, of which the last `frames` are the earlier ones of its stack.
+
+    What is before these, and all of it where the observation is a single frame, is what fills up an episode's first stack.
+    """
+    filling = np.zeros_like(obs[-1] if stacked else obs) if zeros else (obs[0] if stacked else obs)
+    found = np.empty((rows, *filling.shape), filling.dtype)
+    found[:] = filling
+    if stacked:
+        found[rows - frames :] = obs[:-1]
+    return found
+
+
+def lead_rows(positions: Int64, wanted: Bools, frames: int, segment_rows: int) -> Int64:
+    """Return how many rows of a lead-in, which needs `frames`, come before each of some steps.
+
+    `positions` are the steps' without any. No episode's first row may be the first of a segment while its lead-in lies in the one
+    before: once that was evicted, nothing would tell that the episode's first stack is not there. There is one row more then.
+    """
+    rows, so_far = np.zeros(len(positions), np.int64), 0
+    for step in np.flatnonzero(wanted).tolist():
+        rows[step] = frames + ((int(positions[step]) + so_far + frames) % segment_rows == 0)
+        so_far += int(rows[step])
+    return rows
 
 
 @dataclass(frozen=True)
@@ -55,16 +89,19 @@ class Block:
         observation has a row of its own.
     ended : (steps,) bool
         Whether the episode is over after a step.
+    leads : (steps,) int64
+        Rows of a lead-in before a step's.
     """
 
     head: int
     goes_on: Bools
     ended: Bools
+    leads: Int64
 
     @cached_property
     def positions(self) -> Int64:
         """The row of each step."""
-        return self.head + np.arange(len(self.goes_on)) + np.cumsum(~self.goes_on)
+        return self.head + np.arange(len(self.goes_on)) + np.cumsum(~self.goes_on) + np.cumsum(self.leads)
 
     @cached_property
     def lasts(self) -> Int64:
@@ -77,22 +114,52 @@ class Block:
         return int(self.positions[-1]) + 1
 
     @cached_property
-    def starts(self) -> Int64:
-        """Rows where episodes start."""
-        return self.positions[~self.goes_on]
+    def lead_ins(self) -> Int64:
+        """Lead-ins, (n, 2), as `Index.add_leads` takes them."""
+        with_one = np.flatnonzero(self.leads)
+        return np.stack([self.positions[with_one], self.positions[with_one] - self.leads[with_one]], axis=1)
 
-    def rows(self, values: Array, following: Array | None) -> Array:
-        """Put values in the order of rows, from the newest row before to the new one; `following` after episodes' ends."""
-        rows = np.zeros((self.new_head - self.head + 1, *values.shape[1:]), values.dtype)
+    @cached_property
+    def lead_rows(self) -> Int64:
+        """The rows of lead-ins."""
+        ends = np.repeat(self.positions - np.cumsum(self.leads), self.leads)
+        return ends + np.arange(len(ends))
+
+    @cached_property
+    def starts(self) -> Int64:
+        """Rows where episodes start; each row of a lead-in is one."""
+        starts = self.positions[~self.goes_on]
+        return np.sort(np.concatenate([starts, self.lead_rows])) if self.leads.any() else starts
+
+    @cached_property
+    def _shape(self) -> tuple[int]:
+        return (self.new_head - self.head + 1,)
+
+    def values(self, values: Array) -> Array:
+        """Put what was done in the order of rows, from the newest row before to the new one."""
+        rows = np.zeros((*self._shape, *values.shape[1:]), values.dtype)
         rows[self.positions - self.head] = values
-        if following is not None:
-            rows[self.positions[self.lasts] + 1 - self.head] = following[self.lasts]
         return rows
 
-    def is_last(self, cut: bool) -> Bools:
-        """Return the flag of each row, from the newest before (`cut` if that ends an episode here) to the new one."""
-        flags = np.zeros(self.new_head - self.head + 1, np.bool_)
-        flags[self.positions[self.lasts] + 1 - self.head] = True
-        flags[-1] = self.ended[-1]
-        flags[0] = cut
-        return flags
+    def observations(self, before: Array, after: Array, leading: list[Array]) -> Array:
+        """Put observations in the same order, those of lead-ins among them; what a step led to is what the next starts at."""
+        rows = np.empty((*self._shape, *before.shape[1:]), before.dtype)
+        rows[0] = 0  # the newest row before has its own
+        rows[self.positions + 1 - self.head] = after
+        rows[self.positions[~self.goes_on] - self.head] = before[~self.goes_on]
+        if leading:
+            rows[self.lead_rows - self.head] = np.concatenate(leading)
+        return rows
+
+    def flags(self, cut: bool) -> tuple[Bools, Bools, Bools]:
+        """Return three flags of each row, from the newest before (`cut` if that ends an episode here) to the new one.
+
+        ``is_last``; whether it is a row of a lead-in; and whether that begins with it.
+        """
+        last, leading, first = np.zeros((3, *self._shape), np.bool_)
+        last[self.positions[self.lasts] + 1 - self.head] = True
+        last[-1] = self.ended[-1]
+        last[0] = cut
+        leading[self.lead_rows - self.head] = True
+        first[self.lead_ins[:, 1] - self.head] = True
+        return last | leading, leading, first

@@ -8,31 +8,100 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+Handler = Callable[[int, FrameType | None], Any]
+
 # Those whose handlers are known to raise: KeyboardInterrupt, SystemExit of a job that is to end, timeouts.
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 ]
 
 
+class _Deferring:
+    """Stand in for a signal's handler: note the signal while its block is active; else have it handled, and all that were noted.
+
+    So whether signals are put off is one store to `Uninterrupted.active`, at whatever instruction one comes. One of these that
+    stays in place, as another signal came while it was taken out, does no harm: it takes itself out at the next.
+    """
+
+    def __init__(self, block: Uninterrupted, number: int, handler: Handler) -> None:
+        self.block, self.number, self.handler = block, number, handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if number not in self.block.came:
+            self.block.came.append(number)
+        if not self.block.active:
+            self.take_out()
+            self.block.handle()
+
+    def take_out(self) -> None:
+        """Put the handler back, if this is in its place."""
+        if signal.getsignal(self.number) is self:
+            signal.signal(self.number, self.handler)
+
+
 class Uninterrupted:
-    """Put signals off until the block is left. Costs some microseconds, so not for every step."""
+    """Put signals off until the block is left. Costs some microseconds, so not for every step.
+
+    Attributes
+    ----------
+    active : bool
+        Whether signals are put off.
+    came : list of int
+        Those that were.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self.came: list[int] = []
+        self._in_place: list[_Deferring] = []
 
     def __enter__(self) -> None:
-        self._came: list[int] = []
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        if threading.current_thread() is threading.main_thread():  # others are never interrupted
+        if threading.current_thread() is not threading.main_thread():
+            return  # others are never interrupted
+        try:
             for number in _SIGNALS:
-                handler = signal.getsignal(number)
+                handler: Any = signal.getsignal(number)
+                while isinstance(handler, _Deferring) and not handler.block.active:
+                    handler = handler.handler
                 if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if number not in self._came:
-            self._came.append(number)
+                    deferring = _Deferring(self, number, handler)
+                    self._in_place.append(deferring)
+                    signal.signal(number, deferring)
+            self.active = True
+        except BaseException:
+            self._leave()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        for number in self._came:
-            self._handlers[number](number, None)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Have the signals that came handled, and take the stand-ins out.
+
+        That twice, as one more signal may come within the first time, and its handler raise there. One that comes before has a
+        stand-in still, which has all of them handled.
+        """
+        try:
+            try:
+                self.active = False
+                self.handle()
+            finally:
+                self._take_out()
+        finally:
+            self._take_out()
+
+    def _take_out(self) -> None:
+        for deferring in self._in_place:
+            deferring.take_out()
+
+    def handle(self) -> None:
+        """Handle the signals that came, all of them, though a handler raises."""
+        while self.came:
+            number = self.came[0]
+            handler = next(each.handler for each in self._in_place if each.number == number)
+            try:
+                handler(number, None)
+            finally:
+                if number in self.came:
+                    self.came.remove(number)
+                self.handle()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index import ENDED, HEAD, Index
+from diskbuffer.index import ENDED, HEAD, NO_LEADS, Index
 from diskbuffer.recording import steps
-from diskbuffer.recording.bulk import Block, check_stacks, same_rows
+from diskbuffer.recording.bulk import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
+from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
 from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.log import Log
-from diskbuffer.recording.staging import Kept, Staging
+from diskbuffer.recording.staging import Kept, Staging, Told
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import NOT_YET, OBS, STEP, row_checksums
 from diskbuffer.store.store import Store
@@ -40,6 +41,12 @@ class Recorder:
         How vector environments go on after an episode's end.
     newest : callable
         ``newest(path)`` returns the stack (streams, frame_stack, ...) that each stream ends with.
+
+    Attributes
+    ----------
+    log : Log
+    cut_offs : CutOffs
+        How many episodes ended without a flag.
     """
 
     def __init__(
@@ -54,28 +61,68 @@ class Recorder:
         self._staging = Staging(
             self._schema, layout.n_envs, frame_stack, self._zeros, tails, lambda path: newest(path)[: layout.n_envs]
         )
+        self.cut_offs = CutOffs()
         self._cut = np.zeros(layout.streams, np.bool_)
+        self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = autoreset == NEXT_STEP, autoreset == SAME_STEP
         self._crowded = True
 
     # One step of every stream
 
-    def add(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any) -> int:
+    def add(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any, new_episode: Any = None) -> int:
         """Record a step of every stream; return how many there were, as reset steps are none."""
+        self.cut_offs.warn_if_due()
         staging = self._staging
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
-        cut, kept = staging.put_observations(obs, next_obs, self._running, self._cut[self._envs])
+        told = self._cut[self._envs].view(np.int8) if new_episode is None else self._told(new_episode)
+        told, leads, kept = staging.put_observations(obs, next_obs, self._running, told)
         try:
-            return self._record(cut, kept)
+            if leads is not None:
+                with Uninterrupted():
+                    self._put_leads(np.flatnonzero(leads).tolist(), kept)
+                    return self._record(told, kept)
+            return self._record(told, kept)
         except BaseException:
             with Uninterrupted():
                 self._take_stock()
             raise
 
-    def _record(self, cut: Bools, kept: Kept) -> int:
+    def _told(self, new_episode: Any) -> Told:
+        """Return how a step of every stream begins, as `steps.record` takes it; `cut_off` comes first."""
+        envs = self._layout.n_envs
+        told = np.where(_flags("new_episode", new_episode, envs), steps.START, steps.GO_ON)
+        return np.where(self._cut[self._envs], steps.START, told).astype(np.int8)
+
+    def _put_leads(self, streams: list[int], kept: Kept) -> None:
+        """Write lead-ins in some streams, for the episodes that start there with the next step."""
+        for stream in streams:
+            head = int(self._index.heads[stream])
+            cut = head >= 0 and not self._index.table[stream, ENDED]
+            frames = self._stack - 1
+            n = int(lead_rows(np.array([head + 1]), np.ones(1, np.bool_), frames, self._layout.segment_rows)[0])
+            rows = {}
+            for path in self._schema.step:
+                rows[path] = np.zeros((n + 1, *self._schema[path].shape), self._schema[path].np_dtype)
+            for path, stacked, _, now in kept:
+                shape = (self._layout.n_envs, *((self._stack,) if stacked else ()), *self._schema[path].shape)
+                given = now.reshape(shape)[stream]
+                rows[path] = np.concatenate(
+                    [
+                        np.zeros((1, *self._schema[path].shape), now.dtype),
+                        lead_frames(given, frames, n, self._zeros, stacked=stacked),
+                    ]
+                )
+            rows["is_last"] = np.ones(n + 1, np.bool_)
+            rows["truncated"][1:], rows["terminated"][1] = True, True
+            self._leads[stream] = head + 1 + n, head + 1
+            self._write_rows(stream, head, rows, np.arange(head + 1, head + 1 + n), NO_LEADS)
+            if cut:
+                self.cut_offs.note(1)
+
+    def _record(self, told: Told, kept: Kept) -> int:
         staging, table = self._staging, self._index.table[self._envs]
         if self._crowded:
             with Uninterrupted():
@@ -91,7 +138,7 @@ class Recorder:
             self._layout.tail_rows,
             self._layout.salt,
             self._next_step,
-            cut,
+            told,
             self._events,
         )
         self._crowded = bool(code & 1)
@@ -100,6 +147,7 @@ class Recorder:
                 self._note_starts()
         staging.recorded(kept)
         self.log.added += code >> 2
+        self.cut_offs.steps += code >> 2
         if self.log.added >= self.log.retention.look_at:
             with Uninterrupted():
                 self.log.evict()
@@ -107,14 +155,24 @@ class Recorder:
 
     def _note_starts(self) -> None:
         """Have the index know of the episodes that the last step started."""
-        for stream in np.flatnonzero(self._events[:, 0] == steps.STARTED).tolist():
-            self._index.start_episode(stream, int(self._events[stream, 1]))
+        for stream in np.flatnonzero(self._events[:, 0] >= steps.STARTED).tolist():
+            position = int(self._events[stream, 1])
+            self._index.start_episode(stream, position)
+            lead = self._leads.pop(stream, None)
+            if lead is not None:
+                self._index.add_leads(stream, np.array([lead], np.int64))
             self._cut[stream] = False
+        self.cut_offs.note(int((self._events[:, 0] == steps.CUT_OFF).sum()))
         self._events[:, 0] = steps.WENT_ON
 
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
         self._note_starts()
+        for stream in self._leads:  # written, and then no episode came to be
+            head = int(self._index.heads[stream])
+            if head >= 0:
+                self.log.writer.vouch_for_newest(stream, head, over=bool(self._index.table[stream, ENDED]))
+        self._leads.clear()
         self.log.count()
         self._staging.forget()
         self._crowded = True
@@ -136,6 +194,7 @@ class Recorder:
                 }
                 self._put_last(stream, head, nothing | {"is_last": np.ones(1, np.bool_)})
                 table[stream, ENDED] = 1
+                self.cut_offs.asked_for += 1
             self._cut[stream] = True
 
     def _with_final_obs(self, next_obs: Any, info: Any, ended: Bools) -> Any:
@@ -158,11 +217,19 @@ class Recorder:
 
     # Many steps of one stream
 
-    def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, env: int, *, cut: bool = False) -> int:
+    def extend(
+        self, values: dict[str, Any], obs: Any, next_obs: Any, env: int, new_episode: Any = None, *, cut: bool = False
+    ) -> int:
         """Record arrays of steps; return how many there were. `cut` starts an episode. See `ReplayBuffer.extend`."""
+        self.cut_offs.warn_if_due()
         columns = self._fit_steps(values)
         n = len(columns["terminated"])
         before, after = self._fit_observations(obs, next_obs, n)
+        if not _is_given(next_obs):
+            _refuse_an_end_within(columns)
+        told = None if new_episode is None else _flags("new_episode", new_episode, n)
+        if told is not None and np.ndim(new_episode) == 0:
+            told[1:] = False
         if n == 0:
             return 0
         if cut:
@@ -177,6 +244,7 @@ class Recorder:
                     {path: array[part] for path, array in columns.items()},
                     {path: array[part] for path, array in before.items()},
                     {path: array[part] for path, array in after.items()},
+                    None if told is None else told[part],
                     env,
                 )
         return recorded
@@ -219,38 +287,72 @@ class Recorder:
                 f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)"
             ) from error
 
-    def _extend_block(self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], env: int) -> int:
+    def _extend_block(
+        self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], told: Bools | None, env: int
+    ) -> int:
         ended = columns["terminated"] | columns["truncated"]
-        same = self._follow_on(before, after, env)
+        same = self._follow_on(before, after, told, env)
         running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
         if self._next_step:
             idle = ~ended & (columns[self._reward].reshape(len(ended), -1) == 0).all(axis=1)
             keep = ~(same & ~running_before & idle)
             if not keep.all():  # resets of a vector environment
                 columns, before, after = ({p: a[keep] for p, a in d.items()} for d in (columns, before, after))
-                ended = ended[keep]
+                ended, told = ended[keep], None if told is None else told[keep]
                 if not len(ended):
                     return 0
-                same = self._follow_on(before, after, env)
+                same = self._follow_on(before, after, told, env)
                 running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
         goes_on = same & running_before
-        for path in self._schema.obs:
-            if before[path].ndim > len(self._schema[path].shape) + 1:
-                check_stacks(path, before[path], after[path], goes_on, self._zeros)
-                before[path], after[path] = before[path][:, -1], after[path][:, -1]
-        self._write(Block(int(self._index.heads[env]), goes_on, ended), columns, before, after, env)
-        self._cut[env] = False
+        head = int(self._index.heads[env])
+        block, leading = self._with_leads(head, goes_on, ended, before, after)
+        cut_off = running_before & ~goes_on
+        cut_off[0] &= head >= 0
+        self._write(block, columns, before, after, leading, env)
+        self.cut_offs.steps += len(ended)
+        self.cut_offs.note(int(cut_off.sum()))
         return len(ended)
+
+    def _with_leads(
+        self, head: int, goes_on: Bools, ended: Bools, before: dict[str, Array], after: dict[str, Array]
+    ) -> tuple[Block, dict[str, list[Array]]]:
+        """Find what needs a lead-in, and return what is to be written, and lead-ins' frames; stacks become single frames."""
+        stacked = [path for path in self._schema.obs if before[path].ndim > len(self._schema[path].shape) + 1]
+        wanted = np.zeros(len(ended), np.bool_)
+        for path in stacked:
+            refuse_what_does_not_roll(path, before[path], after[path])
+            first = np.flatnonzero(~goes_on)
+            wanted[first] |= ~starts_of(before[path][first], self._zeros)
+        frames, size = self._stack - 1, self._layout.segment_rows
+        none = Block(head, goes_on, ended, np.zeros(len(ended), np.int64))
+        block = Block(head, goes_on, ended, lead_rows(none.positions, wanted, frames, size)) if wanted.any() else none
+        leading = {
+            path: [
+                lead_frames(before[path][step], frames, int(block.leads[step]), self._zeros, stacked=path in stacked)
+                for step in np.flatnonzero(block.leads).tolist()
+            ]
+            for path in self._schema.obs
+        }
+        for path in stacked:
+            before[path], after[path] = before[path][:, -1], after[path][:, -1]
+        return block, leading
 
     @property
     def _reward(self) -> str:
         return next(path for path in self._schema.step if path.split("/")[0] == "reward")
 
-    def _follow_on(self, before: dict[str, Array], after: dict[str, Array], env: int) -> Bools:
-        """Tell which steps start at the observation that the one before led to, the first one at the stream's newest."""
+    def _follow_on(self, before: dict[str, Array], after: dict[str, Array], told: Bools | None, env: int) -> Bools:
+        """Tell which steps start at the observation that the one before led to, the first one at the stream's newest.
+
+        `told` tells which do not, where the caller knows.
+        """
         n = len(next(iter(before.values()))) if before else 0
         if not before:
             raise InputError("extend needs obs, in a store that has observations")
+        if told is not None:
+            same = ~told
+            same[0] &= self._index.heads[env] >= 0 and not self._cut[env]
+            return np.asarray(same)
         same = np.ones(n, np.bool_)
         for path, obs in before.items():
             same[1:] &= same_rows(obs[1:], after[path][:-1])
@@ -263,24 +365,50 @@ class Recorder:
         return same
 
     def _write(
-        self, block: Block, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], env: int
+        self,
+        block: Block,
+        columns: dict[str, Array],
+        before: dict[str, Array],
+        after: dict[str, Array],
+        leading: dict[str, list[Array]],
+        env: int,
     ) -> None:
-        """Write a block's rows, segment by segment, each committed before the next."""
+        """Write a block's rows."""
+        rows = {path: block.values(array) for path, array in columns.items()}
+        rows |= {path: block.observations(before[path], after[path], leading[path]) for path in self._schema.obs}
+        rows["is_last"], leads, first = block.flags(cut=not block.goes_on[0])
+        rows["truncated"] |= leads
+        rows["terminated"] |= first
+        self._write_rows(env, block.head, rows, block.starts, block.lead_ins)
+
+    def _write_rows(
+        self, env: int, head: int, rows: dict[str, Array], starts: npt.NDArray[np.int64], leads: npt.NDArray[np.int64]
+    ) -> None:
+        """Write rows behind a stream's newest, segment by segment, each committed before the next.
+
+        Parameters
+        ----------
+        env, head : int
+            The stream, and the position of its newest row.
+        rows : dict of str to (1 + n, ...) array
+            All columns but the checksum: first what was done at the newest row, or that it is an episode's last, then n rows.
+        starts : (m,) int64
+            Where episodes start among these.
+        leads : (k, 2) int64
+            Lead-ins among these, as `Index.add_leads` takes them.
+        """
         writer, index = self.log.writer, self._index
         self._crowded = True
         self._staging.forget()
-        rows = {path: block.rows(array, None) for path, array in columns.items()}
-        rows |= {path: block.rows(before[path], after[path]) for path in self._schema.obs}
-        rows["is_last"] = block.is_last(cut=not block.goes_on[0])
-        rows[CHECKSUM] = np.stack([self._checksums(env, block.head, rows, word) for word in (OBS, STEP)], axis=1)
-        if not block.ended[-1]:
+        rows[CHECKSUM] = np.stack([self._checksums(env, head, rows, word) for word in (OBS, STEP)], axis=1)
+        if not rows["is_last"][-1]:
             rows[CHECKSUM][-1, STEP] ^= NOT_YET
-        done = block.head
-        while done < block.new_head:
-            n = min(self.log.make_room_for_rows(env), block.new_head - done)
-            some = slice(done + 1 - block.head, done + 1 - block.head + n)
+        done, new_head = head, head + len(rows["is_last"]) - 1
+        while done < new_head:
+            n = min(self.log.make_room_for_rows(env), new_head - done)
+            some = slice(done + 1 - head, done + 1 - head + n)
             try:
-                if done == block.head and done >= 0:  # what was done at the newest row, or that it is an episode's last
+                if done == head and done >= 0:
                     self._put_last(env, done, {path: rows[path][:1] for path in (*self._schema.step, "is_last")})
                 for path, values in rows.items():
                     writer.put(path, env, done + 1, values[some])
@@ -291,9 +419,12 @@ class Recorder:
                 raise
             done += n
             steps_before = index.steps_before(env, max(0, done - n))
-            index.start_episodes(env, block.starts[(block.starts > done - n) & (block.starts <= done)])
-            index.advance(env, done, bool(rows["is_last"][done - block.head]))
+            index.start_episodes(env, starts[(starts > done - n) & (starts <= done)])
+            if len(leads):
+                index.add_leads(env, leads[(leads[:, 0] > done - n) & (leads[:, 0] <= done)])
+            index.advance(env, done, bool(rows["is_last"][done - head]))
             writer.commit(env, done)
+            self._cut[env] = False
             self.log.settle(env, index.steps_before(env, done) - steps_before)
 
     def _put_last(self, stream: int, head: int, values: dict[str, Array]) -> None:
@@ -305,6 +436,30 @@ class Recorder:
     def _checksums(self, stream: int, first: int, rows: dict[str, Array], word: int) -> npt.NDArray[np.uint32]:
         n = len(rows["is_last"])
         return row_checksums(self._schema, self._layout.salt, stream, first, n, rows, word)
+
+
+def _is_given(obs: Any) -> bool:
+    return bool(flatten({"next_obs": obs}))
+
+
+def _refuse_an_end_within(columns: Mapping[str, Array]) -> None:
+    """Refuse flags at any step of a trajectory but its last: the observation that ended an episode is not among those given."""
+    for flag in ("terminated", "truncated"):
+        within = np.flatnonzero(columns[flag][:-1])
+        if len(within):
+            raise InputError(
+                f"{flag} is True at step {within[0]} of {len(columns[flag])}, and without next_obs the arrays are one trajectory,"
+                " which may end with its last step only: the observation that ended an episode is not among those given. Give"
+                " next_obs, or each episode in a call of its own"
+            )
+
+
+def _flags(name: str, value: Any, n: int) -> Bools:
+    """Return a flag, or one for each of `n`, as an array of them."""
+    flags = np.asarray(value)
+    if flags.dtype != np.bool_ or flags.shape not in ((), (n,)):
+        raise InputError(f"{name} must be None, True or False, or {n} of these, found {flags.dtype} of shape {flags.shape}")
+    return np.array(np.broadcast_to(flags, (n,)))
 
 
 def _item(values: dict[str, Any], env: int) -> dict[str, Any]:

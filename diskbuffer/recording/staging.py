@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import InputError
+from diskbuffer.errors import InputError, StackError
 from diskbuffer.native import address_of
 from diskbuffer.recording import steps
+from diskbuffer.recording.bulk import does_not_roll, same_rows
+from diskbuffer.recording.equality import float_bytes
 from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
-from diskbuffer.recording.stacks import RollingStacks
+from diskbuffer.recording.stacks import Compared, RollingStacks
 from diskbuffer.schema import CHECKSUM, Column, Schema
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+Told = npt.NDArray[np.int8]
 Kept = list[tuple[str, bool, Array, Array]]  # path, whether stacked, next_obs and obs: what compiled code reads from
 
 _ROLES = {"is_last": steps.IS_LAST, CHECKSUM: steps.CHECK}
@@ -127,13 +130,14 @@ class Staging:
         for path, i in self._place.items():
             self.sources[i, [steps.STRIDE, steps.NEXT_STRIDE, steps.ROW_BYTES]] = schema[path].row_bytes
             self.sources[i, steps.TAIL] = tails[i]
+            self.sources[i, steps.FLOAT] = float_bytes(schema[path].np_dtype)
             self.sources[i, steps.ROLE] = _ROLES.get(path, steps.STEP)
             if path in self._columns:
                 self.sources[i, steps.VALUE] = self._columns[path].array.ctypes.data
         for i, _ in self._obs:
             self.sources[i, steps.ROLE] = steps.OBS
-        reward = next(path for path in schema.step if path.split("/")[0] == "reward")
-        self.flags = np.array([self._place[path] for path in ("terminated", "truncated", reward)], np.int64)
+        self._reward = next(path for path in schema.step if path.split("/")[0] == "reward")
+        self.flags = np.array([self._place[path] for path in ("terminated", "truncated", self._reward)], np.int64)
 
     def ended(self) -> Bools:
         """Return which streams' episodes end with the step that was put."""
@@ -148,12 +152,14 @@ class Staging:
             column.put(values[path])
 
     def put_observations(
-        self, obs: Any, next_obs: Any, running: Callable[[], tuple[Bools, Bools]], cut: Bools
-    ) -> tuple[Bools, Kept]:
+        self, obs: Any, next_obs: Any, running: Callable[[], tuple[Bools, Bools]], told: Told
+    ) -> tuple[Told, Bools | None, Kept]:
         """Take the observations before and after the step.
 
-        `running` returns what `RollingStacks.check` wants to know, `cut` tells which streams must start an episode. Returns
-        that, with those added whose stacks show it, and what has to stay in memory until `recorded`.
+        `running` returns which streams have an episode that is not over, and in which a reset step may come, as one is. `told` is
+        of `steps.record`. Returns that, as the stacks have it; which streams start an episode with a stack that has frames of
+        its own, None if there is none; and what has to stay in memory until `recorded`. A StackError where ``next_obs`` is
+        not ``obs`` moved on by a frame.
         """
         if self._plain is None:
             before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
@@ -161,7 +167,7 @@ class Staging:
             check_names(after, ["next_" + column.path for _, column in self._obs])
         else:
             before, after = {self._plain: obs}, {"next_" + self._plain: next_obs}
-        kept = []
+        kept, compared = [], dict[str, Compared]()
         for i, column in self._obs:
             path = column.path
             now, stacked = column.check(before[path], path)
@@ -171,13 +177,42 @@ class Staging:
             source, newest = self.sources[i], 0
             if stacked:
                 newest = (self._stack - 1) * column.row_bytes
-                cut = cut | self._roll(column).check(now, following, *running())
+                compared[path] = self._roll(column).compare(now, following)
             if stacked != self._stacked[i]:
                 source[steps.STRIDE] = source[steps.NEXT_STRIDE] = column.row_bytes + newest
                 self._stacked[i] = stacked
             source[steps.VALUE], source[steps.NEXT] = address_of(now) + newest, address_of(following) + newest
             kept.append((path, stacked, following, now))
-        return cut, kept
+        if not compared:
+            return told, None, kept
+        return *self._begin(compared, kept, running, told), kept
+
+    def _begin(
+        self, compared: dict[str, Compared], kept: Kept, running: Callable[[], tuple[Bools, Bools]], told: Told
+    ) -> tuple[Told, Bools | None]:
+        """Decide how the steps of stacks begin, and which have earlier frames of their own."""
+        found = list(compared.values())
+        same = functools.reduce(np.logical_and, [each.same for each in found])
+        for path, stacked, _, now in kept:
+            if not stacked:
+                same = same & same_rows(now.reshape(self._streams, -1), self._newest(path)[:, -1].reshape(self._streams, -1))
+        same = (same | (told == steps.GO_ON)) & (told != steps.START)
+        goes_on, resets = running()
+        goes_on = goes_on & same
+        if resets.any():
+            idle = ~self.ended() & (self._columns[self._reward].array.reshape(self._streams, -1) == 0).all(axis=1)
+            resets = resets & same & idle
+        for path, each in compared.items():
+            bad = ~each.rolls & ~resets
+            if bad.any():
+                raise StackError(does_not_roll(f"{path} of environment {int(np.flatnonzero(bad)[0])}", self._stack))
+        starts = ~goes_on & ~resets
+        if not starts.any():
+            return np.where(goes_on, np.int8(steps.GO_ON), told), None
+        whole = functools.reduce(np.logical_and, [each.starts for each in found])
+        leads = starts & ~whole
+        told = np.where(starts, np.int8(steps.START), np.where(goes_on, np.int8(steps.GO_ON), told))
+        return told, leads if leads.any() else None
 
     def recorded(self, kept: Kept) -> None:
         """Remember the stacks that were recorded, to check the next ones against them."""
@@ -197,5 +232,6 @@ class Staging:
         path = column.path
         if path not in self._stacks:
             newest = functools.partial(self._newest, path)
-            self._stacks[path] = RollingStacks(path, self._streams, self._stack, column.row_bytes, self._zeros, newest)
+            dtype = self._schema[path].np_dtype
+            self._stacks[path] = RollingStacks(self._streams, self._stack, column.row_bytes, dtype, self._zeros, newest)
         return self._stacks[path]

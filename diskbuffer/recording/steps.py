@@ -1,7 +1,7 @@
 """One step of every environment into rows, in one compiled call: where an episode goes on, starts, or is cut off.
 
-An episode goes on if ``obs`` is, byte for byte, the ``next_obs`` of the step before. If the last one has ended, or ``obs`` is
-another, ``obs`` starts an episode; one that had not ended is then cut off where it was.
+An episode goes on if ``obs`` has the values of the ``next_obs`` of the step before, or the caller says so. If the last one has
+ended, or ``obs`` is another, ``obs`` starts an episode; one that had not ended is then cut off where it was.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 from diskbuffer.crc32c import crc32c
 from diskbuffer.index import ENDED, HEAD
-from diskbuffer.native import compiled, load_u8, memcmp, memcpy, memset, store_i64, store_u8, store_u32
+from diskbuffer.native import compiled, load_u8, memcpy, memset, store_i64, store_u8, store_u32
+from diskbuffer.recording.equality import all_zero, same_values
 from diskbuffer.store import checksums
 from diskbuffer.store.checksums import length_word, pad, row_seed
 
@@ -20,12 +21,16 @@ NEXT, NEXT_STRIDE = 2, 3  # the same of the observation after the step
 ROW_BYTES = 4
 ROLE = 5
 TAIL = 6  # address of the tail, 0 for a flat column
-SOURCE_FIELDS = 7
+FLOAT = 7  # bytes of a floating-point number, 0 where values are others
+SOURCE_FIELDS = 8
 
 OBS, STEP, IS_LAST, CHECK = 0, 1, 2, 3  # roles
 
 # What a step was; fields of an event are this and the position of the step's row.
-RESET, WENT_ON, STARTED = 0, 1, 2
+RESET, WENT_ON, STARTED, CUT_OFF = 0, 1, 2, 3  # the last: it started an episode, and cut one off
+
+# How a step is told to begin.
+COMPARE, START, GO_ON = 0, 1, 2
 
 
 @compiled
@@ -40,35 +45,37 @@ def record(
     tail_rows: int,
     salt: int,
     next_step: bool,
-    cut: Any,
+    told: Any,
     events: Any,
 ) -> int:
     """Write a step in every stream, and move the streams' heads.
 
-    `flags` holds the places of terminated, truncated and reward among the sources; `cut` tells which streams must
-    start an episode. Returns four times the number of steps; two more if an episode started, and one more if `limits` leave no
-    room for another step in some stream.
+    `flags` holds the places of terminated, truncated and reward among the sources;
+    `told` is, for each stream, `COMPARE`,
+    `START` or `GO_ON`, which is only possible where the last step did not end an episode. Returns four times the number of steps; two more
+    if an episode started, and one more if `limits` leave no room for another step in some stream.
     """
     columns, recorded, started_any, crowded = sources.shape[0], 0, 0, 0
     for s in range(table.shape[0]):
         head = table[s, HEAD]
         ended = load_u8(sources[flags[0], VALUE] + s) | load_u8(sources[flags[1], VALUE] + s)
-        same = head >= 0 and not cut[s]
-        for c in range(columns):
+        same = head >= 0 and told[s] != START
+        for c in range(columns if told[s] != GO_ON else 0):
             if same and sources[c, ROLE] == OBS:
-                at = _row(sources, bases, c, s, head, segment_rows, tail_rows)
-                same = memcmp(at, sources[c, VALUE] + s * sources[c, STRIDE], sources[c, ROW_BYTES]) == 0
-        position = head
+                at, value = _row(sources, bases, c, s, head, segment_rows, tail_rows), sources[c, VALUE] + s * sources[c, STRIDE]
+                same = same_values(at, value, sources[c, ROW_BYTES], sources[c, FLOAT])
+        position, cut = head, False
         if head < 0:
             position = 0
         elif table[s, ENDED]:
-            if next_step and same and not ended and _is_zero(sources, flags[2], s):
+            reward, size = sources[flags[2], VALUE] + s * sources[flags[2], STRIDE], sources[flags[2], ROW_BYTES]
+            if next_step and same and not ended and all_zero(reward, size, sources[flags[2], FLOAT]):
                 events[s, 0] = RESET
                 continue
             position = head + 1
         elif not same:
             _cut_off(sources, bases, s, head, segment_rows, tail_rows, salt)
-            position = head + 1
+            position, cut = head + 1, True
         started = position != head
         if started:
             started_any = 2
@@ -96,7 +103,7 @@ def record(
             _set_length(lengths, s, position, segment_rows)
         _set_length(lengths, s, position + 1, segment_rows)
         table[s, HEAD], table[s, ENDED] = position + 1, ended
-        events[s, 0], events[s, 1] = STARTED if started else WENT_ON, position
+        events[s, 0], events[s, 1] = (CUT_OFF if cut else STARTED) if started else WENT_ON, position
         recorded += 1
         if position + 3 >= limits[s]:
             crowded = 1
@@ -143,11 +150,3 @@ def _row(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: 
 def _set_length(lengths: Any, s: int, position: int, segment_rows: int) -> None:
     address, seed = lengths[s, position // segment_rows % 2]
     store_i64(address, length_word(seed, position % segment_rows + 1))
-
-
-@compiled
-def _is_zero(sources: Any, c: int, s: int) -> bool:
-    for k in range(sources[c, ROW_BYTES]):
-        if load_u8(sources[c, VALUE] + s * sources[c, STRIDE] + k):
-            return False
-    return True

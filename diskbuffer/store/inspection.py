@@ -132,8 +132,11 @@ class Inspected:
             rows = {path: self.rows(path, at, n) for path in paths}
             found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, n, rows, word)
             good[at : at + n] = found == self._words[at : at + n, word]
-            if newest and word == STEP and at + n == self.length and not rows["is_last"][-1].any():
-                good[-1] = found[-1] ^ NOT_YET == self._words[-1, word]
+            if newest and word == STEP and at + n == self.length:
+                if not rows["is_last"][-1].any():
+                    good[-1] = found[-1] ^ NOT_YET == self._words[-1, word]
+                elif rows["truncated"][-1].any():  # of a lead-in whose episode did not come to be
+                    good[-1] = False
         return good
 
     def rows(self, path: str, at: int, n: int) -> Bytes:

@@ -297,6 +297,8 @@ def _is_over(store: Store, slots: Int64, length: int) -> bool:
     slot, row = (slots[-1], length - 2) if length > 1 else (slots[-2:][0], store.layout.segment_rows - 1)
     if length == 1 and len(slots) == 1:
         return False
+    if store.flags("is_last", int(slot), row + 1)[row]:
+        return False  # no step; the flags of a lead-in's row tell that it is one
     return any(store.flags(path, int(slot), row + 1)[row] for path in ("terminated", "truncated"))
 
 

@@ -302,6 +302,8 @@ class Writer:
         layout, rows = self._layout, dict[str, npt.NDArray[Any]]()
         if over is not None:
             self._flat("is_last", stream, head)[head % layout.segment_rows] = over
+            for path in ("terminated", "truncated"):  # or a row of a lead-in would be one of the next episode's
+                self._flat(path, stream, head)[head % layout.segment_rows] = False
         for path in covered(layout.schema, STEP):
             if path in self._packed:
                 rows[path] = self._store.tail(path)[stream, head % layout.tail_rows][None]

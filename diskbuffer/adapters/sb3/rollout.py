@@ -121,8 +121,8 @@ class DiskRolloutBuffer(RolloutBuffer):
         """Record the last step: what came after it is known by now, but where an episode ended."""
         self.stored.add(
             self._newest,
-            self.stored.after(self._newest, obs, starts),
-            known=~starts,
+            obs,
+            unknown=starts,
             action=np.zeros(self.n_envs, np.int8),
             reward=self._rewards,
             terminated=starts,

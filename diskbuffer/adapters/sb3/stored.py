@@ -134,14 +134,14 @@ class Stored(OpenedLate):
             for name, (shape, dtype) in self._shapes.items()
         }
         stacks = {frames.stack for frames in found.values()}
-        if len(stacks) > 1:  # a store has the same for all
+        if len(stacks) > 1 or max(stacks) > self._capacity:  # a store has the same for all, and holds one stack at least
             found = {name: Frames(*self._shapes[name]) for name in found}
         self._frames = found
         first = next(iter(found.values()))
         how = {
             "columns": {_path(name): frames.column for name, frames in found.items()} | self._columns,
             "frame_stack": first.stack,
-            "padding": "first" if first.stack == 1 else padding(first.split(befores[next(iter(found))])),
+            "padding": "first" if first.stack == 1 else padding(first.split(next(iter(_parts(obs).values())))),
         }
         self.open_to_write(**how)
 
@@ -151,22 +151,20 @@ class Stored(OpenedLate):
 
     # Steps
 
-    def add(self, obs: Obs, next_obs: Obs, *, known: Array | None = None, **columns: Array) -> None:
-        """Add a step of every environment."""
+    def add(self, obs: Obs, next_obs: Obs, *, unknown: Array | None = None, **columns: Array) -> None:
+        """Add a step of every environment. Where what came after it is `unknown`, as an episode ended, it is made up."""
         if not self._writes:
-            self._make(obs, next_obs, np.ones(self.n_envs, bool) if known is None else known)
+            self._make(obs, next_obs, np.ones(self.n_envs, bool) if unknown is None else ~unknown)
         assert self._buffer is not None
+        if unknown is not None and unknown.any():
+            next_obs = self._after(obs, next_obs, unknown)
         self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
 
-    def after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
-        """Return ``next_obs``, and where it is `unknown`, as an episode ended, something that can come after ``obs``."""
-        if not unknown.any():
-            return next_obs
+    def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         found = {}
         befores, afters = _parts(obs), _parts(next_obs)
         for name, before in befores.items():
-            frames = self._frames.get(name)
-            moved = before if frames is None else frames.moved_on(before)
+            moved = self._frames[name].moved_on(before)
             where = unknown.reshape(-1, *(1,) * (before.ndim - 1))
             found[name] = np.where(where, moved, afters[name])
         return found if isinstance(obs, dict) else found[""]

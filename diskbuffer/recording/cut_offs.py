@@ -1,0 +1,52 @@
+"""Episodes that ended without a flag, as a step did not start at the observation that the one before led to."""
+
+from __future__ import annotations
+
+import warnings
+
+_FEW = 20  # that no more than these steps were cut off tells nothing
+_DEPTH = 4  # calls between the caller of `add`, whom the warning is to name, and `warnings.warn`
+
+
+class CutOffs:
+    """Count them, and warn once, where most steps cut one off: then something is wrong with what is given.
+
+    Attributes
+    ----------
+    steps : int
+        Recorded since the buffer was opened.
+    found : int
+        How many of these cut off an episode.
+    asked_for : int
+        Episodes that `cut_off` ended.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.found = self.asked_for = 0
+        self._due = self._warned = False
+
+    @property
+    def total(self) -> int:
+        """Episodes that ended without a flag."""
+        return self.found + self.asked_for
+
+    def note(self, found: int) -> None:
+        """Note that steps cut off episodes."""
+        self.found += found
+        self._due = not self._warned and self.found > max(_FEW, self.steps // 2)
+
+    def warn_if_due(self) -> None:
+        """Warn, before anything is recorded, so that a filter which makes the warning an error does no harm."""
+        if not self._due:
+            return
+        self._due, self._warned = False, True
+        warnings.warn(
+            f"{self.found:,} of {self.steps:,} steps cut off an episode: their obs is not the next_obs of the step before, so the"
+            " buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "
+            "wrong then. Likely causes: a wrapper that normalises obs and next_obs with other statistics; an environment that "
+            "overwrites the array that it returned last (give copies); steps that are shuffled, or of several environments in "
+            "turn. If an episode goes on, tell so: add(..., new_episode=False); if it does not, terminated or truncated should "
+            "be True at its last step, or cut_off() be called",
+            UserWarning,
+            stacklevel=_DEPTH,
+        )

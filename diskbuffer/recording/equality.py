@@ -1,0 +1,68 @@
+"""Whether values in memory are the same: numbers, not bytes, so that 0.0 is -0.0, and NaN is NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.native import compiled, load_i64, load_u8, load_u32, memcmp
+
+
+def float_bytes(dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a floating-point number of a dtype, of which a complex one has two; 0 for others."""
+    return {"f": dtype.itemsize, "c": dtype.itemsize // 2}.get(dtype.kind, 0)
+
+
+@compiled
+def same_values(a: int, b: int, size: int, width: int) -> bool:
+    """Tell whether `size` bytes hold the same values, `width` being `float_bytes`. Mostly they have the same bytes, too."""
+    if memcmp(a, b, size) == 0:
+        return True
+    if width == 0:
+        return False
+    infinity, magnitude = _limits(width)
+    for k in range(0, size, width):
+        left, right = _bits(a + k, width) & magnitude, _bits(b + k, width) & magnitude
+        either_nan = left > infinity or right > infinity
+        if either_nan and not (left > infinity and right > infinity):
+            return False
+        if not either_nan and left | right != 0 and memcmp(a + k, b + k, width) != 0:
+            return False
+    return True
+
+
+@compiled
+def all_zero(address: int, size: int, width: int) -> bool:
+    """Tell whether `size` bytes hold zeros only; so is -0.0."""
+    for k in range(size):
+        if load_u8(address + k):
+            break
+    else:
+        return True
+    if width == 0:
+        return False
+    _, magnitude = _limits(width)
+    for k in range(0, size, width):  # noqa: SIM110  numba has no any()
+        if _bits(address + k, width) & magnitude != 0:
+            return False
+    return True
+
+
+@compiled
+def _limits(width: int) -> tuple[int, int]:
+    """Return infinity as an integer, and all bits but the sign."""
+    if width == 2:
+        return 0x7C00, 0x7FFF
+    if width == 4:
+        return 0x7F800000, 0x7FFFFFFF
+    return 0x7FF0000000000000, 0x7FFFFFFFFFFFFFFF
+
+
+@compiled
+def _bits(address: int, width: int) -> int:
+    if width == 2:
+        return np.int64(load_u8(address)) | np.int64(load_u8(address + 1)) << 8  # type: ignore[return-value]
+    if width == 4:
+        return np.int64(load_u32(address))  # type: ignore[return-value]
+    return np.int64(load_i64(address))  # type: ignore[return-value]
