@@ -50,10 +50,9 @@ def record(
 ) -> int:
     """Write a step in every stream, and move the streams' heads.
 
-    `flags` holds the places of terminated, truncated and reward among the sources;
-    `told` is, for each stream, `COMPARE`,
-    `START` or `GO_ON`, which is only possible where the last step did not end an episode. Returns four times the number of steps; two more
-    if an episode started, and one more if `limits` leave no room for another step in some stream.
+    `flags` holds the places of terminated, truncated and reward among the sources; `told` has, for each stream, `COMPARE`,
+    `START` or `GO_ON`, which is only possible where the last step did not end an episode. Returns four times the number of
+    steps; two more if an episode started, and one more if `limits` leave no room for another step in some stream.
     """
     columns, recorded, started_any, crowded = sources.shape[0], 0, 0, 0
     for s in range(table.shape[0]):
