@@ -38,6 +38,8 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, snapshots
+from diskbuffer.store.building import is_there
+from diskbuffer.store.files import Files
 from diskbuffer.store.store import Store
 
 if TYPE_CHECKING:
@@ -114,8 +116,6 @@ class ReplayBuffer:
         spaces differ, that is a warning.
     InputError
         An argument does not fit, or the store has no such mark. The store is as it was.
-    ReadOnlyError
-        ``mode="r"``, and a crash left the store on its way back to a mark, which takes writing.
     LockedError
         Another process writes to it.
     NotAStoreError, FormatError, CorruptionError
@@ -183,7 +183,7 @@ class ReplayBuffer:
             environment,
             metadata,
         )
-        there = directory.is_there(self.path)
+        lock, there = None, is_there(self.path)
         if there and mode == "w-":
             raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
         if not there:
@@ -192,11 +192,13 @@ class ReplayBuffer:
                     f"there is no store at {self.path}"
                     + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
                 )
-            directory.create(self.path, wanted.layout())
+            lock = directory.create(self.path, wanted.layout())
+            if lock is None and mode == "w-":
+                raise NotAStoreError(f"another process has made a store at {self.path} by now, and mode 'w-' makes new ones only")
         if mark is None:
-            self._store = Store(self.path, writable=mode != "r")
+            self._store = Store(self.path, writable=mode != "r", lock=lock)
         else:
-            self._store = Store(marks.find(self.path, mark), writable=False)
+            self._store = Store(marks.find(Files(self.path), mark), writable=False)
             refuse_another(self.path, self._store.layout, wanted)
             if mode != "r":
                 self._store.verify_files()  # or what came later would be dropped for nothing
@@ -216,7 +218,8 @@ class ReplayBuffer:
                 self._recorder = Recorder(
                     self._store, self._reader.index, self.frame_stack, zeros, layout.autoreset, self._reader.newest
                 )
-        except BaseException:
+        except BaseException as error:
+            marks.tell_how_to_make_room(error, self._store.files)
             self._store.unlock()
             raise
         self._marking, self._building = threading.Lock(), threading.Lock()
@@ -843,9 +846,10 @@ class ReplayBuffer:
         """
         wanted = Path(path).absolute()
         self._must_write("copied")
-        building = snapshots.place_for(self.path, wanted)
-        self._build(building)
-        snapshots.put(building, wanted)
+        with snapshots.place_for(self.path, wanted) as building:
+            self._build(building.files)
+            if not building.put():
+                raise NotAStoreError(f"there is something at {wanted} by now; give another path")
         return wanted
 
     def mark(self, name: str, *, replace: bool = False) -> None:
@@ -881,14 +885,14 @@ class ReplayBuffer:
         with self._marking:
             if name in self.marks and not replace:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
-            building = marks.place_for(self.path, name)
-            self._build(building, marks.next_number(self.path))
-            marks.put(self.path, building, name)
+            files = self._store.files
+            with marks.building(files, name) as building:
+                self._build(building, marks.next_number(files))
 
     @property
     def marks(self) -> tuple[str, ...]:
         """The names of the store's marks, the oldest first."""
-        return marks.names(self.path)
+        return marks.names(Files(self.path))
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -902,14 +906,14 @@ class ReplayBuffer:
         """
         self._must_write("changed")
         with self._marking:
-            marks.remove(self.path, name)
+            marks.remove(self._store.files, name)
 
-    def _build(self, building: Path, number: int = 0) -> None:
+    def _build(self, files: Files, number: int = 0) -> None:
         with self._building:  # no column is removed meanwhile
-            self._build_alone(building, number)
+            self._build_alone(files, number)
 
-    def _build_alone(self, building: Path, number: int) -> None:
-        snapshots.build(self._store, self._writing().log.writer, lambda: self._writing().log.hold_still(), building, number)
+    def _build_alone(self, files: Files, number: int) -> None:
+        snapshots.build(self._store, self._writing().log.writer, lambda: self._writing().log.hold_still(), files, number)
 
     def _must_write(self, what: str) -> None:
         self._check_open()
@@ -991,6 +995,7 @@ class ReplayBuffer:
         """The store as a read-only zarr group. The newest rows may be in ``_tail`` only, until `close`."""
         import zarr
 
+        directory.refuse_all_links(self._store.files)  # which zarr would follow
         return zarr.open_group(str(self._store.root), mode="r")
 
     def check(self, progress: bool = True) -> Report:

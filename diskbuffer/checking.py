@@ -139,8 +139,9 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
 
 def _who_writes(root: Path) -> tuple[bool, Any]:
     """Return whether there is a writer; if not, what the last one left."""
-    held = is_held(root)
-    return held, None if held else State.raw(Files(root))
+    files = Files(root)
+    held = bool(is_held(files))
+    return held, None if held else State.raw(files)
 
 
 def _checked(root: Path, repair: bool, progress: bool) -> Report:
@@ -174,7 +175,7 @@ class _Framework:
         """Note what is wrong, and mend it if that is asked for; return whether the store can be opened."""
         if not self._report.repaired:
             can_be_opened = self._check(None)
-            if self._report.problems and is_held(self._root):  # the writer may be changing one file after the other
+            if self._report.problems and is_held(self._files):  # the writer may be changing one file after the other
                 found, self._report.problems = {str(problem) for problem in self._report.problems}, []
                 time.sleep(_PATIENCE)
                 can_be_opened = self._check(None)
@@ -182,7 +183,7 @@ class _Framework:
             return can_be_opened
         damage = directory.damaged_group(self._root)  # a NotAStoreError where there is none, before anything is written
         self._check_places([".", SEGMENTS, f"{SEGMENTS}/length"])
-        lock = WriterLock(self._root)
+        lock = WriterLock(self._files)
         try:
             return self._check(damage)
         finally:
@@ -239,7 +240,7 @@ class _Framework:
 
     def _check_age(self, layout: Layout) -> bool:
         """Note files that were replaced by older ones of the same store; return whether the rest can be looked at."""
-        if is_held(self._root) and not self._report.repaired:
+        if is_held(self._files) and not self._report.repaired:
             return True  # only a writer knows
         older = state.older_note(self._files, layout.salt), directory.older_description(self._root, layout.salt)
         for name, what in zip((state.NAME, "zarr.json"), older, strict=True):
@@ -262,7 +263,7 @@ class _Check:
         self._outdated = outdated  # whether the table is older than the rows
         self._store, self._report, self._layout, self._table = store, report, store.layout, store.table
         self._repair = store.writable
-        self._live = not store.writable and is_held(store.root)
+        self._live = not store.writable and bool(is_held(store.files))
         self._made: set[int] = set()  # slots of segments that were missing
         left = State.read(store.files, store.layout.salt)
         self._fate, self._synced = how_it_was_left(left, store.files, store.layout.streams)
@@ -297,8 +298,8 @@ class _Check:
         """Have the table, which is older than the rows, say what the files of slots have."""
         store, table, reach, used = self._store, self._table, self._reach(), self._table.used()[0]
         for slot in range(table.slots):
-            if not (store.root / self._layout.data_file(CHECKSUM, slot)).exists():
-                if not any((store.root / self._layout.data_file(path, slot)).exists() for path in self._layout.schema.recorded):
+            if not store.files.exists(self._layout.data_file(CHECKSUM, slot)):
+                if not any(store.files.exists(self._layout.data_file(path, slot)) for path in self._layout.schema.recorded):
                     table.set_length(slot, 0)  # which was evicted since
                 continue
             (stream, first), rows = salvage.find_rows(store, slot, reach)
@@ -313,7 +314,7 @@ class _Check:
         found = [self._find_lost_entry(slot, reach, damaged=True) for slot in damaged]
         newest = [slots[-1] for slots in self._used_slots() if slots]
         for slot in [*np.flatnonzero(length == 0).tolist(), *newest] if lost or self._search else []:
-            if slot not in damaged and (self._store.root / self._layout.data_file(CHECKSUM, slot)).exists():
+            if slot not in damaged and self._store.files.exists(self._layout.data_file(CHECKSUM, slot)):
                 found.append(self._find_lost_entry(slot, reach, damaged=False))
         if self._repair:
             lost = self._rows_missing()
@@ -546,7 +547,7 @@ class _Check:
         """Tell whether a segment of a column that was written later is as it should be: not there, where nothing was written."""
         store, layout = self._store, self._layout
         expected = self._table.checksum(path, slot)
-        if expected == NEVER and not (store.root / layout.data_file(path, slot)).exists():
+        if expected == NEVER and not store.files.exists(layout.data_file(path, slot)):
             return True
         try:
             store.verify_file(path, slot)

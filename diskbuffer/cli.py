@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from diskbuffer.checking import check
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.marking import marks, remove_mark
 from diskbuffer.version import __version__
 
 
@@ -21,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checking.add_argument("--repair", action="store_true", help="drop what cannot be saved, and nothing else; keep a copy first")
     checking.add_argument("--quiet", action="store_true", help="show no progress")
     checking.set_defaults(run=_check)
+    marking = commands.add_parser("marks", help="list a store's marks, or remove one, which takes no space, as opening does")
+    marking.add_argument("path", help="the directory of the store")
+    marking.add_argument("--remove", metavar="NAME", help="remove this mark, and give its space back")
+    marking.set_defaults(run=_marks)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
@@ -33,3 +38,11 @@ def _check(options: argparse.Namespace) -> int:
     report = check(options.path, repair=options.repair, progress=not options.quiet)
     print(report)
     return 0 if report.ok or report.repaired else 1
+
+
+def _marks(options: argparse.Namespace) -> int:
+    if options.remove is not None:
+        remove_mark(options.path, options.remove)
+    else:
+        print(*marks(options.path), sep="\n", end="\n" if marks(options.path) else "")
+    return 0

@@ -49,7 +49,7 @@ class Mark:
 
     def remove(self) -> None:
         """Forget it, for good: another function's values would pass for what is written next."""
-        if (self._files.root / self._name).exists():
+        if self._files.exists(self._name):
             self._files.remove(self._name)
             self._files.sync(self._columns[0])
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from soak import crashes, damage, disk_full, examples, fuzz, kills, readers
+from soak import crashes, damage, disk_full, examples, fuzz, kills, links, mounts, readers, rings
 from soak.table import Row
 
 
@@ -31,6 +31,9 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "disk_full": lambda scale, seed: disk_full.main(scale, seed=seed),
     "readers": _one(readers.main),
     "examples": _one(examples.main),
+    "rings": _one(rings.main),
+    "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
+    "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],
     "fuzz": lambda scale, seed: fuzz.main(round(20_000 * scale), round(1_000_000 * scale), seed),
 }
 

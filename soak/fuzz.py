@@ -506,6 +506,8 @@ class Watch:
         try:
             if event == "open" and not isinstance(args[0], int):
                 path = os.fsdecode(args[0])
+                if args[2] & os.O_NOFOLLOW and "/" not in path and path != "..":
+                    return  # in a directory that is open already, and that it cannot lead out of
                 refused = args[2] & os.O_NOFOLLOW and os.path.islink(path)
                 path = os.path.realpath(os.path.dirname(path) if refused else path)
                 if not (path + os.sep).startswith((root, *self._own)):

@@ -174,12 +174,11 @@ class Trace:
                 try:
                     return real(*args, **keywords)
                 finally:
-                    if keywords.get("dir_fd") is not None:
-                        self._scan(self._base, what)
-                    else:
-                        for parent in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in args[:paths]):
-                            if f"{parent}/".startswith(f"{self._base}/"):
-                                self._scan(parent, what, deep=False)
+                    keys = ("src_dir_fd", "dst_dir_fd") if paths == 2 else ("dir_fd",)
+                    found = [_parent(path, keywords.get(key)) for path, key in zip(args, keys, strict=False)]
+                    for parent in dict.fromkeys(found):
+                        if f"{parent}/".startswith(f"{self._base}/"):
+                            self._scan(parent, what, deep=False)
 
         return traced
 
@@ -224,3 +223,9 @@ class Trace:
     def _describe(what: str) -> str:
         thread = threading.current_thread()
         return what if thread is threading.main_thread() else f"{what} ({thread.name})"
+
+
+def _parent(path: Any, fd: int | None) -> str:
+    """Return the directory that a name is in, which may be given by a descriptor."""
+    above = os.getcwd() if fd is None else os.readlink(f"/proc/self/fd/{fd}")
+    return os.path.dirname(os.path.normpath(os.path.join(above, os.fspath(path))))

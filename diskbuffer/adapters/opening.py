@@ -15,7 +15,7 @@ from typing import Any
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
-from diskbuffer.store import directory
+from diskbuffer.store.building import is_there
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
@@ -63,7 +63,7 @@ class OpenedLate:
         if found is not None:
             return found
         with self._opening:
-            if self._buffer is None and directory.is_there(self.path):
+            if self._buffer is None and is_there(self.path):
                 self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
             return self._buffer
 
@@ -82,7 +82,7 @@ class OpenedLate:
             return self._buffer
 
     def _close_at_exit(self) -> None:
-        """Be closed where the interpreter ends, before filelock lets go of locks: what was registered last runs first."""
+        """Be closed where the interpreter ends, before what it needs is gone: what was registered last runs first."""
         _open_at_exit.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)

@@ -35,7 +35,8 @@ class _Deferring:
 
     def take_out(self) -> None:
         """Put the handler back, if this is in its place."""
-        if signal.getsignal(self.number) is self:
+        there: Any = signal.getsignal(self.number)
+        if there is self:
             signal.signal(self.number, self.handler)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import shutil
 import stat
-import uuid
-from collections.abc import Collection
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.files import Files
+from diskbuffer.store.building import Building, remove_left
+from diskbuffer.store.files import Files, files_at
 from diskbuffer.store.jsons import read_json
 from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
+from diskbuffer.store.lock import WriterLock
 from diskbuffer.store.segments import SegmentTable, table_file
 from diskbuffer.store.state import NAME as STATE
 from diskbuffer.store.state import Fate, State, older_note
@@ -27,37 +27,21 @@ _SLOT = re.compile(r"c\.([0-9]{1,9})\.0")  # a file of row checksums
 _COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
 
 
-def is_there(root: Path) -> bool:
-    """Tell whether there is something to open; a NotAStoreError where it is no store and no room for one."""
-    if root.is_dir():
-        if (root / "zarr.json").is_file():
-            return True
-        if any(root.iterdir()):
-            raise NotAStoreError(
-                f"{root} is a directory with other things in it and no diskbuffer store; give the path of a store, "
-                "or one where nothing is yet"
-            )
-        return False
-    if root.exists():
-        raise NotAStoreError(f"{root} is a file; a diskbuffer store is a directory")
-    return False
-
-
-def read_metadata(root: Path) -> tuple[Layout, int]:
+def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     """Return the layout of the store at `root`, and how many slots its arrays have room for.
 
     As the group's own file describes it, or its copy where that is newer: everything that a description tells of is on the disk
     before the copy is written, and the copy before the file.
     """
-    files = Files(root)
+    files = files_at(root)
     try:
         found = _described(files, _GROUP)
     except FileNotFoundError:
-        raise NotAStoreError(f"there is no store at {root}") from None
+        raise NotAStoreError(f"there is no store at {files.root}") from None
     except ValueError as error:
-        raise NotAStoreError(f"{root}/zarr.json is not JSON: {error}") from error
-    if not is_copied(root):
-        copied = _read_copy(root)
+        raise NotAStoreError(f"{files.root}/zarr.json is not JSON: {error}") from error
+    if not is_copied(files):
+        copied = _read_copy(files)
         if copied is not None and copied[0].salt == found[0].salt and copied[0].generation > found[0].generation:
             return copied  # a crash came between the two, or an older file was put back
     return found
@@ -66,7 +50,7 @@ def read_metadata(root: Path) -> tuple[Layout, int]:
 def _described(files: Files, name: str) -> tuple[Layout, int]:
     """Return what one of the group's two files describes; a ValueError where it is not JSON."""
     layout, slots = Layout.from_group(read_json(files, name), str(files.root))
-    if slots > TABLE_SLOTS and slots > (room := room_for_slots(files.root, layout)):  # before memory is taken for them
+    if slots > TABLE_SLOTS and slots > (room := room_for_slots(files, layout)):  # before memory is taken for them
         raise NotAStoreError(
             f"{files.root / name} describes {slots:,} slots, and the segment table has files for {room:,}; it is damaged, or "
             f"files of {files.root / SEGMENTS} are missing"
@@ -74,23 +58,24 @@ def _described(files: Files, name: str) -> tuple[Layout, int]:
     return layout, slots
 
 
-def room_for_slots(root: Path, layout: Layout) -> int:
+def room_for_slots(files: Files, layout: Layout) -> int:
     """Return for how many slots the segment table has files, in its column that has the most; one file's at least."""
     most = 0
     for name, (_, shape) in layout.table().items():
-        while (root / table_file(name, most, shape)).exists():
+        while files.exists(table_file(name, most, shape)):
             most += 1
     return max(1, most) * TABLE_SLOTS
 
 
-def create(root: Path, layout: Layout) -> None:
-    """Make a store, whole, and only then put it at `root`."""
-    building = root.parent / f".{root.name}.{uuid.uuid4().hex[:8]}.new"
-    new = [parent for parent in root.parents if not parent.exists()]
-    try:
-        building.mkdir(parents=True)
-        files = Files(building)
-        slots = layout.first_slots()
+def create(root: Path, layout: Layout) -> WriterLock | None:
+    """Make a store, whole, and only then put it at `root`; None where another process has done so by now.
+
+    It is locked before it can be found, so that nobody else opens it first; the lock is returned.
+    """
+    with Building(root) as building:
+        if building.taken:
+            return None
+        files, slots = building.files, layout.first_slots()
         for path, metadata in layout.arrays(slots).items():
             files.make_directory(path)
             files.replace_contents(f"{path}/zarr.json", encode_json(metadata), sync=False)
@@ -103,34 +88,17 @@ def create(root: Path, layout: Layout) -> None:
         write_group(files, layout, slots)
         for path in [*layout.arrays(slots), "."]:
             files.sync(path)
-        building.rename(root)
+        if sys.platform == "win32":  # where what is open cannot be renamed
+            return WriterLock(Files(root)) if building.put() else None
+        lock = WriterLock(files)
         try:
-            sync_names(root, new)
+            if not building.put():
+                lock.release()
+                return None
         except BaseException:
-            root.rename(building)
+            lock.release()
             raise
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        for parent in new:
-            with contextlib.suppress(OSError):  # such as that somebody else put something there
-                parent.rmdir()
-        raise
-
-
-def sync_names(root: Path, new: Collection[Path]) -> None:
-    """Bring to the disk by which names a store is found; `new` are the directories above it that were made for it.
-
-    Those that others made are tried, too, as far up as the file system goes: a script, or a process that was killed right after
-    it made one, will not have synced it.
-    """
-    device = root.stat().st_dev
-    needed = {root.parent, *(parent.parent for parent in new)}
-    for directory in root.parents:
-        if directory in needed:
-            Files(directory).sync(".")
-        elif directory.stat().st_dev == device:
-            with contextlib.suppress(OSError):  # it may be one that we must not open
-                Files(directory).sync(".")
+        return lock.moved_to(Files(root))
 
 
 def grow(files: Files, layout: Layout, slots: int) -> Layout:
@@ -147,22 +115,22 @@ def mend(files: Files, layout: Layout, slots: int) -> list[str]:
     changed = []
     for path, metadata in layout.arrays(slots).items():
         name, contents = f"{path}/zarr.json", encode_json(metadata)
-        if not _holds(files.root / name, contents):
+        if not _holds(files, name, contents):
             files.make_directory(path)
             files.replace_contents(name, contents, sync=False)
             changed.append(path)
     return changed
 
 
-def strange_metadata(root: Path, layout: Layout, slots: int) -> list[str]:
+def strange_metadata(root: Path | Files, layout: Layout, slots: int) -> list[str]:
     """Return the nodes whose metadata, which other tools read, is not what it should be; "." for the group."""
-    nodes = {".": layout.root(slots)} | layout.arrays(slots)
-    return [path for path, metadata in nodes.items() if not _holds(root / path / "zarr.json", encode_json(metadata))]
+    files, nodes = files_at(root), {".": layout.root(slots)} | layout.arrays(slots)
+    return [path for path, metadata in nodes.items() if not _holds(files, f"{path}/zarr.json", encode_json(metadata))]
 
 
-def _holds(file: Path, contents: bytes) -> bool:
+def _holds(files: Files, name: str, contents: bytes) -> bool:
     try:
-        return Files(file.parent).read(file.name) == contents  # not where a link leads
+        return files.read(name) == contents
     except OSError:
         return False
 
@@ -242,14 +210,15 @@ def with_all_slots(root: Path, layout: Layout, slots: int) -> tuple[Layout, int]
     """Have a description that is older count from here on, with a slot for every segment that is there."""
     state = State.read(Files(root), layout.salt)
     generation = layout.generation if state is None else max(layout.generation, state.generation)
-    numbers = [int(found[1]) for path in (root / CHECKSUM).iterdir() if (found := _SLOT.fullmatch(path.name))]
-    there = max((n for n in numbers if n < room_for_slots(root, layout)), default=-1) + 1
+    files = Files(root)
+    numbers = [int(found[1]) for name in files.names(CHECKSUM) if (found := _SLOT.fullmatch(name))]
+    there = max((n for n in numbers if n < room_for_slots(files, layout)), default=-1) + 1
     return dataclasses.replace(layout, generation=generation), max(slots, there)
 
 
-def _read_copy(root: Path) -> tuple[Layout, int] | None:
+def _read_copy(root: Path | Files) -> tuple[Layout, int] | None:
     try:
-        return _described(Files(root), _COPY)
+        return _described(files_at(root), _COPY)
     except (OSError, ValueError):
         return None
 
@@ -264,10 +233,11 @@ def _vouched(root: Path, layout: Layout, slots: int) -> int:
         return 0
 
 
-def is_copied(root: Path) -> bool:
+def is_copied(root: Path | Files) -> bool:
     """Tell whether the group's file and its copy are the same."""
+    files = files_at(root)
     try:
-        return Files(root).read(_GROUP) == Files(root).read(_COPY)
+        return files.read(_GROUP) == files.read(_COPY)
     except OSError:
         return False
 
@@ -278,22 +248,26 @@ def restore_group(root: Path) -> None:
     files.replace_contents(_GROUP, files.read(_COPY))
 
 
-def refuse_links(root: Path, layout: Layout, slots: int, below: str = "") -> None:
+def refuse_links(files: Files, layout: Layout, slots: int, below: str = "") -> None:
     """Raise a CorruptionError where a directory of the store is something else, such as a link that leads out of it.
 
     With `below`, only that directory and the arrays of the segment table in it, which every store has, are looked at.
     """
     some = (below, *(f"{below}/{name}" for name in TABLE)) if below else layout.arrays(slots)
     for path in some:
-        if not stat.S_ISDIR(_mode(root / path)):
-            raise CorruptionError(f"{root / path} is no directory of the store: it is missing, or a link")
+        with contextlib.suppress(FileNotFoundError):
+            if files.is_directory(path):
+                continue
+        raise CorruptionError(f"{files.root / path} is no directory of the store: it is missing, or a link")
 
 
-def _mode(path: Path) -> int:
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return 0
+def refuse_all_links(files: Files) -> None:
+    """Raise a CorruptionError where anything in the store is neither a file nor a directory: other tools follow links."""
+    for path, found in files.walk():
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise CorruptionError(
+                f"{files.root / path} is a link, or a pipe; a store has files and directories, and nothing else"
+            )
 
 
 def tail_file(layout: Layout, path: str) -> str:
@@ -303,10 +277,9 @@ def tail_file(layout: Layout, path: str) -> str:
 
 def remove_data(files: Files, path: str) -> None:
     """Remove all data of a column that is to be, if something is there, for good."""
-    if (files.root / path).is_dir():
-        for entry in list((files.root / path).iterdir()):
-            if entry.name != "zarr.json" and not entry.is_dir():
-                files.remove(f"{path}/{entry.name}")
+    with contextlib.suppress(FileNotFoundError):
+        for name in set(files.names(path)) - {"zarr.json"} - set(files.directories(path)):
+            files.remove(f"{path}/{name}")
         files.sync(path)
 
 
@@ -321,9 +294,10 @@ def remove_column(files: Files, path: str) -> None:
 def remove_strays(files: Files, layout: Layout, slots: int, free: list[int]) -> None:
     """Remove what a killed writer left: temporary files, and the data of slots that were evicted or never filled."""
     for path in [".", *layout.arrays(slots)]:
-        names = {entry.name for entry in (files.root / path).iterdir()}
+        names = set(files.names(path))
         stray = {name for name in names if name.endswith(".tmp")}
         if path in layout.schema:
             stray |= names & {layout.data_file(path, slot).rsplit("/", 1)[1] for slot in free}
         for name in stray:
             files.remove(f"{path}/{name}")
+    remove_left(files)

@@ -1,6 +1,11 @@
-"""The seam to the operating system: every file operation that changes a store goes through a `Files`.
+"""The seam to the operating system: every file operation in a store goes through a `Files`.
 
 Tests replace it to inject errors, or to record what a crash would leave. Reading is done through maps.
+
+A store may come from a stranger, and any name in it may be a link that leads elsewhere. So a `Files` keeps the store's directory
+open, and walks from there, one directory after the other, refusing links at every step (`openat` with O_NOFOLLOW). Links in the
+path of the store itself are the user's own: they are resolved once. Where the system has no such calls, as on Windows, names are
+looked at before they are used.
 """
 
 from __future__ import annotations
@@ -22,27 +27,146 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError
+from diskbuffer.errors import CorruptionError, DiskBufferError
+
+if sys.platform != "win32":
+    import fcntl
 
 MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
 _CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_BY_DESCRIPTOR = hasattr(os, "O_DIRECTORY") and {os.open, os.mkdir, os.rename, os.unlink, os.link, os.stat} <= os.supports_dir_fd
+# O_PATH: a directory that may be searched need not be one that may be read.
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_FOLLOW: dict[str, bool] = {"follow_symlinks": False} if os.link in os.supports_follow_symlinks else {}
 _SMALL = 256 * 1024**2  # bytes that metadata may have
 _AT_ONCE = 8  # files that are synced at the same time
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+# What tells that a name stands for something else than it should: a link, a directory, a file in a directory's place, a socket.
+_NOT_OURS = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 
 
 class Files:
-    """File operations below one directory, by relative name."""
+    """File operations below one directory, by relative name.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    Errors name the file by `root`. Where a name, or a directory on the way to it, is a link, or something else that a store does
+    not have, it is a CorruptionError, and nothing is done.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, within: tuple[Files, str] | None = None) -> None:
+        self.root = Path(root)
+        self._within = within
+        self._real = "" if within else os.path.realpath(root)  # later changes of the links above do not matter
+        self._held: dict[str, int] = {}  # the directory's descriptor, once it was needed
+
+    def below(self, name: str) -> Files:
+        """Return the files of a directory in this one."""
+        return Files(self.root / name, within=(self, name))
+
+    def __del__(self) -> None:
+        for fd in getattr(self, "_held", {}).values():
+            os.close(fd)
+
+    # Directories
 
     def make_directory(self, name: str) -> None:
-        """Create a directory and its parents."""
-        (self.root / name).mkdir(parents=True, exist_ok=True)
+        """Create a directory and its parents; nothing where it is there."""
+        parts = self._parts(name)
+        if self._within is not None:
+            above, own = self._within
+            above.make_directory(own)
+        elif not self._held:
+            os.makedirs(self._real, exist_ok=True)
+        for n in range(len(parts)):
+            inside = "/".join([*parts[: n + 1], "."])
+            try:
+                with self._in(inside):
+                    continue
+            except FileNotFoundError:
+                with self._in("/".join(parts[: n + 1])) as (above_fd, last), contextlib.suppress(FileExistsError):
+                    os.mkdir(last, dir_fd=above_fd)
+                with self._in(inside):  # it may be another's by now, and no directory
+                    pass
+
+    def names(self, name: str = ".") -> list[str]:
+        """Return the names in a directory."""
+        return [entry for entry, _ in self._list(name)]
+
+    def directories(self, name: str = ".") -> list[str]:
+        """Return the names in a directory that are directories themselves, and no links to some."""
+        return [entry for entry, kind in self._list(name) if stat.S_ISDIR(kind)]
+
+    def walk(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield all names below the directory, and what they stand for; what goes away meanwhile is left out."""
+        left = ["."]
+        while left:
+            directory, names = left.pop(), list[str]()
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                names = self.names(directory)
+            for name in names:
+                path = name if directory == "." else f"{directory}/{name}"
+                with contextlib.suppress(FileNotFoundError):
+                    found = self.stat(path)
+                    if stat.S_ISDIR(found.st_mode):
+                        left.append(path)
+                    yield path, found
+
+    def _list(self, name: str) -> list[tuple[str, int]]:
+        """Return the names in a directory, and the kind of each as `stat` has it; those of files need not be exact."""
+        with self._in(name if name == "." else f"{name}/.") as (fd, last):
+            if fd is None:
+                return _entries(last)
+            opened = os.open(last, os.O_RDONLY | _CAREFUL | os.O_DIRECTORY, dir_fd=fd)
+            try:
+                return _entries(opened)
+            finally:
+                os.close(opened)
+
+    def remove_directory(self, name: str) -> None:
+        """Remove a directory with all that is in it, if it is there; links in it are removed, and not followed."""
+        with contextlib.suppress(FileNotFoundError):
+            if not self.is_directory(name):
+                raise CorruptionError(f"{self.root / name} is no directory; a link in its place is not followed")
+            try:
+                with self._in(name) as (fd, last):
+                    shutil.rmtree(last, dir_fd=fd)
+            except RecursionError:
+                raise CorruptionError(f"{self.root / name} has directories in each other, deeper than any store has") from None
+
+    def is_in_place(self) -> bool:
+        """Tell whether the directory is still the one at its path: not moved, removed, or replaced by another."""
+        if not _BY_DESCRIPTOR:
+            return True
+        try:
+            if self._within is not None:
+                there = self._within[0].stat(self._within[1])
+            else:
+                there = os.stat(self._real)
+            return os.path.samestat(os.fstat(self._descriptor()), there)
+        except OSError:
+            return False
+
+    # Looking
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return what is known of a name; of a link, not of what it leads to."""
+        with self._in(name) as (fd, last):
+            return os.lstat(last, dir_fd=fd)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is something of that name."""
+        try:
+            self.stat(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_directory(self, name: str) -> bool:
+        """Tell whether a name is a directory's; a FileNotFoundError where there is nothing."""
+        return stat.S_ISDIR(self.stat(name).st_mode)
+
+    # Files
 
     def create(self, name: str, size: int, *, reserve: bool) -> int:
         """Create a file of `size` zeros, in place of an old one, and return its descriptor, for reading and writing.
@@ -51,8 +175,8 @@ class Files:
         SIGBUS, not an error, so what is written through maps must be reserved.
         """
         self.remove(name)  # and never cut short: somebody may have it mapped
-        with self._no_file(name):
-            fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with self._in(name) as (at, last):
+            fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666, dir_fd=at)
         try:
             if reserve and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)
@@ -64,7 +188,7 @@ class Files:
             error.filename = error.filename or str(self.root / name)
             os.close(fd)
             with contextlib.suppress(OSError):
-                os.unlink(self.root / name)
+                self.remove(name)
             raise
         return fd
 
@@ -101,8 +225,7 @@ class Files:
     def sync(self, name: str) -> None:
         """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none."""
         try:
-            with self._no_file(name):
-                fd = os.open(self.root / name, os.O_RDONLY | _CAREFUL)
+            fd = self._open(name, os.O_RDONLY, directory=True)
         except FileNotFoundError:
             return
         try:
@@ -121,23 +244,30 @@ class Files:
 
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place, at once."""
-        with self._no_file(new):
-            os.replace(self.root / old, self.root / new)
+        with self._in(new) as (there, last), self._in(old) as (here, first):
+            try:
+                os.replace(first, last, src_dir_fd=here, dst_dir_fd=there)
+            except OSError as error:
+                error.filename2 = str(self.root / new)
+                raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError), self._no_file(name):
-            os.unlink(self.root / name)
+        """Remove a file, or a link itself, if it is there."""
+        with contextlib.suppress(FileNotFoundError), self._in(name) as (fd, last):
+            os.unlink(last, dir_fd=fd)
 
     def link(self, other: Files, name: str, new: str) -> bool:
         """Give a file of another directory, `name` there, a name here, too; return False where the file systems cannot."""
         self.remove(new)
-        try:
-            os.link(other.root / name, self.root / new, **_NO_FOLLOW)
-        except OSError as error:
-            if error.errno in _NO_LINK:
-                return False
-            raise
+        if not stat.S_ISREG(other.stat(name).st_mode):
+            raise CorruptionError(f"{other.root / name} is no file; a store has files and directories, and nothing else")
+        with other._in(name) as (there, first), self._in(new) as (here, last):
+            try:
+                os.link(first, last, src_dir_fd=there, dst_dir_fd=here, **_NO_FOLLOW)
+            except OSError as error:
+                if error.errno in _NO_LINK:
+                    return False
+                raise
         return True
 
     def copy(self, other: Files, name: str, new: str, *, reserve: bool) -> None:
@@ -158,11 +288,6 @@ class Files:
         finally:
             os.close(source)
 
-    def remove_directory(self, name: str) -> None:
-        """Remove a directory with all that is in it, if it is there; links are not followed."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.root / name)
-
     def replace_contents(self, name: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file so that readers see the old contents or the new; with `sync`, a power loss, too, leaves one."""
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
@@ -181,6 +306,29 @@ class Files:
             raise
         if sync:
             self.sync(os.path.dirname(name) or ".")
+
+    # Locks
+
+    def open_lock(self, name: str, *, write: bool) -> int:
+        """Open a file, or a directory, to lock it; with `write`, a file is made where there is none. Return the descriptor."""
+        return self._open(name, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY, directory=not write)
+
+    def lock(self, fd: int, *, exclusive: bool) -> bool:
+        """Lock an open file for as long as it is open; return False where others hold it, an OSError where there are no locks."""
+        if sys.platform == "win32":
+            raise OSError(errno.ENOSYS, "there are no such locks on Windows")
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def unlock(self, fd: int) -> None:
+        """Unlock an open file, for other processes that have inherited it, too."""
+        if sys.platform != "win32":
+            fcntl.flock(fd, fcntl.LOCK_UN)
 
     def boot_id(self) -> str:
         """Return what identifies the time since this machine was started; "" where that is not known."""
@@ -208,26 +356,79 @@ class Files:
         finally:
             os.close(fd)
 
-    def _open(self, name: str, flags: int) -> int:
-        """Open a file that is nothing else: no link out of the store, no pipe that would be waited for."""
-        with self._no_file(name):
-            fd = os.open(self.root / name, flags | _CAREFUL)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+    # Names
+
+    def _open(self, name: str, flags: int, *, directory: bool = False) -> int:
+        """Open a file, or a directory if that may be, that is nothing else: no pipe that would be waited for."""
+        with self._in(name) as (at, last):
+            fd = os.open(last, flags | _CAREFUL, 0o666, dir_fd=at)
+        mode = os.fstat(fd).st_mode
+        if not (stat.S_ISREG(mode) or (directory and stat.S_ISDIR(mode))):
             os.close(fd)
             raise CorruptionError(f"{self.root / name} is no file; a store has files and directories, and nothing else")
         return fd
 
     @contextlib.contextmanager
-    def _no_file(self, name: str) -> Iterator[None]:
-        """Raise a CorruptionError where there is something else in place of a file or a directory."""
+    def _in(self, name: str) -> Iterator[tuple[int | None, str]]:
+        """Yield the descriptor of the directory that a name is in, and the name there; errors tell of all of it.
+
+        Where there are no operations by descriptor, that is None, and the name is the whole path.
+        """
+        opened = -1
         try:
-            yield
-        except (IsADirectoryError, NotADirectoryError) as error:
-            raise CorruptionError(f"{self.root / name} is a directory, or is in a file; was it replaced?") from error
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise CorruptionError(f"{self.root / name} is a link; a store is read from its own files only") from error
+            *above, last = self._parts(name) or ["."]
+            if not _BY_DESCRIPTOR:
+                yield None, self._looked_at(above, last)
+                return
+            fd = self._descriptor()
+            for part in above:
+                found = os.open(part, _DIRECTORY, dir_fd=fd)
+                if opened >= 0:
+                    os.close(opened)
+                fd = opened = found
+            yield fd, last
+        except DiskBufferError:
             raise
+        except OSError as error:
+            if error.errno in _NOT_OURS:
+                raise CorruptionError(
+                    f"{self.root / name} is a link or a pipe, or a directory in a file's place, or is in one: a store has files "
+                    "and directories of its own, and nothing else"
+                ) from error
+            error.filename = str(self.root / name)
+            raise
+        finally:
+            if opened >= 0:
+                os.close(opened)
+
+    def _parts(self, name: str) -> list[str]:
+        parts = [part for part in name.split("/") if part]
+        if name.startswith("/") or ".." in parts or "\0" in name:
+            raise CorruptionError(f"{self.root}: {name!r} is no name in a store")
+        return [part for part in parts[:-1] if part != "."] + [part for part in parts[-1:] if part != "." or len(parts) > 1]
+
+    def _descriptor(self) -> int:
+        """Return the descriptor of the directory, which stays open: it is the same one even if it is moved."""
+        fd = self._held.get("fd")
+        if fd is None:
+            if self._within is not None:
+                with self._within[0]._in(f"{self._within[1]}/.") as (above, last):
+                    opened = os.open(last, _DIRECTORY, dir_fd=above)
+            else:
+                opened = os.open(self._real, _DIRECTORY)
+            fd = self._held.setdefault("fd", opened)
+            if fd != opened:  # another thread was first
+                os.close(opened)
+        return fd
+
+    def _looked_at(self, above: list[str], last: str) -> str:
+        """Return the path of a name; a CorruptionError where a directory on the way is a link."""
+        path = self._real if self._within is None else self._within[0]._looked_at([], self._within[1])
+        for part in above:
+            path = os.path.join(path, part)
+            if stat.S_ISLNK(os.lstat(path).st_mode):
+                raise CorruptionError(f"{path} is a link; a store has files and directories of its own, and nothing else")
+        return os.path.join(path, last)
 
     def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that is open; the descriptor is not needed any longer."""
@@ -258,6 +459,16 @@ def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
         else:
             end = size
         yield begin, end
+
+
+def _entries(place: int | str) -> list[tuple[str, int]]:
+    with os.scandir(place) as entries:
+        return [(entry.name, stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else stat.S_IFREG) for entry in entries]
+
+
+def files_at(place: Path | Files) -> Files:
+    """Return the files of a directory that may have been opened already."""
+    return place if isinstance(place, Files) else Files(place)
 
 
 class Map(Protocol):

@@ -13,7 +13,7 @@ MOST_BYTES = 16 * 1024**2  # what parsing takes is some thirty times that at mos
 
 def read_json(files: Files, name: str) -> Any:
     """Return what a JSON file holds; a ValueError where it is no JSON, a CorruptionError where it is far too large."""
-    size = (files.root / name).lstat().st_size
+    size = files.stat(name).st_size
     if size > MOST_BYTES:
         raise CorruptionError(f"{files.root / name}: expected {MOST_BYTES:,} bytes at most, found {size:,}; is it another file?")
     try:

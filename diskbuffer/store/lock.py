@@ -9,103 +9,164 @@ import os
 import socket
 import sys
 import time
-from pathlib import Path
-
-import filelock
 
 from diskbuffer.errors import CorruptionError, LockedError, ReadOnlyError
 from diskbuffer.store.files import Files
 from diskbuffer.store.layout import SEGMENTS
 
-if sys.platform != "win32":
-    import fcntl
+if sys.platform == "win32":
+    import filelock
 
 # Inside an array's directory, which no Zarr tool lists: zarr-python warns of strange files in a group's.
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
 
-
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _PATIENCE = 0.05  # seconds, in which who asks whether there is a writer lets go of it
 
 
 class WriterLock:
-    """Hold the right to write to a store, until `release`."""
+    """Hold the right to write to a store, until `release`.
 
-    def __init__(self, root: Path) -> None:
-        self._lock = filelock.FileLock(root / _LOCK, thread_local=False)
-        files = Files(root)
+    A `flock`, as filelock takes one, but of a file that is opened as all in a store are: filelock would follow links.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files, self._process = files, os.getpid()
+        self._fd = -1
         try:
-            for name in (_LOCK, _HOLDER):
-                with contextlib.suppress(FileNotFoundError):
-                    files.close(files.open(name))  # a CorruptionError where it is a link to somewhere else
-            self._lock.acquire(timeout=_PATIENCE)
-        except filelock.Timeout:
-            raise LockedError(
-                f"{root} is being written to by {_describe(root)}. Close it there, or open it here with mode='r', to read "
-                "beside it"
-            ) from None
-        except CorruptionError:
+            if sys.platform == "win32":
+                self._filelock = filelock.FileLock(files.root / _LOCK, thread_local=False)
+                self._filelock.acquire(timeout=_PATIENCE)
+            else:
+                self._fd = self._acquire()
+        except (CorruptionError, LockedError):
             raise
         except (OSError, NotImplementedError) as error:
-            raise _refusal(root, error) from error
+            if type(error).__name__ == "Timeout":
+                raise self._held() from None
+            raise _refusal(files, error) from error
+        try:
+            self._note_holder()
+        except BaseException:
+            self.release()
+            raise
+
+    def _acquire(self) -> int:
+        """Lock the file; return its descriptor."""
+        begun = time.monotonic()
+        while True:
+            fd = self._files.open_lock(_LOCK, write=True)
+            try:
+                if self._files.lock(fd, exclusive=True) and _is_that(self._files, fd):
+                    locked, fd = fd, -1
+                    return locked
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+            if time.monotonic() - begun > _PATIENCE:
+                raise self._held()
+            time.sleep(0.001)
+
+    def _held(self) -> LockedError:
+        return LockedError(
+            f"{self._files.root} is being written to by {describe_holder(self._files)}. Close it there, or open it here with "
+            "mode='r', to read beside it"
+        )
+
+    def _note_holder(self) -> None:
+        """Note who writes, for error messages alone: where there is no room for it, nobody is named."""
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        (root / _HOLDER).write_text(json.dumps(holder))
+        with contextlib.suppress(FileNotFoundError):
+            self._files.close(self._files.open(_HOLDER))  # a CorruptionError where it is a link
+        try:
+            self._files.replace_contents(_HOLDER, json.dumps(holder).encode(), sync=False)
+        except CorruptionError:
+            raise
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.remove(_HOLDER)
 
     def is_in_place(self) -> bool:
-        """Tell whether the store is where it was locked: not removed, nor replaced by another."""
-        fd = self._lock._context.lock_file_fd
-        if fd is None:
-            return False
-        try:
-            return os.path.samestat(os.fstat(fd), os.lstat(self._lock.lock_file))
-        except OSError:
-            return False
+        """Tell whether the store is where it was locked: not moved, removed, nor replaced by another."""
+        if sys.platform == "win32":
+            return bool(self._filelock.is_locked)
+        return self._fd >= 0 and self._files.is_in_place() and _is_that(self._files, self._fd)
+
+    def moved_to(self, files: Files) -> WriterLock:
+        """Return this, of a store whose directory was renamed while it was locked."""
+        self._files = files
+        return self
 
     def release(self) -> None:
         """Let others write; twice is fine."""
-        self._lock.release()
+        if sys.platform == "win32":
+            self._filelock.release()
+            return
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if os.getpid() == self._process:
+                with contextlib.suppress(OSError):
+                    self._files.unlock(fd)  # a process that was forked from this one may have it open, too
+            os.close(fd)
 
     def forget(self) -> None:
         """In a fork: close the descriptor, so that the lock does not outlive its holder, and do not let go of it for him."""
-        context = self._lock._context
-        fd, context.lock_file_fd = context.lock_file_fd, None
-        if fd is not None:  # newer releases of filelock have done so by now
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.release()
 
-def _refusal(root: Path, error: Exception) -> Exception:
+
+def _is_that(files: Files, fd: int) -> bool:
+    """Tell whether an open file is the store's lock: somebody may have removed it, or put another in its place."""
+    try:
+        return os.path.samestat(os.fstat(fd), files.stat(_LOCK))
+    except OSError:
+        return False
+
+
+def _refusal(files: Files, error: Exception) -> Exception:
     """Say why a lock could not be taken, where it is not that somebody else has it."""
     number = getattr(error, "errno", None)
     if number in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ReadOnlyError(f"{root} cannot be written to ({os.strerror(number)}); open it with mode='r' to read it")
-    if isinstance(error, NotImplementedError) or number in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(number)}); open it with mode='r' to read it")
+    if isinstance(error, NotImplementedError) or number in _NO_LOCKS:
         return LockedError(
-            f"{root} is on a file system without locks ({error}), where two writers could not be told apart; keep it on a local "
-            "disk, or open it with mode='r' to read it"
+            f"{files.root} is on a file system without locks ({error}), where two writers could not be told apart; keep it on a "
+            "local disk, or open it with mode='r' to read it"
         )
     return error
 
 
-def is_held(root: Path) -> bool:
-    """Tell whether somebody writes to a store."""
+def is_held(files: Files) -> bool | None:
+    """Tell whether somebody writes to a store; None where that cannot be known, as the file system has no locks.
+
+    A shared lock, for a moment, of the file opened for reading: who may only read the store can ask.
+    """
     if sys.platform == "win32":
         return False
     try:
-        fd = Files(root).open(_LOCK)
-    except OSError:
-        return False
+        fd = files.open_lock(_LOCK, write=False)
+    except FileNotFoundError:
+        return False  # nobody ever has written to it here
+    except PermissionError:
+        return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return not files.lock(fd, exclusive=False)
     except OSError:
-        return True
+        return None
     finally:
         os.close(fd)  # which lets go of it
-    return False
 
 
-def _describe(root: Path) -> str:
+def describe_holder(files: Files) -> str:
+    """Name the process that has opened a store for writing last."""
     try:
-        holder = json.loads(Files(root).read(_HOLDER))
+        holder = json.loads(files.read(_HOLDER))
         if holder["pid"] == os.getpid():
             return f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']}"
         return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"

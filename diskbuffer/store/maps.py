@@ -153,7 +153,7 @@ class Maps:
 
     def _is_there(self, name: str, size: int) -> bool:
         try:
-            found = (self._files.root / name).stat().st_size
+            found = self._files.stat(name).st_size
         except FileNotFoundError:
             return False
         return found == size or not self.lenient

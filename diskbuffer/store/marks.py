@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re
-import stat
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,81 +119,100 @@ def check_name(name: str) -> None:
         )
 
 
-def names(root: Path) -> tuple[str, ...]:
+def names(files: Files) -> tuple[str, ...]:
     """Return the names of a store's marks, the oldest first."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for entry in os.scandir(root / MARKS):
-            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                found.append((_number(root, entry.name), entry.name))
+    found = list[tuple[int, str]]()
+    with contextlib.suppress(FileNotFoundError):
+        found = [(_number(files, name), name) for name in files.directories(MARKS) if _NAME.fullmatch(name)]
     return tuple(name for _, name in sorted(found))
 
 
-def _number(root: Path, name: str) -> int:
+def _number(files: Files, name: str) -> int:
     with contextlib.suppress(OSError):
-        origin = Origin.read(Files(root / MARKS / name))
+        origin = Origin.read(files.below(f"{MARKS}/{name}"))
         return 0 if origin is None else origin.number
     return 0
 
 
-def next_number(root: Path) -> int:
+def next_number(files: Files) -> int:
     """Return a number behind those of all marks."""
-    return max((_number(root, name) for name in names(root)), default=0) + 1
+    return max((_number(files, name) for name in names(files)), default=0) + 1
 
 
-def find(root: Path, name: str) -> Path:
-    """Return the directory of a mark; an InputError where there is none of that name."""
+def find(files: Files, name: str) -> Files:
+    """Return the files of a mark; an InputError where there is none of that name."""
     check_name(name)
-    there = names(root)
+    there = names(files)
     if name not in there:
-        raise InputError(f"{root} has no mark {name!r}; it has {', '.join(map(repr, there)) or 'none'}")
-    return root / MARKS / name
+        raise InputError(f"{files.root} has no mark {name!r}; it has {', '.join(map(repr, there)) or 'none'}")
+    return files.below(f"{MARKS}/{name}")
 
 
-def place_for(root: Path, name: str) -> Path:
-    """Return where a mark is to be built, a directory that is not there yet."""
-    Files(root).make_directory(MARKS)
-    return root / MARKS / f".{name}.{uuid.uuid4().hex[:8]}.new"
+@contextlib.contextmanager
+def building(files: Files, name: str) -> Iterator[Files]:
+    """Yield the files of a hidden directory in which a mark is to be built; it becomes the mark then, in place of an old one."""
+    new = f"{MARKS}/.{name}.{uuid.uuid4().hex[:8]}.new"
+    try:
+        files.make_directory(new)
+        yield files.below(new)
+        _put(files, new, name)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the next opening does it
+            files.remove_directory(new)
+        raise
 
 
-def put(root: Path, building: Path, name: str) -> None:
+def _put(files: Files, new: str, name: str) -> None:
     """Have what was built be the mark of a name, in place of one that is there."""
-    files, new, old = Files(root), f"{MARKS}/{building.name}", f"{MARKS}/.{name}{_OLD}"
-    if name in names(root):
+    old = f"{MARKS}/.{name}{_OLD}"
+    if name in names(files):
         files.remove_directory(old)
         files.rename(f"{MARKS}/{name}", old)
     try:
         files.rename(new, f"{MARKS}/{name}")
     except BaseException:
-        if (root / old).exists():
+        if files.exists(old):
             files.rename(old, f"{MARKS}/{name}")
-        files.remove_directory(new)
         raise
     files.sync(MARKS)
     files.sync(os.path.dirname(MARKS))
     files.remove_directory(old)
 
 
-def remove(root: Path, name: str) -> None:
-    """Remove a mark."""
-    find(root, name)
-    files, gone = Files(root), f"{MARKS}/.{name}.{uuid.uuid4().hex[:8]}.gone"
+def remove(files: Files, name: str) -> None:
+    """Remove a mark. The writer's lock must be held."""
+    find(files, name)
+    origin = Origin.read(files)
+    if origin is not None and origin.back_to == name:
+        raise InputError(f"{files.root} is on its way back to the mark {name!r}; open it with mode='a' once, which finishes that")
+    gone = f"{MARKS}/.{name}.{uuid.uuid4().hex[:8]}.gone"
     files.rename(f"{MARKS}/{name}", gone)  # at once, or not at all
     files.sync(MARKS)
     files.remove_directory(gone)
 
 
+def tell_how_to_make_room(error: BaseException, files: Files) -> None:
+    """Add to the error of a disk that is too full to open a store for writing that its marks can be removed without that."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with contextlib.suppress(OSError):
+            if there := names(files):
+                error.add_note(
+                    f"{files.root} has the marks {', '.join(map(repr, there))}; diskbuffer.remove_mark(path, name), or "
+                    "`diskbuffer marks PATH --remove NAME`, gives the space of one back, and takes none itself"
+                )
+
+
 def clear_up(files: Files) -> None:
     """Remove what a crash left of marks that were made or removed; one whose place was not taken yet stays."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for entry in os.scandir(files.root / MARKS):
-            name = entry.name[1 : -len(_OLD)]
-            if not entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+    with contextlib.suppress(FileNotFoundError):
+        for entry in files.directories(MARKS):
+            name = entry[1 : -len(_OLD)]
+            if not entry.startswith("."):
                 continue
-            if entry.name.endswith(_OLD) and not (files.root / MARKS / name).exists():
-                files.rename(f"{MARKS}/{entry.name}", f"{MARKS}/{name}")
+            if entry.endswith(_OLD) and not files.exists(f"{MARKS}/{name}"):
+                files.rename(f"{MARKS}/{entry}", f"{MARKS}/{name}")
             else:
-                files.remove_directory(f"{MARKS}/{entry.name}")
+                files.remove_directory(f"{MARKS}/{entry}")
 
 
 # Going back
@@ -200,7 +220,7 @@ def clear_up(files: Files) -> None:
 
 def go_back(files: Files, name: str) -> None:
     """Have a store be what it was at a mark, which must be whole. The writer's lock must be held."""
-    find(files.root, name)
+    find(files, name)
     Origin.new(back_to=name).note(files)
     finish(files)
 
@@ -210,11 +230,11 @@ def finish(files: Files) -> None:
     origin = Origin.read(files)
     if origin is None or origin.back_to is None:
         return
-    mark = Files(find(files.root, origin.back_to))
-    layout, slots = directory.read_metadata(mark.root)
-    now, _ = directory.read_metadata(files.root)
-    _refuse_links(files.root, [MARKS, f"{MARKS}/{origin.back_to}", *now.arrays(slots), *layout.arrays(slots)])
-    directory.refuse_links(mark.root, layout, slots)
+    mark = find(files, origin.back_to)
+    layout, slots = directory.read_metadata(mark)
+    now, _ = directory.read_metadata(files)
+    _refuse_links(files, [*now.arrays(slots), *layout.arrays(slots)])
+    directory.refuse_links(mark, layout, slots)
     table = SegmentTable(mark, layout, writable=False)
     table.grow(slots)
     _remove_columns(files, now, layout, slots)
@@ -237,12 +257,12 @@ def finish(files: Files) -> None:
     Origin(origin.identifier).note(files)
 
 
-def _refuse_links(root: Path, paths: list[str]) -> None:
-    """Raise a CorruptionError where a directory, if it is there, is something else, such as a link out of the store."""
+def _refuse_links(files: Files, paths: list[str]) -> None:
+    """Raise a CorruptionError where a directory, if it is there, is something else, before anything is changed."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISDIR(os.lstat(root / path).st_mode):
-                raise CorruptionError(f"{root / path} is no directory of the store; is it a link?")
+            if not files.is_directory(path):
+                raise CorruptionError(f"{files.root / path} is no directory of the store; is it a link?")
 
 
 def _remove_columns(files: Files, now: Layout, layout: Layout, slots: int) -> None:
@@ -257,8 +277,8 @@ def _remove_columns(files: Files, now: Layout, layout: Layout, slots: int) -> No
 def _remove_data(files: Files, mark: Files, layout: Layout) -> None:
     """Remove the files of segments, and of the table, that the mark does not have."""
     for path in [*layout.schema, *layout.table()]:
-        keep = set(os.listdir(mark.root / path))
-        for name in os.listdir(files.root / path):
+        keep = set(mark.names(path))
+        for name in files.names(path):
             if name.startswith("c.") and name not in keep:
                 files.remove(f"{path}/{name}")
 
@@ -273,7 +293,7 @@ def _link_data(files: Files, mark: Files, layout: Layout, table: SegmentTable) -
                 continue
             if path in layout.packed:
                 sparse.add(name)
-            elif not derived or (mark.root / name).exists():
+            elif not derived or mark.exists(name):
                 reserved.append(name)
     return reserved, sparse
 
@@ -281,7 +301,7 @@ def _link_data(files: Files, mark: Files, layout: Layout, table: SegmentTable) -
 def _link(files: Files, mark: Files, name: str) -> bool:
     """Have a file be the mark's own, which nobody ever writes to; return False where the file system cannot."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.lstat(files.root / name), os.lstat(mark.root / name)):
+        if os.path.samestat(files.stat(name), mark.stat(name)):
             return True
     if linked := files.link(mark, name, f"{name}.new.tmp"):
         files.rename(f"{name}.new.tmp", name)

@@ -356,6 +356,6 @@ def _take_up_derived(store: Store, path: str, slot: int) -> None:
 
 def _size(store: Store, path: str, slot: int) -> int:
     try:
-        return (store.root / store.layout.data_file(path, slot)).stat().st_size
+        return store.files.stat(store.layout.data_file(path, slot)).st_size
     except FileNotFoundError:
         return -1

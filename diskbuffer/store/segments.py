@@ -83,7 +83,7 @@ class SegmentTable:
         while len(parts) * TABLE_SLOTS < slots:
             file, whole = table_file(name, len(parts), shape), (TABLE_SLOTS, *shape)
             size = int(np.prod(whole)) * np.dtype(dtype).itemsize
-            if create and not (self._files.root / file).exists():
+            if create and not self._files.exists(file):
                 self._files.close(self._files.create(f"{file}.new.tmp", size, reserve=True))
                 self._files.sync(f"{file}.new.tmp")
                 self._files.rename(f"{file}.new.tmp", file)

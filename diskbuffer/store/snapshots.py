@@ -11,8 +11,6 @@ or sealed since, and to copy to memory what he writes to; whatever takes files o
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
 from diskbuffer.store import directory
+from diskbuffer.store.building import Building, is_there
 from diskbuffer.store.files import Files
 from diskbuffer.store.layout import Layout
 from diskbuffer.store.marks import Origin
@@ -39,55 +38,36 @@ _PASSES = 4  # over what was completed or sealed since the last, before the lock
 _FEW = 2  # segments that are not worth another pass
 
 
-def place_for(root: Path, wanted: Path) -> Path:
+def place_for(root: Path, wanted: Path) -> Building:
     """Return where to build a snapshot that is to be at `wanted`; an error where it cannot be."""
     real, inside = wanted.resolve(), root.resolve()
     if real == inside or inside in real.parents:
         raise InputError(f"{wanted} is inside of the store {root}; give a path outside of it, or make a mark")
-    if wanted.is_symlink() or directory.is_there(wanted):
-        raise NotAStoreError(f"there is something at {wanted} already; give the path of a directory that is empty, or not there")
-    return wanted.parent / f".{wanted.name}.{uuid.uuid4().hex[:8]}.new"
+    if not is_there(wanted):
+        building = Building(wanted)
+        if not building.taken:
+            return building
+    raise NotAStoreError(f"there is something at {wanted} already; give the path of a directory that is empty, or not there")
 
 
-def put(building: Path, wanted: Path) -> None:
-    """Put a snapshot that is whole in its place."""
-    try:
-        if wanted.is_dir():
-            wanted.rmdir()  # which is empty
-        building.rename(wanted)
-    except OSError as error:
-        shutil.rmtree(building, ignore_errors=True)
-        raise NotAStoreError(f"there is something at {wanted} by now ({error}); give another path") from error
-    directory.sync_names(wanted, ())
-
-
-def build(store: Store, writer: Writer, hold_still: Callable[[], Int64], building: Path, number: int = 0) -> None:
-    """Build a copy of a store at `building`, whole and synced, as if it had been closed.
+def build(store: Store, writer: Writer, hold_still: Callable[[], Int64], files: Files, number: int = 0) -> None:
+    """Build a copy of a store in the directory of `files`, whole and synced, as if it had been closed.
 
     ``hold_still()`` is called with the store's lock held; it packs and vouches for everything, raises where the store is not open
     any more, and returns the positions of the newest rows. `number` is a mark's; as nobody writes to marks, their files may have
     holes.
     """
-    new = [parent for parent in building.parents if not parent.exists()]
-    try:
-        files = Files(building)
-        files.make_directory(".")
-        with store.lock:
-            layout, slots = store.layout, store.table.slots
-        for path in layout.arrays(slots):
-            files.make_directory(path)
-        copy = _Copy(store, writer, files, reserve=not number)
-        for _ in range(_PASSES):
-            if copy.bring() <= _FEW:
-                break
-        with store.lock:
-            held = copy.hold(hold_still())
-        copy.finish(held, number)
-        for parent in new:
-            Files(parent.parent).sync(".")
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
+    with store.lock:
+        layout, slots = store.layout, store.table.slots
+    for path in layout.arrays(slots):
+        files.make_directory(path)
+    copy = _Copy(store, writer, files, reserve=not number)
+    for _ in range(_PASSES):
+        if copy.bring() <= _FEW:
+            break
+    with store.lock:
+        held = copy.hold(hold_still())
+    copy.finish(held, number)
 
 
 @dataclass(frozen=True)
@@ -156,7 +136,7 @@ class _Copy:
 
     def _copy_derived(self, layout: Layout, path: str, slot: int) -> None:
         name = layout.data_file(path, slot)
-        if (self._store.root / name).exists():
+        if self._store.files.exists(name):
             self._files.copy(self._store.files, name, name, reserve=self._reserve)
             self._copied.add(name)
 
@@ -251,7 +231,7 @@ class _Copy:
         for path in layout.derived:
             for slot in np.flatnonzero(held.live).tolist():
                 name = layout.data_file(path, slot)
-                if table.checksum(path, slot) == UNCHECKED and (self._files.root / name).exists():
+                if table.checksum(path, slot) == UNCHECKED and self._files.exists(name):
                     mapped = self._files.map(name, layout.flat_bytes(path), writable=False)
                     table.set_checksum(path, slot, file_checksum(layout, path, mapped))
 

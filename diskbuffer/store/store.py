@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec, forks
-from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, LockedError, NotAStoreError
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory, marks, recovery
-from diskbuffer.store.files import Files, Map
+from diskbuffer.store.files import Files, Map, files_at
 from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, Layout
-from diskbuffer.store.lock import WriterLock, is_held
+from diskbuffer.store.lock import WriterLock, describe_holder, is_held
 from diskbuffer.store.maps import Maps, Zeros, checked_map
 from diskbuffer.store.marks import Origin
 from diskbuffer.store.overlay import Layers
@@ -47,29 +47,36 @@ class Store:
     """The open files of a store, read-only or with the writer's lock.
 
     Without `recover` it is as its last writer left it, whatever that is: to be checked, and repaired. With `back_to` it goes back
-    to a mark first.
+    to a mark first. `lock` is the writer's, of who has it already.
 
     `lock` guards the maps, the table and whatever the owner keeps beside them. It is held for microseconds: what takes the disk's
     time (syncing, walking the files) is done without it.
     """
 
-    def __init__(self, root: Path, *, writable: bool, recover: bool = True, back_to: str | None = None) -> None:
-        self.root = root
-        self.layout, slots = directory.read_metadata(root)
-        self.files = Files(root)
-        directory.refuse_links(root, self.layout, slots, SEGMENTS)
+    def __init__(
+        self,
+        root: Path | Files,
+        *,
+        writable: bool,
+        recover: bool = True,
+        back_to: str | None = None,
+        lock: WriterLock | None = None,
+    ) -> None:
+        self.files = files_at(root)
+        self.layout, slots = directory.read_metadata(self.files)
+        directory.refuse_links(self.files, self.layout, slots, SEGMENTS)
+        self._way_back: tuple[Files, Origin] | None = None  # for a reader: of a store that a kill left on its way to a mark
+        if not writable:
+            self._follow_the_way_back()
+            self.layout, slots = directory.read_metadata(self.files)
         self._origin = Origin.read(self.files)
-        if not writable and self._origin is not None and self._origin.back_to is not None:
-            raise ReadOnlyError(
-                f"{root} is on its way back to the mark {self._origin.back_to!r}, which takes writing; if nobody is at it, open "
-                "it with mode='a' once, which finishes it"
-            )
+        self.root = self.files.root
         self.writable = writable
         self.lock = threading.RLock()
         self._noting = threading.Lock()  # of the note of how far rows were synced, which takes the disk's time to write
         self._closed = False
         self._held_for_fork = False
-        self._writer_lock = WriterLock(root) if writable else None
+        self._writer_lock = (lock or WriterLock(self.files)) if writable else None
         try:
             if writable:
                 if back_to is not None:
@@ -78,12 +85,12 @@ class Store:
                     marks.finish(self.files)
                 marks.clear_up(self.files)
                 self._origin = Origin.read(self.files)
-                self.layout, slots = directory.read_metadata(root)
-            directory.refuse_links(root, self.layout, slots)
+                self.layout, slots = directory.read_metadata(self.files)
+            directory.refuse_links(self.files, self.layout, slots)
             self.table = SegmentTable(self.files, self.layout, writable=writable)
             self.maps = Maps(self.files, self.layout, self._verify, self._check, self.is_sealed, writable=writable)
             self.written: set[tuple[str, int]] = set()  # segments of derived columns that were opened for writing
-            if writable and (directory.strange_metadata(root, self.layout, slots) or not directory.is_copied(root)):
+            if writable and (directory.strange_metadata(self.files, self.layout, slots) or not directory.is_copied(self.files)):
                 self.layout = directory.grow(self.files, self.layout, slots)  # a crash came between the arrays
             self._have_room(slots)
             self.tails = {path: self._map_tail(path) for path in self.layout.packed}
@@ -103,7 +110,8 @@ class Store:
                 if self.layout.removed:  # a crash came in between
                     self._finish_removing()
                 directory.remove_strays(self.files, self.layout, self.table.slots, self.free)
-        except BaseException:
+        except BaseException as error:
+            marks.tell_how_to_make_room(error, self.files)
             self.unlock()
             raise
         forks.hold_still(self)
@@ -139,11 +147,31 @@ class Store:
                         self.sync_slot(slot, self.layout.derived if self.is_sealed(slot) else self.layout.schema)
                 self.sync(recovery.heads(self), sorted(self.written))
 
+    def _follow_the_way_back(self) -> None:
+        """Read the mark that a store is going back to, where its writer died on the way; wait for one who lives."""
+        begun = time.monotonic()
+        while (origin := Origin.read(self.files)) is not None and origin.back_to is not None:
+            if not is_held(self.files):
+                self._way_back = self.files, origin
+                self.files = marks.find(self.files, origin.back_to)
+                return
+            if time.monotonic() - begun > _PATIENCE:
+                raise LockedError(f"{self.files.root} is going back to a mark, which takes long; try again later")
+            time.sleep(0.01)
+
     def _is_written_to(self) -> bool:
         """Tell whether there is a living writer; wait for one who is still looking at what the last has left, or is closing."""
         begun = time.monotonic()
-        while is_held(self.root):
+        while (held := is_held(self.files)) is not False:
             state = State.read(self.files, self.layout.salt)
+            if held is None:
+                if state is not None and state.clean:
+                    return False
+                raise LockedError(
+                    f"{self.root} was not closed, and whether somebody is writing to it cannot be known, as its file system has "
+                    f"no locks: it was opened for writing last by {describe_holder(self.files)}. Close it there; or, if nobody "
+                    "writes any more, copy it to a local disk and open the copy"
+                )
             if state is not None and not state.clean and state.boot == self.files.boot_id():
                 return True
             if time.monotonic() - begun > _PATIENCE:
@@ -180,7 +208,8 @@ class Store:
 
     def _refuse_another(self) -> None:
         """Raise a CorruptionError where another store took the place of the one that was opened."""
-        if Origin.read(self.files) != self._origin:
+        turned = self._way_back is not None and Origin.read(self._way_back[0]) != self._way_back[1]
+        if turned or Origin.read(self.files) != self._origin:
             raise CorruptionError(
                 f"{self.root} is not the store any more that was opened: it went back to a mark since, or was replaced; open it "
                 "again"
@@ -188,6 +217,8 @@ class Store:
 
     def reread(self) -> None:
         """See what a writer in another process has done since: more slots, and slots that hold other rows now."""
+        if not self.files.is_in_place():
+            raise CorruptionError(f"{self.root} was moved, removed or replaced since it was opened; open it again")
         self._refuse_another()
         slots = self._reread_columns()
         if (self.distrusted is not None or self.unsettled) and State.read(self.files, self.layout.salt) != self._state:
@@ -276,7 +307,7 @@ class Store:
         noted = self.table.checksum(path, slot)
         while noted not in (NEVER, UNCHECKED):
             if isinstance(mapped, Zeros):
-                if (self.root / self.layout.data_file(path, slot)).exists():
+                if self.files.exists(self.layout.data_file(path, slot)):
                     return  # made since by a writer elsewhere
                 raise CorruptionError(f"{self.describe(path, slot)}: the file is missing; was it removed?")
             if noted == self._checksum(path, mapped):
@@ -500,15 +531,8 @@ class Store:
     def disk_bytes(self) -> int:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""
         found: dict[tuple[int, int], int] = {}
-        directories = [self.root]
-        while directories:
-            with contextlib.suppress(FileNotFoundError):  # a mark that was removed meanwhile
-                for entry in os.scandir(directories.pop()):
-                    with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
-                        stat = entry.stat(follow_symlinks=False)
-                        found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
-                        if entry.is_dir(follow_symlinks=False):
-                            directories.append(Path(entry.path))
+        for _, stat in self.files.walk():
+            found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
         return sum(found.values())
 
     # Forks

@@ -114,7 +114,7 @@ class Writer:
     def _is_compact(self, slot: int) -> bool:
         """Tell whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
         files, layout = self._store.files, self._layout
-        return any((files.root / layout.data_file(p, slot)).stat().st_size != layout.live_bytes(p) for p in layout.packed)
+        return any(files.stat(layout.data_file(p, slot)).st_size != layout.live_bytes(p) for p in layout.packed)
 
     def take_back(self, stream: int, head: int, *, durable: bool = False) -> None:
         """Forget what was packed of rows behind the newest, `head`: they were not committed, as something failed.

@@ -19,7 +19,7 @@ from diskbuffer.errors import SchemaError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.identity import describe
 from diskbuffer.schema import Column
-from diskbuffer.store import directory
+from diskbuffer.store.building import is_there
 
 Array = npt.NDArray[Any]
 Obs = Array | dict[str, Array]
@@ -125,7 +125,7 @@ class Stored(OpenedLate):
 
     def _make(self, obs: Obs, next_obs: Obs, known: Array) -> None:
         """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
-        if self._buffer is not None or directory.is_there(self.path):
+        if self._buffer is not None or is_there(self.path):
             self.open_to_write()
             return
         befores, afters = ({name: part[known] for name, part in _parts(given).items()} for given in (obs, next_obs))

@@ -36,7 +36,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.inputs import counted
 from diskbuffer.samplers.sampler import at_least_one
-from diskbuffer.store import directory
+from diskbuffer.store.building import is_there
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -190,7 +190,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if self.store.writes and self._entries is not None:
             assert self.store.buffer is not None
             return self.store.buffer, self._entries
-        if self._entries is not None or directory.is_there(self.path):
+        if self._entries is not None or is_there(self.path):
             self.open_to_write()
             assert self._entries is not None
             assert self.store.buffer is not None
@@ -470,7 +470,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             loaded = self.path.with_name(self.path.name + ".loaded")
             remove_tree(loaded)  # which a crash left
             try:
-                shutil.copytree(path, loaded)
+                shutil.copytree(path, loaded, symlinks=True)
                 sync_tree(loaded)
             except BaseException:
                 shutil.rmtree(loaded, ignore_errors=True)

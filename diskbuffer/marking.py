@@ -1,0 +1,64 @@
+"""Marks of a store that is not open: to see which there are, and to make room on a disk that is too full to open it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from diskbuffer.errors import NotAStoreError
+from diskbuffer.store import directory
+from diskbuffer.store import marks as stored
+from diskbuffer.store.building import is_there
+from diskbuffer.store.files import Files
+from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.lock import WriterLock
+
+
+def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the names of a store's marks, the oldest first, as `ReplayBuffer.marks` does of one that is open.
+
+    Raises
+    ------
+    NotAStoreError
+        There is no store.
+    """
+    return stored.names(_files_of(path))
+
+
+def remove_mark(path: str | os.PathLike[str], name: str) -> None:
+    """Remove a mark of a store that nobody has open for writing, and give back the space that it alone takes.
+
+    `ReplayBuffer.remove_mark` is for a store that is open. Opening takes some space, and this takes none, so that a disk which
+    marks have filled can be emptied.
+
+    Parameters
+    ----------
+    path : path-like
+    name : str
+
+    Raises
+    ------
+    InputError
+        There is no mark of that name, or a crash left the store on its way back to it.
+    LockedError
+        Another process writes to the store, or this one.
+    NotAStoreError
+        There is no store.
+    """
+    files = _files_of(path)
+    lock = WriterLock(files)
+    try:
+        stored.clear_up(files)
+        stored.remove(files, name)
+    finally:
+        lock.release()
+
+
+def _files_of(path: str | os.PathLike[str]) -> Files:
+    root = Path(path).absolute()
+    if not is_there(root):
+        raise NotAStoreError(f"there is no store at {root}")
+    files = Files(root)
+    layout, slots = directory.read_metadata(files)
+    directory.refuse_links(files, layout, slots, SEGMENTS)
+    return files

@@ -1,0 +1,162 @@
+"""Readers that may not write: on read-only mounts, and as another user; beside a writer, and of what was closed or killed.
+
+    python -m soak.mounts --rounds 30 --seed 0
+
+A mount is made in a namespace of a process, and gone with it; it takes root. Readers open the store and check it while its
+writer, in another process, goes on: what they read must be right, and no check may find anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import diskbuffer as db
+from soak.experience import Experience, Feeder
+from soak.table import Row
+
+_CLONE_NEWNS = 0x20000
+_NOBODY = 65534
+HOW = ("another user", "a read-only mount")
+
+
+def why_not() -> str:
+    """Return why nothing can be mounted here, "" where it can."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "mounting needs root"
+    return in_fork(private_mounts)
+
+
+def private_mounts() -> None:
+    """Have the mounts that this process makes be its own, and gone with it."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
+    mount("--make-rprivate", "/")
+
+
+def mount(*arguments: str) -> None:
+    """Mount something."""
+    subprocess.run(["mount", *arguments], check=True, capture_output=True, timeout=60)
+
+
+def in_fork(work: Callable[[], None]) -> str:
+    """Do something in a fork; return what was raised there."""
+    begun, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  which is told
+            os.write(end, "".join(traceback.format_exception(error))[-4000:].encode())
+            os._exit(1)
+        os._exit(0)
+    os.close(end)
+    with os.fdopen(begun, "rb") as told:
+        found = told.read().decode()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return found or ("" if code == 0 else f"exit code {code}")
+
+
+@contextlib.contextmanager
+def writer(path: Path, world: Experience) -> Iterator[None]:
+    """Have another process write to a store, evict and seal, until this ends; it is killed then."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException), world.open(path, 200, segment_rows=16) as buffer:
+            feed = Feeder(world, buffer)
+            feed.add(200)
+            buffer.flush()
+            os.write(told, b"x")
+            while True:
+                feed.add(7)
+        os._exit(1)
+    os.close(told)
+    try:
+        if os.read(ready, 1) != b"x":
+            raise RuntimeError("the writer has failed")
+        yield
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def confined(how: str, path: Path) -> Path:
+    """Be somebody who may not write to a store, for good; return where it is to be found then."""
+    if how == "another user":
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+        return path
+    private_mounts()
+    there = path.with_name("mounted")
+    there.mkdir(exist_ok=True)
+    mount("--bind", str(path), str(there))
+    mount("-o", "remount,bind,ro", str(there))
+    return there
+
+
+def read(how: str, path: Path, world: Experience, rounds: int) -> None:
+    """Read a store as one who may not write to it, open it and check it again and again."""
+    path = confined(how, path)
+    for _ in range(rounds):
+        with db.ReplayBuffer(path, mode="r", threads=1) as buffer:
+            world.check_batch(buffer.sample(64), 1)
+            report = buffer.check(progress=False)
+        if not report.ok:
+            raise AssertionError(str(report))
+    for work in (lambda: db.ReplayBuffer(path), lambda: db.check(path, repair=True, progress=False)):
+        try:
+            work()
+        except (db.ReadOnlyError, db.LockedError):
+            continue
+        raise AssertionError("it was opened for writing")
+
+
+def campaign(rounds: int, seed: int) -> Row:
+    """Read stores beside a writer, after a kill and after a close."""
+    row = Row("reading stores that may not be written to", 0, 0)
+    if why := why_not():
+        row.notes.append(f"not done: {why}")
+        return row
+    world = Experience(1, 20 + seed % 7)
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        os.chmod(name, 0o755)  # another user is to read it
+        path = Path(name) / "store"
+        for how in HOW:
+            found = {}
+            with writer(path, world):
+                found["beside its writer"] = in_fork(lambda how=how: read(how, path, world, rounds))  # type: ignore[misc]
+            found["after a kill"] = in_fork(lambda how=how: read(how, path, world, 2))  # type: ignore[misc]
+            with world.open(path, 200) as buffer:
+                world.check(buffer)
+            found["after a close"] = in_fork(lambda how=how: read(how, path, world, 2))  # type: ignore[misc]
+            row.done += rounds + 4
+            row.broken += sum(bool(error) for error in found.values())
+            row.notes += [f"{how}, {when}: {error}" for when, error in found.items() if error]
+    return row
+
+
+def main(rounds: int, seed: int = 0) -> Row:
+    """Run the campaign."""
+    return campaign(rounds, seed)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    shown = main(given.rounds, given.seed)
+    print(shown, flush=True)
+    sys.exit(bool(shown.broken))

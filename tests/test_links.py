@@ -1,0 +1,203 @@
+"""Links: those in a store are refused, as it may be a stranger's; those above it are the user's own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from soak import links
+from soak.workers import Pool
+from tests.conftest import Experience, Feeder
+
+pytest.importorskip("fcntl")
+if not hasattr(os, "fork"):
+    pytest.skip("stores are made in forks", allow_module_level=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> Path:
+    world = experience()
+    with world.open(tmp_path / "store", segment_rows=16) as buffer:
+        feeder(world, buffer).add(50)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A directory of the victim's, with all kinds of names."""
+    place = tmp_path / "mine"
+    for name in (".config", ".git", ".thesis.old"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file").write_text("mine")
+    for name in ("c.0", "photo.png", "x.tmp", "zarr.json", ".bashrc"):
+        (place / name).write_text("mine")
+    return place
+
+
+def untouched(place: Path, work: Callable[[], Any]) -> None:
+    """Do something; nothing in a directory may be opened or changed."""
+    before, watch = links.contents(place), links.Watch(place)
+    try:
+        with pytest.raises(db.CorruptionError, match="link"):
+            work()
+        assert watch.seen() == []
+    finally:
+        watch.close()
+    assert links.contents(place) == before
+
+
+@pytest.mark.parametrize("how", ["open", "open to go back", "read a mark", "mark", "repair", "marks"])
+def test_a_directory_of_marks_that_is_a_link_is_not_followed(how: str, store: Path, mine: Path) -> None:
+    def make_a_mark() -> None:
+        with db.ReplayBuffer(store) as buffer:
+            (store / links.MARKS).symlink_to(mine)
+            buffer.mark("new")
+
+    if how != "mark":
+        shutil.copytree(store, mine / "one")
+        (store / links.MARKS).symlink_to(mine)
+    works: dict[str, Callable[[], Any]] = {
+        "open": lambda: db.ReplayBuffer(store),
+        "open to go back": lambda: db.ReplayBuffer(store, mark="one"),
+        "read a mark": lambda: db.ReplayBuffer(store, mark="one", mode="r"),
+        "mark": make_a_mark,
+        "repair": lambda: (db.check(store, repair=True, progress=False), db.ReplayBuffer(store)),
+        "marks": lambda: db.marks(store),
+    }
+    untouched(mine, works[how])
+
+
+@pytest.mark.parametrize("name", ["value", "priority"])
+def test_a_column_that_is_to_be_and_is_a_link_is_not_emptied(name: str, store: Path, mine: Path) -> None:
+    (store / name).symlink_to(mine)
+    with db.ReplayBuffer(store) as buffer:
+
+        def write() -> None:
+            if name == "value":
+                buffer.write("value", np.arange(3), np.ones(3))
+            else:
+                buffer.sample(4, db.Prioritized(seed=0))
+
+        untouched(mine, write)
+        assert len(buffer.sample(8)["steps"]) == 8
+        buffer.write("another", np.arange(3), np.ones(3))
+
+
+def test_a_file_that_is_a_link_is_not_read_by_zarr_either(store: Path, mine: Path) -> None:
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        (store / "action" / "c.9").symlink_to(mine / "c.0")
+        untouched(mine, lambda: buffer.zarr)
+
+
+def test_whatever_name_in_a_store_leads_elsewhere_nothing_there_is_touched(tmp_path: Path) -> None:
+    with Pool(links.MODULE, tmp_path, 1, timeout=60.0) as pool:
+        row, cases = links.campaign(pool, links.prepare(pool, tmp_path, 0), 40, 0)
+        assert (row.done, row.broken) == (40, 0), str(row)
+        assert {answer["class"] for _, answer in cases} == {"refused", "read"}
+
+
+def test_what_watches_sees_what_is_opened_made_and_removed(mine: Path) -> None:
+    watch = links.Watch(mine)
+    (mine / "c.0").read_text()
+    assert any("c.0 opened" in told for told in watch.seen())
+    (mine / ".git" / "file").unlink()
+    assert any("removed" in told for told in watch.seen())
+    list(mine.iterdir())
+    assert watch.seen()
+    watch.close()
+
+
+# Links of the user's own
+
+
+@pytest.mark.parametrize("where", ["above", "far above", "the path", "to nothing", "relative"])
+def test_links_above_a_store_are_the_users_own(
+    where: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, world = tmp_path / "elsewhere", experience()
+    (real / "a" / "b").mkdir(parents=True)
+    runs = tmp_path / "runs"
+    match where:
+        case "above":
+            runs.symlink_to(real)
+            path = runs / "store"
+        case "far above":
+            runs.symlink_to(real)
+            path = runs / "a" / "b" / "c" / "store"
+        case "the path":
+            runs.symlink_to(real / "a" / "b")
+            path = runs
+        case "to nothing":
+            runs.symlink_to(real / "new")
+            path = runs
+        case _:
+            monkeypatch.chdir(tmp_path)
+            runs.symlink_to("elsewhere/a")
+            path = Path("runs/store")
+    with world.open(path, segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(40)
+        buffer.mark("one")
+        buffer.write("value", np.arange(3), np.ones(3))
+        assert buffer.path == path.absolute()
+        copy = tmp_path / "elsewhere" / "copy" if where == "the path" else path.with_name("copy")
+        buffer.snapshot(copy)
+        other = pickle.loads(pickle.dumps(buffer))
+        with other:
+            assert world.check(other) == 40
+        feed.add(5)
+        buffer.seal()
+        assert "obs" in buffer.zarr
+    assert path.resolve() != path.absolute()
+    assert db.check(path, progress=False).ok
+    with db.ReplayBuffer(copy) as buffer:
+        assert world.check(buffer) == 40
+    with db.ReplayBuffer(path, mark="one") as buffer:
+        assert world.check(buffer) == 40
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        assert world.check(buffer) == 40
+        assert buffer.marks == ("one",)
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_a_snapshot_may_be_made_where_a_link_leads_to_an_empty_directory(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "copy").symlink_to(tmp_path / "real")
+    with world.open(tmp_path / "store") as buffer:
+        feeder(world, buffer).add(20)
+        buffer.snapshot(tmp_path / "copy")
+        (tmp_path / "inside").symlink_to(tmp_path / "store" / "obs")
+        with pytest.raises(db.InputError, match="inside"):
+            buffer.snapshot(tmp_path / "inside" / "copy")
+    with db.ReplayBuffer(tmp_path / "real") as buffer:
+        assert world.check(buffer) == 20
+
+
+def test_a_link_above_that_leads_elsewhere_later_does_not_move_the_writer(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "latest").symlink_to("one")
+    with world.open(tmp_path / "latest" / "store", segment_rows=16) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(30)
+        (tmp_path / "latest").unlink()
+        (tmp_path / "latest").symlink_to("two")
+        feed.add(100)
+        buffer.flush()
+    with db.ReplayBuffer(tmp_path / "one" / "store") as buffer:
+        assert world.check(buffer) == 130
+    assert list((tmp_path / "two").iterdir()) == []

@@ -1,0 +1,73 @@
+"""Who writes is known to those who may only read, and where it cannot be known, that is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import diskbuffer as db
+from diskbuffer.store.files import Files
+from diskbuffer.store.lock import is_held
+from soak import mounts
+from tests.conftest import Experience, Feeder
+
+pytest.importorskip("fcntl")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="being another user needs root")
+@pytest.mark.skipif(bool(mounts.why_not()), reason="nothing can be mounted here")
+def test_readers_that_may_not_write_know_of_the_writer() -> None:
+    row = mounts.campaign(6, 0)
+    assert row.done == 20
+    assert row.broken == 0, str(row)
+
+
+@pytest.mark.parametrize("code", ["ENOLCK", "EOPNOTSUPP", "ENOSYS", "ENOTSUP"])
+def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
+    code: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, path = experience(), tmp_path / "store"
+    with world.open(path, segment_rows=16) as buffer:
+        feeder(world, buffer).add(40)
+        buffer.mark("one")
+
+    def lock(files: Files, fd: int, *, exclusive: bool) -> bool:
+        number = getattr(errno, code)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Files, "lock", lock)
+    begun = time.monotonic()
+    for mark in (None, "one"):
+        with db.ReplayBuffer(path, mode="r", mark=mark) as buffer:
+            assert world.check(buffer) == 40
+            buffer.refresh()
+            assert buffer.check(progress=False).ok
+    assert is_held(Files(path)) is None
+    with pytest.raises(db.LockedError, match=r"without locks.*mode='r'"):
+        db.ReplayBuffer(path)
+    monkeypatch.undo()
+    buffer = world.open(path)
+    monkeypatch.setattr(Files, "lock", lock)
+    with pytest.raises(db.LockedError, match=f"not closed.*no locks.*this process, {os.getpid()}"):
+        db.ReplayBuffer(path, mode="r")
+    buffer.close()
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        assert world.check(buffer) == 40
+    assert time.monotonic() - begun < 20
+
+
+def test_a_lock_that_may_only_be_read_tells_whether_it_is_held(tmp_path: Path, experience: type[Experience]) -> None:
+    path = tmp_path / "store"
+    experience().open(path).close()
+    lock = path / "_segments/length/writer.lock"
+    assert is_held(Files(path)) is False
+    lock.chmod(0o444)
+    with experience().open(path):
+        assert is_held(Files(path)) is True
+    lock.unlink()
+    assert is_held(Files(path)) is False  # nobody can have locked what is not there
+    assert not lock.exists()
