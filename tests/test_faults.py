@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,3 +186,28 @@ def test_an_error_of_the_disk_names_the_file(name: str, tmp_path: Path, monkeypa
             patch.setattr(os, name, fail)
             with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/store/"):
                 buffer.write("value", [0], np.ones(1))
+
+
+def test_a_copy_with_holes_has_its_space_before_it_is_written_to(tmp_path: Path) -> None:
+    """Or a store through a map to a hole, on a disk that is full, would end the process (SIGBUS)."""
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=1024) as buffer:
+        buffer.add(np.ones((40, 40), np.uint8), 1, 0.0, np.ones((40, 40), np.uint8), False, False)
+    subprocess.run(["cp", "-r", "--sparse=always", tmp_path / "store", tmp_path / "copy"], check=True)
+    written = [*(tmp_path / "copy" / "action").glob("c.*"), *(tmp_path / "copy" / "_segments" / "stream").glob("c.*")]
+    assert any(file.stat().st_blocks * 512 < file.stat().st_size for file in written)
+    with db.ReplayBuffer(tmp_path / "copy"):
+        assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in written)
+
+
+def test_many_environments_with_pictures_need_few_descriptors(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys, numpy as np, diskbuffer as db\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
+        "columns = {f'obs/{k}': db.Column((34, 33), 'uint8') for k in 'abc'} | {'action': db.Column((), 'int64')}\n"
+        "with db.ReplayBuffer(sys.argv[1], columns=columns, n_envs=96, autoreset='disabled', segment_rows=8) as buffer:\n"
+        "    frames, zeros = {k: np.ones((96, 34, 33), np.uint8) for k in 'abc'}, np.zeros(96)\n"
+        "    for _ in range(20):\n"
+        "        buffer.add(frames, zeros.astype(int), zeros, frames, zeros > 0, zeros > 0)\n"
+        "    assert len(buffer) == 1920\n"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path / "store"], check=True, timeout=120)

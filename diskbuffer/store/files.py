@@ -341,17 +341,28 @@ class Files:
         return ""
 
     def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
-        """Map a file that must have `size` bytes (-1: as many as it has)."""
+        """Map a file that must have `size` bytes (-1: as many as it has).
+
+        One that is written to through the map has its space on the disk from then on, as `create` takes it: a copy of a store may
+        have holes where there were zeros.
+        """
         try:
             fd = self._open(name, os.O_RDWR if writable else os.O_RDONLY)
         except FileNotFoundError:
             raise CorruptionError(f"{self.root / name} is missing; was it removed?") from None
         try:
-            found = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            found = status.st_size
             if size not in (-1, found) or found == 0:
                 raise CorruptionError(
                     f"{self.root / name}: expected {size} bytes, found {found}; the file was cut short or replaced"
                 )
+            if writable and hasattr(os, "posix_fallocate") and status.st_blocks * 512 < found:
+                try:
+                    os.posix_fallocate(fd, 0, found)
+                except OSError as error:
+                    error.filename = str(self.root / name)
+                    raise
             return self.map_open(fd, found, writable=writable, random=random)
         finally:
             os.close(fd)

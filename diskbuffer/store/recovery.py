@@ -309,7 +309,6 @@ def _forget_bad_chunks(store: Store, slot: int) -> None:
         if _size(store, path, slot) == layout.live_bytes(path):
             shard = LiveShard(store.files, layout, path, slot, (found.stream, found.first), create=False)
             shard.forget(found.good_chunks(path))
-            shard.close()
 
 
 def _make_live(store: Store, path: str, slot: int, rows: tuple[int, int]) -> None:

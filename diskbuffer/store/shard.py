@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,10 @@ RECODED_AT_ONCE = 64  # chunks, when sealing: the memory it takes, and how long 
 
 
 class LiveShard:
-    """Append chunks to the shard of an open segment."""
+    """Append chunks to the shard of an open segment.
+
+    No descriptor is kept: a store of many environments has thousands of shards that are open, and a process 1,024 descriptors.
+    """
 
     def __init__(self, files: Files, layout: Layout, path: str, slot: int, rows: tuple[int, int], *, create: bool) -> None:
         self._files = files
@@ -34,27 +38,21 @@ class LiveShard:
         self.name = layout.data_file(path, slot)
         if create:
             temporary = f"{self.name}.new.tmp"  # or somebody who reads the whole array could see a file without its index
-            self._fd = files.create(temporary, layout.live_bytes(path), reserve=False)
+            fd = files.create(temporary, layout.live_bytes(path), reserve=False)
             try:
-                files.pwrite(self._fd, identity(layout, path, rows), self._index_at - IDENTITY_BYTES)
-                files.pwrite(self._fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
+                files.pwrite(fd, identity(layout, path, rows), self._index_at - IDENTITY_BYTES)
+                files.pwrite(fd, np.full((layout.chunks(path), 2), EMPTY, np.int64), self._index_at)
                 files.rename(temporary, self.name)
-                self.map = files.map_open(self._fd, layout.live_bytes(path), writable=False, random=True)
-            except BaseException:
-                self.close()
-                raise
+                self.map = files.map_open(fd, layout.live_bytes(path), writable=False, random=True)
+            finally:
+                files.close(fd)
         else:
-            self._fd = files.open(self.name)  # before it is mapped: see `diskbuffer.store.overlay`
-        try:
-            if not create:
-                self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
-                if (identity_of(self.map, layout.chunks(path)) != identity(layout, path, rows)).any():
-                    raise CorruptionError(f"{files.root}/{self.name}: holds other rows than it should; was it replaced?")
-            self.entries = index_of(self.map, layout.chunks(path))
-            self._find_end()
-        except BaseException:
-            self.close()
-            raise
+            files.close(files.open(self.name))  # before it is mapped: see `diskbuffer.store.overlay`
+            self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
+            if (identity_of(self.map, layout.chunks(path)) != identity(layout, path, rows)).any():
+                raise CorruptionError(f"{files.root}/{self.name}: holds other rows than it should; was it replaced?")
+        self.entries = index_of(self.map, layout.chunks(path))
+        self._find_end()
 
     def _find_end(self) -> None:
         """Find where the next chunk goes: behind all that the index knows, but for one in the spare room."""
@@ -72,22 +70,20 @@ class LiveShard:
         """Append chunks `first` and following, encoded one behind the other in `data`; then their entries, set to where."""
         if self._end + len(data) > self._spare_at:
             raise CorruptionError(f"{self._files.root}/{self.name}: there is no room for the chunks that should fit")
-        self._files.pwrite(self._fd, data, self._end)
         entries[:, 0] += self._end
-        self._files.pwrite(self._fd, entries, self._index_at + first * ENTRY_BYTES)
+        self._write((data, self._end), (entries, self._index_at + first * ENTRY_BYTES))
         self._end += len(data)
 
     def publish(self, chunk: int, data: npt.NDArray[np.uint8]) -> None:
         """Put an incomplete chunk into the spare room, so that a closed store can be read without knowing of the tail."""
-        self._files.pwrite(self._fd, data, self._spare_at)
         entry = np.array([[self._spare_at, len(data)]], np.int64)
-        self._files.pwrite(self._fd, entry, self._index_at + chunk * ENTRY_BYTES)
+        self._write((data, self._spare_at), (entry, self._index_at + chunk * ENTRY_BYTES))
 
     def forget(self, first: int) -> None:
         """Empty the entries of chunk `first` and all behind it."""
         if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
             empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
-            self._files.pwrite(self._fd, empty, self._index_at + first * ENTRY_BYTES)
+            self._write((empty, self._index_at + first * ENTRY_BYTES))
         self._find_end()  # in any case: a write that fails may have been done, by halves or whole
 
     def contents(self) -> list[tuple[int, npt.NDArray[np.uint8]]]:
@@ -95,11 +91,14 @@ class LiveShard:
         whole, behind = self.map.array(np.uint8, (self.map.size,)), self._index_at - IDENTITY_BYTES
         return [(0, whole[: self._end].copy()), (behind, whole[behind:].copy())]
 
-    def close(self) -> None:
-        """Close the descriptor; the map stays for those who read through it."""
-        if self._fd >= 0:
-            self._files.close(self._fd)
-            self._fd = -1
+    def _write(self, *parts: tuple[npt.NDArray[Any], int]) -> None:
+        """Write arrays to their places, one after the other."""
+        fd = self._files.open(self.name)
+        try:
+            for data, at in parts:
+                self._files.pwrite(fd, data, at)
+        finally:
+            self._files.close(fd)
 
 
 def index_of(shard: Map, chunks: int) -> Int64:

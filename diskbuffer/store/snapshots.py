@@ -242,7 +242,4 @@ class _Copy:
             begin = first // layout.segment_rows * layout.segment_rows
             slot = int(np.flatnonzero(held.live & (stream_of == stream) & (first_of == begin))[0])
             shard = LiveShard(self._files, layout, path, slot, (stream, begin), create=False)
-            try:
-                publish(layout, path, shard, first - begin, rows)
-            finally:
-                shard.close()
+            publish(layout, path, shard, first - begin, rows)

@@ -48,11 +48,6 @@ class OpenSegment:
     flats: dict[str, Map] = field(default_factory=dict)
     shards: dict[str, LiveShard] = field(default_factory=dict)
 
-    def close(self) -> None:
-        """Close the shards."""
-        for shard in self.shards.values():
-            shard.close()
-
 
 class Writer:
     """Give addresses to write rows to, and pack what was written.
@@ -423,9 +418,7 @@ class Writer:
         for stream in range(self._layout.streams):
             done = int(min([heads[stream], *(packed[stream] for packed in self._packed.values())]))
             for ordinal in [n for n in self._open[stream] if (n + 1) * self._layout.segment_rows <= done]:
-                segment = self._open[stream].pop(ordinal)
-                segment.close()
-                self._complete(segment.slot)
+                self._complete(self._open[stream].pop(ordinal).slot)
 
     def is_open(self, stream: int, position: int) -> bool:
         """Tell whether the segment that a position lies in is written to, or not packed yet."""
@@ -459,18 +452,14 @@ class Writer:
                 yield path, stream, int(packed[stream]), self._store.tail(path)[stream, at % self._layout.tail_rows]
 
     def close(self) -> None:
-        """Close descriptors and threads. Segments made ahead that no row came into are removed."""
+        """Stop the threads. Segments made ahead that no row came into are removed."""
         with contextlib.suppress(OSError):
             self._packer.finish()
         self._packer.close()
         for slot, making in self._ahead.values():
-            if making.exception() is None:
-                making.result().close()
+            making.exception()  # which waits for it
             self._store.remove_files(slot)
         self._ahead.clear()
-        for stream in self._open:
-            for segment in stream.values():
-                segment.close()
 
 
 def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Bytes) -> None:
@@ -489,21 +478,17 @@ def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> Op
     store.refuse_to_write_elsewhere()
     if create:
         store.sync_names_of_derived()
-    try:
-        for path in layout.flat:
-            name, size = layout.data_file(path, slot), layout.flat_bytes(path)
-            if create:
-                fd = files.create(f"{name}.new.tmp", size, reserve=True)
-                try:
-                    files.rename(f"{name}.new.tmp", name)
-                    segment.flats[path] = files.map_open(fd, size, writable=True)
-                finally:
-                    files.close(fd)
-            else:
-                segment.flats[path] = files.map(name, size, writable=True)
-        for path in layout.packed:
-            segment.shards[path] = LiveShard(files, layout, path, slot, store.table.identity(slot), create=create)
-    except BaseException:
-        segment.close()
-        raise
+    for path in layout.flat:
+        name, size = layout.data_file(path, slot), layout.flat_bytes(path)
+        if create:
+            fd = files.create(f"{name}.new.tmp", size, reserve=True)
+            try:
+                files.rename(f"{name}.new.tmp", name)
+                segment.flats[path] = files.map_open(fd, size, writable=True)
+            finally:
+                files.close(fd)
+        else:
+            segment.flats[path] = files.map(name, size, writable=True)
+    for path in layout.packed:
+        segment.shards[path] = LiveShard(files, layout, path, slot, store.table.identity(slot), create=create)
     return segment
