@@ -370,6 +370,11 @@ class ReplayBuffer:
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
             recorder.cut_off(which.tolist())
 
+    def _expect_cut_offs(self) -> None:
+        """Do not warn where most steps cut off an episode: those whom an adapter serves need not know what came after a step."""
+        with self._store.lock:
+            self._writing().cut_offs.expect()
+
     def flush(self) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
 

@@ -183,6 +183,7 @@ class _Framework:
             return can_be_opened
         damage = directory.damaged_group(self._root)  # a NotAStoreError where there is none, before anything is written
         self._check_places([".", SEGMENTS, f"{SEGMENTS}/length"])
+        self._files.make_directory(f"{SEGMENTS}/length")
         lock = WriterLock(self._files)
         try:
             return self._check(damage)
@@ -209,7 +210,7 @@ class _Framework:
             return False
         if outdated := directory.outdated_group(self._root):
             self._note("zarr.json", outdated)
-        for path in directory.strange_metadata(self._root, layout, slots):
+        for path in self._strange_metadata():
             if path != "." or not outdated:
                 self._note(f"{path}/zarr.json", "is not what it should be; only other Zarr tools read it, and opening mends it")
         if not self._check_age(layout):
@@ -224,6 +225,18 @@ class _Framework:
                 salvage.restore_file(self._root, name, size)
                 self.made_anew = True
         return repair or not damaged
+
+    def _strange_metadata(self) -> list[str]:
+        """Return the nodes whose metadata is not what it should be; beside a writer, who changes them, those that stay so."""
+        found: list[str] = []
+        for n in range(_TRIES):
+            layout, slots = directory.read_metadata(self._root)
+            now = directory.strange_metadata(self._root, layout, slots)
+            found = [path for path in now if n == 0 or path in found]
+            if not found or not is_held(self._files):
+                break
+            time.sleep(_PATIENCE / _TRIES)
+        return found
 
     def _check_places(self, paths: Iterable[str]) -> bool:
         """Note what is no directory where there must be one; return whether all are, or are now."""
@@ -429,7 +442,7 @@ class _Check:
     def _check_segments(self, streams: list[_Segments], progress: bool, *, settled: bool) -> None:
         total = sum(int(lengths.sum()) for _, lengths in streams)
         with bar(total, 0, progress, " rows") as shown:
-            for slots, lengths in streams:
+            for stream, (slots, lengths) in enumerate(streams):
                 bad_first = False  # whether the segment behind this one begins with a row that is bad
                 for n in reversed(range(len(slots))):
                     slot, length, newest = int(slots[n]), int(lengths[n]), n == len(slots) - 1
@@ -437,7 +450,7 @@ class _Check:
                     bad_first = self._check_segment(slot, length, newest, settled, bad_first)
                     self._report.rows += length
                     shown.update(length)
-                self._check_before(slots[:2].tolist())
+                self._check_before(stream, slots[:2].tolist())
 
     def _check_segment(self, slot: int, length: int, newest: bool, settled: bool, bad_behind: bool) -> bool:
         """Check a segment; return whether its first row is bad."""
@@ -583,11 +596,13 @@ class _Check:
             found = {name: what for name, what in found.items() if name in again}
         return found
 
-    def _check_before(self, slots: list[int]) -> None:
+    def _check_before(self, stream: int, slots: list[int]) -> None:
         """Look at what the oldest of a stream's slots tells of those that were evicted before; the next one may tell, too."""
         first = self._table.get("first_row", slots[0]) if slots else 0
         if first == 0 or not self._lasting(slots[0], lambda: {} if self._table.before(slots[0]) else {"before": "unknown"}):
             return
+        if self._live and (self._used()[stream][0][1] != slots[0] or self._table.before(slots[0])):
+            return  # it was evicted meanwhile, and has other rows now
         self._note(self._store.root / SEGMENTS, f"how many steps came before slot {slots[0]} is not known; repair works it out")
         if self._repair:
             following = self._table.before(slots[1]) if len(slots) > 1 else None

@@ -75,6 +75,7 @@ def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, row
     assert rows == 0 or int(one[0]) >> 32 != 0
 
 
+@pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(

@@ -23,7 +23,7 @@ class CutOffs:
 
     def __init__(self) -> None:
         self.steps = self.found = self.asked_for = 0
-        self._due = self._warned = False
+        self._due = self._expected = False
 
     @property
     def total(self) -> int:
@@ -33,13 +33,17 @@ class CutOffs:
     def note(self, found: int) -> None:
         """Note that steps cut off episodes."""
         self.found += found
-        self._due = not self._warned and self.found > max(_FEW, self.steps // 2)
+        self._due = not self._expected and self.found > max(_FEW, self.steps // 2)
+
+    def expect(self) -> None:
+        """Do not warn, or not once more."""
+        self._due, self._expected = False, True
 
     def warn_if_due(self) -> None:
         """Warn, before anything is recorded, so that a filter which makes the warning an error does no harm."""
         if not self._due:
             return
-        self._due, self._warned = False, True
+        self.expect()
         warnings.warn(
             f"{self.found:,} of {self.steps:,} steps cut off an episode: their obs is not the next_obs of the step before, so the"
             " buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "

@@ -155,6 +155,8 @@ def is_held(files: Files) -> bool | None:
         return False  # nobody ever has written to it here
     except PermissionError:
         return None
+    except CorruptionError:
+        return False  # no file, which nobody can have locked
     try:
         return not files.lock(fd, exclusive=False)
     except OSError:

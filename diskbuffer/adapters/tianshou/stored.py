@@ -97,6 +97,8 @@ class Stored(OpenedLate):
         assert opened is not None
         rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.derived})
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
+        if not self.has_next:
+            opened._expect_cut_offs()
         rows[SLOT] = pack(self.next[envs], self._resets, int(not self.has_next))
         if len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all():
             opened.add(**_arguments(rows))
