@@ -1091,7 +1091,8 @@ class ReplayBuffer:
         try:
             self.close()
         except (OSError, DiskBufferError) as error:
-            warnings.warn(f"{self.path}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
+            if self._store.files.is_in_place():  # and not gone, too
+                warnings.warn(f"{self.path}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
 
     def __enter__(self) -> Self:
         return self

@@ -211,7 +211,7 @@ class _Framework:
         if outdated := directory.outdated_group(self._root):
             self._note("zarr.json", outdated)
         for path in self._strange_metadata():
-            if path != "." or not outdated:
+            if path != "." or directory.is_copied(self._root):  # else it is told above, or was left by a kill
                 self._note(f"{path}/zarr.json", "is not what it should be; only other Zarr tools read it, and opening mends it")
         if not self._check_age(layout):
             return False

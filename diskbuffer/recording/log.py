@@ -156,6 +156,7 @@ class Log:
         store = self._store
         with self._syncing:
             with store.lock:
+                store.settle_description()
                 self.writer.pack(self._index.heads)
                 heads = self._index.heads.copy()
                 unsealed = [(slot, tuple(store.layout.schema)) for slot in {*self.writer.open_slots(), *self.sealer.slots()}]

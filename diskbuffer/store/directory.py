@@ -169,17 +169,27 @@ def damaged_group(root: Path) -> str | None:
 
 
 def outdated_group(root: Path) -> str | None:
-    """Tell which of the group's file and its copy is older than the other, or that the copy is damaged; None if both are one."""
+    """Tell which of the group's file and its copy is older than the other, or that the copy is damaged; None if both are one.
+
+    Nor is it told that a writer died between the two.
+    """
     if is_copied(root):
         return None
     copied, found = _read_copy(root), _described(Files(root), _GROUP)
     if copied is None or copied[0].salt != found[0].salt:
         return "the copy from which it could be restored is damaged; repair makes another"
+    if copied[0].generation == found[0].generation + 1 and not _was_closed(root, copied[0].salt):
+        return None
     if copied[0].generation > found[0].generation:
         return f"it is older than its copy in {_COPY}, which counts; opening for writing, or repair, writes it anew"
     if copied[0].generation < found[0].generation:
         return f"the copy in {_COPY} is older than it; opening for writing, or repair, writes it anew"
     return "it and its copy differ; opening for writing, or repair, writes both anew"
+
+
+def _was_closed(root: Path, salt: int) -> bool:
+    state = State.read(Files(root), salt)
+    return state is not None and state.clean
 
 
 def refuse_older(root: Path, salt: int) -> None:

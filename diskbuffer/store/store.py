@@ -75,6 +75,7 @@ class Store:
         self.lock = threading.RLock()
         self._noting = threading.Lock()  # of the note of how far rows were synced, which takes the disk's time to write
         self._closed = False
+        self._described = True  # whether the files describe the store as it is
         self._held_for_fork = False
         self._writer_lock = (lock or WriterLock(self.files)) if writable else None
         try:
@@ -374,7 +375,8 @@ class Store:
             slots = self.maps.sources.shape[1]
             more = slots + max(self.layout.streams, slots // 8)
             self.table.grow(more, create=True)
-            self.layout = directory.grow(self.files, self.layout, more)
+            directory.mend(self.files, self.layout, more)
+            self.layout = self._describe(self.layout, more)
             self.maps.grow(more)
             self.free = list(range(slots, more))
         slot = self.free[0]  # the one evicted longest ago, which readers elsewhere have forgotten most likely
@@ -382,6 +384,18 @@ class Store:
             self.files.remove(self.layout.data_file(path, slot))
         self.table.allot(slot, stream, first_row)
         return self.free.pop(0)
+
+    def _describe(self, layout: Layout, slots: int | None = None) -> Layout:
+        """Describe the store anew, for good; return the layout with the number of the description."""
+        self._described = False
+        layout = directory.write_group(self.files, layout, self.table.slots if slots is None else slots)
+        self._described = True
+        return layout
+
+    def settle_description(self) -> None:
+        """Describe the store as it is, where an attempt to change that failed, and may have left half of another description."""
+        if not self._described:
+            self.layout = self._describe(self.layout)
 
     # Derived columns
 
@@ -397,7 +411,7 @@ class Store:
         self.table.take_column(layout, name, create=True)
         for file in self.table.names(f"{CHECKSUMS}/{name}"):
             self.files.sync(file)
-        self.layout = directory.write_group(self.files, layout, self.table.slots)  # which settles it
+        self.layout = self._describe(layout)  # which settles it
         self.maps.take_columns(layout)
 
     def remove_column(self, name: str) -> None:
@@ -410,7 +424,7 @@ class Store:
             removals=self.layout.removals + 1,
             removed=tuple(dict.fromkeys([*self.layout.removed, name])),
         )
-        layout = directory.write_group(self.files, layout, self.table.slots)  # which settles it
+        layout = self._describe(layout)  # which settles it
         self.written = {(path, slot) for path, slot in self.written if path != name}
         self.table.drop_column(layout)
         self.maps.take_columns(layout)
@@ -421,13 +435,13 @@ class Store:
         """Remove the files of columns that were removed, which may take a few attempts if the disk fails, and forget them."""
         for path in self.layout.removed:
             directory.remove_column(self.files, path)
-        self.layout = directory.write_group(self.files, dataclasses.replace(self.layout, removed=()), self.table.slots)
+        self.layout = self._describe(dataclasses.replace(self.layout, removed=()))
 
     def add_tag(self, tag: str) -> int:
         """Return the number of a tag, a new one if need be."""
         if tag not in self.layout.tags:
             layout = dataclasses.replace(self.layout, tags=(*self.layout.tags, tag))
-            self.layout = directory.write_group(self.files, layout, self.table.slots)
+            self.layout = self._describe(layout)
         return self.layout.tags.index(tag) + 1
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
