@@ -28,7 +28,7 @@ from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
 from diskbuffer.inputs import counted, step_names
 from diskbuffer.loader import Loader
-from diskbuffer.mapping import Mark, map_steps, names_of
+from diskbuffer.mapping import Progress, map_steps, names_of
 from diskbuffer.passes import Batches, Listed, Pass
 from diskbuffer.reader import Reader
 from diskbuffer.recording.recorder import Recorder
@@ -666,12 +666,14 @@ class ReplayBuffer:
         Raises
         ------
         SchemaError
-            There is no such column, it was recorded with the steps, or it belongs to a sampler that is in use.
+            There is no such column, it was recorded with the steps, or it belongs to a sampler that is in use, or to a `map` that
+            is under way.
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         OSError
             The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
         """
+        self._must_write("changed")  # first: a fork has the lock of snapshots as it was
         with self._building, self._store.lock:
             self._writing()
             self._derived.remove(name)
@@ -729,12 +731,13 @@ class ReplayBuffer:
         names, size, ahead = names_of(out), at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
-        mark = Mark(self._store, names, self.flush)
-        source = Pass(self._reader, size, False, 0, False, self._check_open, mark.read() if resume else None)
+        done = Progress(self._store, names, self.flush)
+        source = Pass(self._reader, size, False, 0, False, self._check_open, done.read() if resume else None)
         loader = Loader(lambda: source, device, ahead, self._threads(threads))
         if not resume:
-            mark.remove()
-        return map_steps(source, loader, self._derived, function, names, mark, progress)
+            done.remove()
+        with self._derived.in_use(names):
+            return map_steps(source, loader, self._derived, function, names, done, progress)
 
     def returns_and_advantages(
         self,
@@ -1082,9 +1085,9 @@ class ReplayBuffer:
         """Close what nobody has any more; at the end of the process the system lets go of the lock."""
         if getattr(self, "_closed", True) or sys.is_finalizing():
             return
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():
             self._close_dropped()
-        else:  # garbage may be collected in any thread, also in one that closing waits for
+        else:  # garbage may be collected anywhere, also where what closing waits for waits for this thread
             threading.Thread(target=self._close_dropped, name="diskbuffer-close").start()
 
     def _close_dropped(self) -> None:

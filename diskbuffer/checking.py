@@ -630,7 +630,7 @@ class _Check:
                     store.sync_slot(slot)
         store.free = np.flatnonzero(self._table.column("length") == 0).tolist()
         directory.remove_strays(store.files, self._layout, self._table.slots, store.free)
-        store.sync(recovery.heads(store), sorted(store.written))
+        store.sync(recovery.heads(store), store.written_files())
         store.note_closed()
 
     def _problem(self, file: Path, stream: int, first: int, last: int, what: str, column: str | None = None) -> Problem:

@@ -6,9 +6,11 @@ zeros, in Zarr as here), and removed with its segment.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,7 @@ from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native import address_of, compiled, memcpy
 from diskbuffer.reader import Reader
 from diskbuffer.recording.inputs import fit
+from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
 
@@ -74,6 +77,7 @@ class DerivedColumns:
         self._store = self.store = store
         self._reader = self.reader = reader
         self._kept: weakref.WeakValueDictionary[str, Segments] = weakref.WeakValueDictionary()
+        self._in_use: Counter[str] = Counter()  # by passes that are under way
 
     def check(self, name: str) -> None:
         """Refuse to write to a column that was recorded."""
@@ -91,7 +95,14 @@ class DerivedColumns:
         """Add a column, or make sure that the one that is there is such a column."""
         with self._store.lock:
             if not self._fits(name, column):
-                self._store.add_column(name, column)
+                self._change_columns(lambda: self._store.add_column(name, column))
+
+    def _change_columns(self, change: Callable[[], None]) -> None:
+        """Change which columns the store has. What is read follows in any case: a change may fail when it has been made."""
+        with Uninterrupted():
+            try:
+                change()
+            finally:
                 self._reader.look_again()
 
     def _fits(self, name: str, column: Column) -> bool:
@@ -118,8 +129,21 @@ class DerivedColumns:
                 )
             if name in self._kept:
                 raise SchemaError(f"column {name!r} belongs to a sampler that is in use; delete the sampler first")
-            self._store.remove_column(name)
-            self._reader.look_again()
+            if name in self._in_use:
+                raise SchemaError(f"column {name!r} is being written to by map() or returns_and_advantages(); wait for that")
+            self._change_columns(lambda: self._store.remove_column(name))
+
+    @contextlib.contextmanager
+    def in_use(self, names: Collection[str]) -> Iterator[None]:
+        """Refuse that columns are removed meanwhile."""
+        with self._store.lock:
+            self._in_use.update(names)
+        try:
+            yield
+        finally:
+            with self._store.lock:
+                self._in_use.subtract(names)
+                self._in_use += Counter()  # without those that nobody uses any more
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write the values of some steps; return of how many, as those that were evicted since are left out."""
@@ -222,7 +246,7 @@ class DerivedColumns:
         out: tuple[str, str | None],
     ) -> int:
         """Compute returns, and advantages where there are values, of every step; return of how many."""
-        schema, steps = self._store.layout.schema, 0
+        schema = self._store.layout.schema
         for name, number in (("gamma", gamma), ("gae_lambda", gae_lambda)):
             if not isinstance(number, int | float | np.number) or not 0 <= number <= 1:
                 raise InputError(f"{name} must be a number from 0 to 1, found {number!r}")
@@ -239,6 +263,19 @@ class DerivedColumns:
             self.check(written)
         for written in outs:
             self.ensure(written, Column((), "float32"))
+        with self.in_use([*outs, *wanted]):
+            return self._returns(rewards, values, next_values, gamma, gae_lambda, out)
+
+    def _returns(
+        self,
+        rewards: str,
+        values: str | None,
+        next_values: str | None,
+        gamma: float,
+        gae_lambda: float,
+        out: tuple[str, str | None],
+    ) -> int:
+        steps, wanted = 0, [name for name in (rewards, values, next_values) if name is not None]
         for stream in range(self._store.layout.streams):
             carry = 0.0
             for piece in self.pieces(stream):

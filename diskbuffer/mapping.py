@@ -19,15 +19,15 @@ from diskbuffer.store.store import Store
 _NOTED_EVERY, _SHARE = 1.0, 0.05  # seconds; and of the time, which noting takes at most
 
 
-class Mark:
+class Progress:
     """How far a function has come over a store, kept beside the first column that it writes.
 
     A power loss may leave it and take what was written before it, unless that was flushed before.
     """
 
     def __init__(self, store: Store, columns: tuple[str, ...], flush: Callable[[], None]) -> None:
-        self._files, self._columns, self._name = store.files, list(columns), f"{columns[0]}/map.json"
-        self._flush = flush
+        self._store, self._files = store, store.files
+        self._columns, self._name, self._flush = list(columns), f"{columns[0]}/map.json", flush
 
     def read(self) -> Place | None:
         """Return the place where it was interrupted; None if it was not."""
@@ -40,12 +40,16 @@ class Mark:
         sane = 0 <= place.at <= place.steps == sum(row[-1] for row in frozen) and all(
             len(row) == 2 and min(row) >= 0 for row in frozen
         )
-        return place if sane and found.get("out") == self._columns else None
+        same = found.get("out") == self._columns and found.get("removals") == self._store.layout.removals  # or one was made anew
+        return place if sane and same else None
 
     def note(self, place: Place) -> None:
         """Note a place before which everything is written, which is brought to the disk first."""
         self._flush()
-        self._files.replace_contents(self._name, json.dumps({"out": self._columns, **vars(place)}).encode())
+        self._files.replace_contents(self._name, self._contents(place))
+
+    def _contents(self, place: Place) -> bytes:
+        return json.dumps({"out": self._columns, "removals": self._store.layout.removals, **vars(place)}).encode()
 
     def remove(self) -> None:
         """Forget it, for good: another function's values would pass for what is written next."""
@@ -60,7 +64,7 @@ def map_steps(
     columns: DerivedColumns,
     function: Callable[[Any], Any],
     out: tuple[str, ...],
-    mark: Mark,
+    done: Progress,
     progress: bool,
 ) -> int:
     """Call a function with every batch of a pass, and write what it returns; return the number of steps."""
@@ -87,9 +91,9 @@ def map_steps(
             shown.update(len(batch["steps"]))
             del batch, found, results, arrays, array  # before the next is taken
             if (begin := time.monotonic()) > due:
-                mark.note(source.place)
+                done.note(source.place)
                 due = time.monotonic() + max(_NOTED_EVERY, (time.monotonic() - begin) / _SHARE)
-    mark.remove()
+    done.remove()
     return steps
 
 

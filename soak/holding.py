@@ -113,6 +113,9 @@ class _Lock:
         self._real.release()
         self._held.pause()
 
+    def _is_owned(self) -> bool:
+        return bool(self._real._is_owned())
+
     def __enter__(self) -> bool:
         return self.acquire()
 

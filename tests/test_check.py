@@ -173,10 +173,10 @@ def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: P
                 return None  # as it is between eviction and the next rows
             return known(table, slot)
 
-        def check_before(of: checking._Check, slots: list[int]) -> None:
+        def check_before(of: checking._Check, stream: int, slots: list[int]) -> None:
             nonlocal due
             due = True
-            look(of, slots)
+            look(of, stream, slots)
 
         monkeypatch.setattr(SegmentTable, "before", before)
         monkeypatch.setattr(checking._Check, "_check_before", check_before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -176,3 +177,76 @@ def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
         assert reader._store._state is not None
         assert reader._store._state.clean
         world.check(reader)
+
+
+def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, real, there, done = experience(1), Files.sync, threading.Event(), threading.Event()
+    with world.open(tmp_path / "store", segment_rows=64) as buffer:
+        feeder(world, buffer).add(200)
+        buffer.write("value", steps_of(buffer), np.ones(len(buffer)))
+
+        def sync(self: Files, name: str) -> None:
+            if threading.current_thread().name == "flushing" and not there.is_set():
+                there.set()
+                assert done.wait(60)
+            real(self, name)
+
+        def act() -> None:
+            buffer.remove_column("value")
+            done.set()
+
+        def flush() -> None:
+            threading.current_thread().name = "flushing"
+            buffer.flush()
+
+        monkeypatch.setattr(Files, "sync", sync)
+        beside(buffer, there, flush, act)
+
+
+def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1)
+    for _ in range(10):
+        buffer = world.open(tmp_path / "store", segment_rows=64)
+        feeder(world, buffer).add(5)
+        failed: list[BaseException] = []
+
+        def flush(buffer: db.ReplayBuffer = buffer, failed: list[BaseException] = failed) -> None:
+            try:
+                while True:
+                    buffer.flush()
+            except db.ClosedError:
+                pass
+            except BaseException as error:  # noqa: BLE001
+                failed.append(error)
+
+        threads = [threading.Thread(target=flush) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        buffer.close()
+        for thread in threads:
+            thread.join(60)
+        assert failed == []
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            assert reader._store._state is not None
+            assert reader._store._state.clean
+
+
+def test_a_buffer_that_is_dropped_while_its_lock_is_held_is_closed_elsewhere(tmp_path: Path) -> None:
+    """As by the garbage collector, in a thread that the sealing thread waits for."""
+    columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+    buffer = db.ReplayBuffer(tmp_path / "store", 40, columns=columns, segment_rows=8)
+    buffer.extend(np.zeros((301, 2), np.float32), np.zeros(300, int), np.zeros(300))
+    store = buffer._store
+    with store.lock:
+        del buffer
+        for n in range(20):
+            gc.collect(n % 3)
+    for thread in threading.enumerate():
+        if thread.name == "diskbuffer-close":
+            thread.join(60)
+    with db.ReplayBuffer(tmp_path / "store") as again:
+        assert len(again) >= 40

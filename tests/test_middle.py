@@ -345,3 +345,32 @@ def test_a_trajectory_ends_with_its_last_step_only(tmp_path: Path) -> None:
         buffer.extend(frames(6), np.zeros(5), np.ones(5), terminated=np.arange(5) == 4)
         buffer.extend(frames(5), np.zeros(5), np.ones(5), frames(5, 1), terminated=np.arange(5) == 2)
         assert buffer.episodes.length.tolist() == [5, 3, 2]
+
+
+@pytest.mark.parametrize("then", ["close", "add"])
+def test_an_extend_that_fails_within_a_lead_in_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """It crossed the end of a segment, and there was no room for the next."""
+    columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+
+    def frames(first: int, n: int) -> Any:
+        return np.repeat(np.arange(first, first + n, dtype=np.float32)[:, None], 2, axis=1)
+
+    def full(*args: Any, **keywords: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, frame_stack=4, segment_rows=256) as buffer:
+        buffer.extend(frames(0, 254), np.zeros(253, int), np.ones(253), terminated=np.arange(253) == 252)
+        with monkeypatch.context() as patched:
+            patched.setattr("diskbuffer.store.writer.make_segment", full)
+            many = frames(5000, 7)
+            with pytest.raises(OSError, match="No space"):
+                buffer.extend(np.stack([many[k : k + 4] for k in range(4)]), np.zeros(3, int), np.ones(3))
+        if then == "add":
+            buffer.add(frames(9000, 1)[0], 1, 0.0, frames(9001, 1)[0], False, False)
+            np.testing.assert_array_equal(buffer.recent([0])["obs"][0, :, 0], [9000] * 4)
+    with db.ReplayBuffer(tmp_path / "store") as buffer:
+        if then == "add":
+            np.testing.assert_array_equal(buffer.recent([0])["obs"][0, :, 0], [9000] * 4)
+        assert buffer.check(progress=False).ok

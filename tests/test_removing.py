@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store import directory
 from diskbuffer.store.files import Files
 from tests.conftest import steps_of
 
@@ -241,3 +243,71 @@ def test_a_draw_that_fails_makes_no_column(length: int | None, tmp_path: Path) -
         assert len(buffer.sample(4, sampler)["weights"]) == 4
         assert buffer.derived == {"priority"}
     assert os.listdir(tmp_path / "store" / "priority")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "interrupt"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_removal_that_fails_leaves_what_can_be_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, nth: int
+) -> None:
+    """It read through the maps of a column that was gone by then."""
+    columns = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(np.zeros((101, 3)), np.arange(100), np.zeros(100))
+        buffer.write("v", np.arange(50), np.ones(50))
+        buffer.sample(8)
+        real, calls = directory.write_group, 0
+
+        def fail(*args: Any, **keywords: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == nth:
+                raise error
+            return real(*args, **keywords)
+
+        monkeypatch.setattr(directory, "write_group", fail)
+        with pytest.raises(type(error)):
+            buffer.remove_column("v")
+        monkeypatch.undo()
+        assert ("v" in buffer.sample(8)) == ("v" in buffer.derived) == (nth == 1)
+        buffer.write("v", np.arange(50), np.ones(50))
+        assert "v" in buffer.sample(8)
+    assert db.check(tmp_path / "store", progress=False).ok
+
+
+def test_a_column_that_a_pass_writes_to_is_not_removed(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(np.zeros((101, 3)), np.arange(100), np.zeros(100))
+        buffer.write("v", np.arange(50), np.ones(50))
+
+        def function(batch: Any) -> Any:
+            with pytest.raises(db.SchemaError, match="being written to by map"):
+                buffer.remove_column("v")
+            return batch["action"].double()
+
+        buffer.map(function, 32, "v", progress=False)
+        buffer.remove_column("v")
+
+
+def test_a_map_is_not_resumed_into_a_column_that_was_made_anew(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(np.zeros((1001, 3)), np.arange(1000), np.zeros(1000))
+        calls = 0
+
+        def function(batch: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 5:
+                time.sleep(1.1)  # so that how far it has come is noted
+            if calls == 8:
+                raise KeyboardInterrupt
+            return batch["action"].float() + 1, batch["action"].float() + 2
+
+        with pytest.raises(KeyboardInterrupt):
+            buffer.map(function, 50, ("a", "b"), progress=False)
+        buffer.remove_column("b")
+        buffer.map(function, 50, ("a", "b"), resume=True, progress=False)
+        batch = buffer.at(np.arange(1000))
+        np.testing.assert_array_equal(batch["b"], np.arange(1000) + 2)

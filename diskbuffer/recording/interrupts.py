@@ -26,7 +26,8 @@ class _Deferring:
     def __init__(self, block: Uninterrupted, number: int, handler: Handler) -> None:
         self.block, self.number, self.handler = block, number, handler
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.block.frames[number] = frame
         if number not in self.block.came:
             self.block.came.append(number)
         if not self.block.active:
@@ -49,11 +50,14 @@ class Uninterrupted:
         Whether signals are put off.
     came : list of int
         Those that were.
+    frames : dict of int to frame
+        Where each came last, which its handler is told.
     """
 
     def __init__(self) -> None:
         self.active = False
         self.came: list[int] = []
+        self.frames: dict[int, FrameType | None] = {}
         self._in_place: list[_Deferring] = []
 
     def __enter__(self) -> None:
@@ -101,7 +105,7 @@ class Uninterrupted:
             number = self.came[0]
             handler = next(each.handler for each in self._in_place if each.number == number)
             try:
-                handler(number, None)
+                handler(number, self.frames.get(number))
             finally:
                 if number in self.came:
                     self.came.remove(number)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import ClosedError
 from diskbuffer.index import HEAD, LOW, Index
 from diskbuffer.retention import Retention
 from diskbuffer.store.sealer import Sealer
@@ -36,6 +37,7 @@ class Log:
         self.sealer = Sealer(store)
         self.retention = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
+        self._closing = False
         self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.limits = np.zeros(self._streams, np.int64)
         try:
@@ -152,21 +154,33 @@ class Log:
             table.note_before(slot, self._index.steps_before(stream, first), self._index.episode_of(stream, first))
 
     def sync(self) -> None:
-        """Bring every row that there is to the disk. The store's lock must not be held: it is taken twice, for microseconds."""
-        store = self._store
+        """Bring every row that there is to the disk. The store's lock must not be held: it is taken twice, for microseconds.
+
+        Raises
+        ------
+        ClosedError
+            The store is being closed by another thread, or was.
+        """
         with self._syncing:
-            with store.lock:
-                store.settle_description()
-                self.writer.pack(self._index.heads)
-                heads = self._index.heads.copy()
-                unsealed = [(slot, tuple(store.layout.schema)) for slot in {*self.writer.open_slots(), *self.sealer.slots()}]
-                written = sorted(store.written)
-                packed = self.writer.guard(heads)
-            for slot, paths in unsealed:
-                store.sync_slot(slot, paths)
-            store.sync(heads, written)
-            with store.lock:
-                self.writer.release(packed)
+            if self._closing:
+                raise ClosedError(f"{self._store.root} was closed; open it again")
+            self._sync()
+
+    def _sync(self) -> None:
+        store = self._store
+        with store.lock:  # names, as a column may be removed meanwhile, and slots be given to other rows
+            store.settle_description()
+            self.writer.pack(self._index.heads)
+            heads, layout = self._index.heads.copy(), store.layout
+            unsealed = {*self.writer.open_slots(), *self.sealer.slots()}
+            names = [layout.data_file(path, slot) for slot in unsealed for path in layout.schema]
+            written = store.written_files()
+            packed = self.writer.guard(heads)
+        for name in names:
+            store.files.sync(name)
+        store.sync(heads, written)
+        with store.lock:
+            self.writer.release(packed)
 
     def hold_still(self) -> Int64:
         """Have everything as a close has it, but for what is open, so that it can be copied; return the newest rows' positions.
@@ -187,9 +201,11 @@ class Log:
             with lock:
                 self.writer.vouch_for_all_newest(self._index.heads)
                 self.writer.publish(self._index.heads)
-            self.sync()
-            with lock:
-                self.sealer.seal_synced()
-                self._store.note_closed()
+            with self._syncing:
+                self._closing = True
+                self._sync()
+                with lock:
+                    self.sealer.seal_synced()
+                    self._store.note_closed()
         finally:
             self.writer.close()

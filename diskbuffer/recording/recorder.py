@@ -93,7 +93,8 @@ class Recorder:
     def _told(self, new_episode: Any) -> Told:
         """Return how a step of every stream begins, as `steps.record` takes it; `cut_off` comes first."""
         envs = self._layout.n_envs
-        told = np.where(_flags("new_episode", new_episode, envs), steps.START, steps.GO_ON)
+        goes_on = np.where(self._index.table[self._envs, ENDED] != 0, steps.COMPARE, steps.GO_ON)  # or it cannot
+        told = np.where(_flags("new_episode", new_episode, envs), steps.START, goes_on)
         return np.where(self._cut[self._envs], steps.START, told).astype(np.int8)
 
     def _put_leads(self, streams: list[int], kept: Kept) -> None:
@@ -291,8 +292,8 @@ class Recorder:
         self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], told: Bools | None, env: int
     ) -> int:
         ended = columns["terminated"] | columns["truncated"]
-        same = self._follow_on(before, after, told, env)
         running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
+        same = self._follow_on(before, after, told, running_before, env)
         if self._next_step:
             idle = ~ended & (columns[self._reward].reshape(len(ended), -1) == 0).all(axis=1)
             keep = ~(same & ~running_before & idle)
@@ -301,8 +302,8 @@ class Recorder:
                 ended, told = ended[keep], None if told is None else told[keep]
                 if not len(ended):
                     return 0
-                same = self._follow_on(before, after, told, env)
                 running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
+                same = self._follow_on(before, after, told, running_before, env)
         goes_on = same & running_before
         head = int(self._index.heads[env])
         block, leading = self._with_leads(head, goes_on, ended, before, after)
@@ -341,7 +342,9 @@ class Recorder:
     def _reward(self) -> str:
         return next(path for path in self._schema.step if path.split("/")[0] == "reward")
 
-    def _follow_on(self, before: dict[str, Array], after: dict[str, Array], told: Bools | None, env: int) -> Bools:
+    def _follow_on(
+        self, before: dict[str, Array], after: dict[str, Array], told: Bools | None, running_before: Bools, env: int
+    ) -> Bools:
         """Tell which steps start at the observation that the one before led to, the first one at the stream's newest.
 
         `told` tells which do not, where the caller knows.
@@ -349,10 +352,6 @@ class Recorder:
         n = len(next(iter(before.values()))) if before else 0
         if not before:
             raise InputError("extend needs obs, in a store that has observations")
-        if told is not None:
-            same = ~told
-            same[0] &= self._index.heads[env] >= 0 and not self._cut[env]
-            return np.asarray(same)
         same = np.ones(n, np.bool_)
         for path, obs in before.items():
             same[1:] &= same_rows(obs[1:], after[path][:-1])
@@ -362,6 +361,10 @@ class Recorder:
                 stacked = obs.ndim > len(self._schema[path].shape) + 1
                 newest = self._newest(path)[env]
                 same[0] &= same_rows(obs[:1], newest[None] if stacked else newest[None, -1])[0]
+        if told is not None:  # by the caller, but for what comes after an episode's end, which cannot go on
+            told_same = ~told
+            told_same[0] &= bool(self._index.heads[env] >= 0 and not self._cut[env])
+            same = np.where(running_before, told_same, same & told_same)
         return same
 
     def _write(
@@ -404,28 +407,29 @@ class Recorder:
         if not rows["is_last"][-1]:
             rows[CHECKSUM][-1, STEP] ^= NOT_YET
         done, new_head = head, head + len(rows["is_last"]) - 1
-        while done < new_head:
-            n = min(self.log.make_room_for_rows(env), new_head - done)
-            some = slice(done + 1 - head, done + 1 - head + n)
-            try:
+        try:
+            while done < new_head:
+                n = min(self.log.make_room_for_rows(env), new_head - done)
+                some = slice(done + 1 - head, done + 1 - head + n)
                 if done == head and done >= 0:
                     self._put_last(env, done, {path: rows[path][:1] for path in (*self._schema.step, "is_last")})
                 for path, values in rows.items():
                     writer.put(path, env, done + 1, values[some])
-            except BaseException:
-                writer.take_back(env, done)
-                if done >= 0:
-                    writer.vouch_for_newest(env, done, over=bool(index.table[env, ENDED]))
-                raise
-            done += n
-            steps_before = index.steps_before(env, max(0, done - n))
-            index.start_episodes(env, starts[(starts > done - n) & (starts <= done)])
-            if len(leads):
-                index.add_leads(env, leads[(leads[:, 0] > done - n) & (leads[:, 0] <= done)])
-            index.advance(env, done, bool(rows["is_last"][done - head]))
-            writer.commit(env, done)
-            self._cut[env] = False
-            self.log.settle(env, index.steps_before(env, done) - steps_before)
+                done += n
+                steps_before = index.steps_before(env, max(0, done - n))
+                index.start_episodes(env, starts[(starts > done - n) & (starts <= done)])
+                if len(leads):
+                    index.add_leads(env, leads[(leads[:, 0] > done - n) & (leads[:, 0] <= done)])
+                index.advance(env, done, bool(rows["is_last"][done - head]))
+                writer.commit(env, done)
+                self._cut[env] = False
+                self.log.settle(env, index.steps_before(env, done) - steps_before)
+        except BaseException:  # what was committed stays; if that ends within a lead-in, its rows are nobody's
+            committed = int(index.heads[env])
+            writer.take_back(env, committed)
+            if committed >= 0:
+                writer.vouch_for_newest(env, committed, over=bool(index.table[env, ENDED]))
+            raise
 
     def _put_last(self, stream: int, head: int, values: dict[str, Array]) -> None:
         """Write what was done at a stream's newest row: (1, ...) of each column."""

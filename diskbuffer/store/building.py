@@ -27,6 +27,7 @@ from diskbuffer.store.files import Files
 from diskbuffer.store.layout import SEGMENTS, Layout
 
 _ALWAYS = {"lost+found"}  # what a file system may have in its topmost directory
+_OURS = {SEGMENTS, "zarr.json"}  # by one of which a directory that is being built, or removed, is known
 _LONG = 200  # bytes of a name that leaves no room for more
 _PATIENCE = 60.0  # seconds to wait for somebody else who makes a store in the same directory
 _TRIES = 100
@@ -125,7 +126,8 @@ class Building:
         fd = self._home.open_lock(name, write=False)
         try:
             found = self._home.names(name)
-            if self._home.lock(fd, exclusive=True) and (not found or SEGMENTS in found):  # or it is somebody else's
+            ours = not found or not _OURS.isdisjoint(found)
+            if self._home.lock(fd, exclusive=True) and ours:
                 self._remove(name)
         finally:
             os.close(fd)
@@ -197,6 +199,8 @@ class Building:
                 with contextlib.suppress(FileNotFoundError):
                     if self._home.is_directory(moved):
                         self._home.remove_directory(moved)
+        for other in set(self._home.directories(name)) - _OURS:  # what it is known by comes last
+            self._home.remove_directory(f"{name}/{other}")
         self._home.remove_directory(name)
 
     def _moved(self, name: str) -> set[str]:
@@ -247,7 +251,10 @@ def sync_names(root: Path, new: Collection[Path]) -> None:
     needed = {root.parent, *(parent.parent for parent in new)}
     for directory in root.parents:
         if directory in needed:
-            Files(directory).sync(".")
+            try:
+                Files(directory).sync(".")
+            except PermissionError:  # it may be written to, and not read
+                os.sync()
         elif directory.stat().st_dev == device:
             with contextlib.suppress(OSError):  # it may be one that we must not open
                 Files(directory).sync(".")

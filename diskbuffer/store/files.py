@@ -393,10 +393,10 @@ class Files:
                 return
             fd = self._descriptor()
             for part in above:
-                found = os.open(part, _DIRECTORY, dir_fd=fd)
-                if opened >= 0:
-                    os.close(opened)
-                fd = opened = found
+                before, opened = opened, os.open(part, _DIRECTORY, dir_fd=fd)
+                fd = opened
+                if before >= 0:  # a signal may come at any call: none is closed twice, as another thread may have it by then
+                    os.close(before)
             yield fd, last
         except DiskBufferError:
             raise

@@ -170,7 +170,10 @@ def describe_holder(files: Files) -> str:
     try:
         holder = json.loads(files.read(_HOLDER))
         if holder["pid"] == os.getpid():
-            return f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']}"
+            return (
+                f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']} (gc.collect() closes one that "
+                "nothing else refers to)"
+            )
         return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

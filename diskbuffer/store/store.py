@@ -146,7 +146,7 @@ class Store:
                 for slots, _ in self.segments():
                     for slot in slots.tolist():
                         self.sync_slot(slot, self.layout.derived if self.is_sealed(slot) else self.layout.schema)
-                self.sync(recovery.heads(self), sorted(self.written))
+                self.sync(recovery.heads(self), self.written_files())
 
     def _follow_the_way_back(self) -> None:
         """Read the mark that a store is going back to, where its writer died on the way; wait for one who lives."""
@@ -495,15 +495,19 @@ class Store:
         for path in self.layout.schema if paths is None else paths:
             self.files.sync(self.layout.data_file(path, slot))
 
-    def sync(self, heads: Int64, written: Iterable[tuple[str, int]]) -> None:
+    def written_files(self) -> list[str]:
+        """Return the files of derived columns that were written to."""
+        return [self.layout.data_file(path, slot) for path, slot in sorted(self.written)]
+
+    def sync(self, heads: Int64, written: Iterable[str]) -> None:
         """Bring the tail, what was written later, the names of all files and the table to the disk, in this order.
 
-        `heads` are the positions of the newest rows, whose segments are synced already. `written` are segments of derived
+        `heads` are the positions of the newest rows, whose segments are synced already. `written` are files of derived
         columns, which may be written to again at any time, as samplers keep them mapped.
         """
         self.refuse_to_write_elsewhere()
-        for path, slot in written:
-            self.files.sync(self.layout.data_file(path, slot))
+        for name in written:
+            self.files.sync(name)
         for path in self.layout.packed:
             self.files.sync(directory.tail_file(self.layout, path))
         for path in self.layout.schema.recorded:
@@ -567,6 +571,10 @@ class Store:
                 self._writer_lock = None
         elif self._held_for_fork:
             self.lock.release()
+
+    def holds_lock(self) -> bool:
+        """Tell whether this thread has the store's lock."""
+        return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def unlock(self) -> None:
         """Let another writer in; twice is fine."""

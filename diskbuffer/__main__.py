@@ -1,0 +1,7 @@
+"""``python -m diskbuffer``: the command, where it is not on the path."""
+
+import sys
+
+from diskbuffer.cli import main
+
+sys.exit(main())
