@@ -1,9 +1,10 @@
-"""Readers that may not write: on read-only mounts, and as another user; beside a writer, and of what was closed or killed.
+"""Readers that may not write, on read-only mounts and as another user; and stores in a lower layer of an overlay.
 
     python -m soak.mounts --rounds 30 --seed 0
 
 A mount is made in a namespace of a process, and gone with it; it takes root. Readers open the store and check it while its
-writer, in another process, goes on: what they read must be right, and no check may find anything.
+writer, in another process, goes on, or has closed it, or was killed: what they read must be right, and no check may find
+anything.
 """
 
 from __future__ import annotations
@@ -123,12 +124,36 @@ def read(how: str, path: Path, world: Experience, rounds: int) -> None:
         raise AssertionError("it was opened for writing")
 
 
+def overlaid(base: Path, world: Experience, rounds: int) -> None:
+    """Write to a store in a lower layer, beside readers that were open before."""
+    private_mounts()
+    lower, upper, work, merged = (base / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (upper, work, merged):
+        directory.mkdir()
+    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", str(merged))
+    with db.ReplayBuffer(merged / "store", mode="r", threads=1) as reader, world.open(merged / "store", 200) as buffer:
+        world.check(buffer)
+        feed = Feeder(world, buffer)
+        for _ in range(rounds):
+            feed.add(23)
+            world.check(buffer)
+            reader.refresh()
+            world.check(reader)
+            for one in (reader, buffer):
+                if not (report := one.check(progress=False)).ok:
+                    raise AssertionError(str(report))
+    for place in (merged, lower):
+        if not (report := db.check(place / "store", progress=False)).ok:
+            raise AssertionError(str(report))
+
+
 def campaign(rounds: int, seed: int) -> Row:
-    """Read stores beside a writer, after a kill and after a close."""
-    row = Row("reading stores that may not be written to", 0, 0)
+    """Read stores beside a writer, after a kill and after a close; and write to one in a lower layer."""
+    row = Row("stores that may not be written to, and in lower layers", 0, 0)
     if why := why_not():
         row.notes.append(f"not done: {why}")
         return row
+    _ = db.ReplayBuffer, db.check  # imported now: another user may not be able to read where Python is
     world = Experience(1, 20 + seed % 7)
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         os.chmod(name, 0o755)  # another user is to read it
@@ -144,6 +169,14 @@ def campaign(rounds: int, seed: int) -> Row:
             row.done += rounds + 4
             row.broken += sum(bool(error) for error in found.values())
             row.notes += [f"{how}, {when}: {error}" for when, error in found.items() if error]
+        lower = Path(name) / "lower"
+        lower.mkdir()
+        with world.open(lower / "store", 200, segment_rows=16) as buffer:
+            Feeder(world, buffer).add(130)
+        error = in_fork(lambda: overlaid(Path(name), world, rounds))
+        row.done += rounds
+        row.broken += bool(error)
+        row.notes += [f"in a lower layer: {error}"] if error else []
     return row
 
 
