@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import time
 import traceback
@@ -269,3 +270,32 @@ def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: 
     assert db.marks(path) == ()
     with db.ReplayBuffer(path) as buffer:
         assert world.check(buffer) == 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork is killed")
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_a_kill_while_a_store_is_moved_into_a_directory_is_no_harm_to_the_next(tmp_path: Path, nth: int) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    db.ReplayBuffer(tmp_path / "warm", columns=COLUMNS).close()  # compiled, and imported
+    pid = os.fork()
+    if pid == 0:
+        try:
+            real, moved = Files.rename, 0
+
+            def rename(self: Files, old: str, new: str) -> None:
+                nonlocal moved
+                real(self, old, new)
+                moved += ".new/" in old and "/" not in new
+                if moved == nth:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            Files.rename = rename  # type: ignore[method-assign]
+            db.ReplayBuffer(path, columns=COLUMNS)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    assert not (path / "zarr.json").exists()
+    with db.ReplayBuffer(path, columns=COLUMNS) as buffer:
+        assert not list(path.glob(".*.new"))
+        assert buffer.check(progress=False).ok
