@@ -384,7 +384,8 @@ def test_a_kill_while_it_dumps_leaves_the_old_snapshot_or_the_new(tmp_path: Path
     ours.storage.store.buffer.seal()
     shutil.copytree(tmp_path / "first", tmp_path / "all")
     every = changes_until(math.inf, lambda: ours.storage.dumps(tmp_path / "all" / "storage"))
-    names = [n for n, path in enumerate(every) if Path(path).parent == tmp_path / "all" / "storage"]  # of whole snapshots
+    # Those of whole snapshots; one that is being built is named within the directory that it is in.
+    names = [n for n, p in enumerate(every) if Path(p).parent == tmp_path / "all" / "storage" or p.endswith(".new")]
     assert len(names) >= 4
     found = []
     for nth in sorted({*names, *(n + 1 for n in names), *range(0, len(every), len(every) // 4)}):
