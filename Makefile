@@ -6,6 +6,7 @@ STEPS ?= 20000
 STORE ?= runs/pong
 GAME ?= pong
 SCALE ?= 1
+WORKERS ?= logical
 
 .PHONY: demo test coverage check bench soak clean
 
@@ -13,7 +14,7 @@ demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
 
 test: $(VENV)/test
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 # The same tests in twice the time.
 coverage: $(VENV)/test

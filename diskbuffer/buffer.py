@@ -263,7 +263,8 @@ class ReplayBuffer:
         new_episode : bool or (n_envs,) bool, optional
             Whether the step starts an episode, where the caller knows; None compares. With False it goes on from the step before,
             whatever `obs` is, unless that ended its episode, or `cut_off` was called since. One observation is stored between two
-            steps: the ``next_obs`` of the first, which is on the disk by then, and not the `obs` of the second.
+            steps: the ``next_obs`` of the first, which is on the disk by then, and not the `obs` of the second. The same holds
+            for the earlier frames of a stack; later steps are compared with the stack that is stored.
         **extra : array-like
             A value for each other column.
 

@@ -127,14 +127,21 @@ def extending(path: Path, storm: Storm) -> None:
         assert (every["next_obs"].numpy() == np.arange(len(buffer)) + 1).all()
 
 
-@pytest.mark.parametrize("scenario", ["adding", "extending"])
-def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: str, tmp_path: Path) -> None:
-    # in a process of its own, as an interrupt may strike in a __del__, where Python prints it and goes on
-    ran = subprocess.run(
-        [sys.executable, __file__, scenario, str(tmp_path / "store")], capture_output=True, text=True, timeout=200, check=False
-    )
+def run_alone(scenario: str, *arguments: str) -> None:
+    """Run a scenario of this file in a process of its own.
+
+    An interrupt may strike in a `__del__`, where Python prints it and goes on; and one that a tracer raises may leave behind an
+    exception that Python takes for the one being handled from then on.
+    """
+    command = [sys.executable, __file__, scenario, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "whole\n"
+
+
+@pytest.mark.parametrize("scenario", ["adding", "extending"])
+def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: str, tmp_path: Path) -> None:
+    run_alone(scenario, str(tmp_path / "store"))
 
 
 class Strike:
@@ -154,10 +161,8 @@ class Strike:
         return self.trace
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
-@pytest.mark.parametrize("also", [None, signal.SIGTERM, signal.SIGINT])
-def test_handlers_are_put_back_whatever_instruction_of_the_guard_a_signal_comes_at(number: int, also: int | None) -> None:
-    """It is handled, behind the block or before it; so is one that comes within the block, `also`."""
+def striking(number: int, also: int | None) -> None:
+    """Strike at every instruction of the guard: the signal is handled, after the block or before it; so is `also`, within."""
     handled: list[int] = []
 
     def handler(given: int, frame: FrameType | None) -> None:
@@ -194,6 +199,11 @@ def test_handlers_are_put_back_whatever_instruction_of_the_guard_a_signal_comes_
             signal.signal(each, old)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_handlers_are_put_back_whatever_instruction_of_the_guard_a_signal_comes_at(number: int) -> None:
+    run_alone("striking", str(int(number)))
+
+
 def test_a_guard_within_a_guard_puts_signals_off_until_the_outer_one_is_left() -> None:
     handled: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: handled.append(number))
@@ -208,8 +218,13 @@ def test_a_guard_within_a_guard_puts_signals_off_until_the_outer_one_is_left() -
 
 
 if __name__ == "__main__":
-    storm = Storm()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell started this in the background
-    signal.signal(signal.SIGALRM, storm.strike)
-    {"adding": adding, "extending": extending}[sys.argv[1]](Path(sys.argv[2]), storm)
+    scenario, argument = sys.argv[1:]
+    if scenario == "striking":
+        for also in (None, signal.SIGTERM, signal.SIGINT):
+            striking(int(argument), also)
+    else:
+        storm = Storm()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell started this in the background
+        signal.signal(signal.SIGALRM, storm.strike)
+        {"adding": adding, "extending": extending}[scenario](Path(argument), storm)
     print("whole")

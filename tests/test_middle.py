@@ -307,6 +307,26 @@ def test_an_episode_goes_on_where_the_caller_says_so(at_once: bool, tmp_path: Pa
                     np.testing.assert_array_equal(mine[name].numpy(), whole[name].numpy())
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_stack_is_compared_with_the_one_that_is_stored(reopened: bool, tmp_path: Path) -> None:
+    """Where an episode goes on from another stack, as the caller says, what is stored is not the last ``next_obs``."""
+    given = stacks(5)
+    buffer = filled(tmp_path / "store", frame_stack=3)
+    for t in range(2):
+        buffer.add(given[t], t, 1, given[t + 1], False, False)
+    changed = given + 5
+    buffer.add(changed[2], 2, 1, changed[3], False, False, new_episode=False)
+    if reopened:
+        buffer.close()
+        buffer = db.ReplayBuffer(tmp_path / "store")
+    stored = np.stack([given[2, 1], given[2, 2], changed[3, 2]])
+    np.testing.assert_array_equal(buffer.at([buffer.episodes[0].start + 2])["next_obs"][0].numpy(), stored)
+    buffer.add(changed[3], 3, 1, changed[4], False, False)  # not what is stored, though the last next_obs
+    assert buffer.stats()["cut_off"] == 1
+    np.testing.assert_array_equal(buffer.at([buffer.episodes[1].start])["obs"][0].numpy(), changed[3])
+    buffer.close()
+
+
 def test_new_episodes_can_be_told_one_by_one(tmp_path: Path) -> None:
     same = np.zeros((2, 2), np.float32)
     with filled(tmp_path / "store", n_envs=2, autoreset="disabled") as buffer:

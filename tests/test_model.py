@@ -373,32 +373,41 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
             db.Column(data.draw(st.sampled_from([(), (2,)])), data.draw(st.sampled_from(["int8", "int64", "float32"]))),
         )
         world.buffer._reader.gatherer.compiled &= compiled
-        for _ in range(data.draw(st.integers(1, 12), "rounds")):
-            what = data.draw(st.sampled_from(["add", "add", "add", "extend", "flush", "reopen", "crash", "cut", "seal"]), "what")
-            seed = data.draw(st.integers(0, 1000), "seed")
-            manner = data.draw(MANNERS, "manner")
-            if what == "add":
-                for k in range(data.draw(st.integers(1, 40), "steps")):
-                    world.add([data.draw(ENDINGS) for _ in range(n)], manner, seed + k)
-            elif what == "extend":
-                lengths = data.draw(st.lists(st.tuples(st.integers(1, 60), ENDINGS), min_size=1, max_size=3), "lengths")
-                world.extend(data.draw(st.integers(0, n - 1), "env"), lengths, manner, seed)
-            elif what == "flush":
-                world.buffer.flush()
-            elif what == "seal":
-                world.buffer.seal()
-            elif what == "cut":
-                world.cut_off()
-            elif what == "reopen":
-                world.reopen()
-            else:
-                world.crash()
-            assert world.buffer.stats()["cut_off"] == world.cut_offs
-            world.check()
-        world.reopen()
+        try:
+            play(world, data)
+        finally:  # where an example is given up, the directory goes, and nothing can be closed any more
+            if not world.buffer._closed:
+                abandon(world.buffer)
+
+
+def play(world: World, data: st.DataObject) -> None:
+    """Do what was drawn, and compare with the list after each."""
+    for _ in range(data.draw(st.integers(1, 12), "rounds")):
+        what = data.draw(st.sampled_from(["add", "add", "add", "extend", "flush", "reopen", "crash", "cut", "seal"]), "what")
+        seed = data.draw(st.integers(0, 1000), "seed")
+        manner = data.draw(MANNERS, "manner")
+        if what == "add":
+            for k in range(data.draw(st.integers(1, 40), "steps")):
+                world.add([data.draw(ENDINGS) for _ in range(world.n)], manner, seed + k)
+        elif what == "extend":
+            lengths = data.draw(st.lists(st.tuples(st.integers(1, 60), ENDINGS), min_size=1, max_size=3), "lengths")
+            world.extend(data.draw(st.integers(0, world.n - 1), "env"), lengths, manner, seed)
+        elif what == "flush":
+            world.buffer.flush()
+        elif what == "seal":
+            world.buffer.seal()
+        elif what == "cut":
+            world.cut_off()
+        elif what == "reopen":
+            world.reopen()
+        else:
+            world.crash()
+        assert world.buffer.stats()["cut_off"] == world.cut_offs
         world.check()
-        assert world.buffer.check(progress=False).ok
-        world.buffer.close()
+    world.reopen()
+    world.check()
+    assert world.buffer.check(progress=False).ok
+    world.buffer.close()
 
 
 def test_the_slow_decoder_reads_the_same(tmp_path: Path) -> None:

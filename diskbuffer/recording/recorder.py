@@ -146,7 +146,7 @@ class Recorder:
         if code & 2:
             with Uninterrupted():
                 self._note_starts()
-        staging.recorded(kept)
+        staging.recorded(kept, told)
         self.log.added += code >> 2
         self.cut_offs.steps += code >> 2
         if self.log.added >= self.log.retention.look_at:

@@ -78,9 +78,18 @@ class RollingStacks:
         _compare(address_of(obs), address_of(next_obs), last, self._stack, self._bytes, self._float, zeros, self._found)
         return Compared(*(self._found & bit > 0 for bit in (_SAME, _ROLLS, _STARTS)))
 
-    def accept(self, next_obs: Array) -> None:
-        """Remember the newest stacks, once they are recorded."""
-        self._last[:] = next_obs.reshape(self._last.shape[0], -1).view(np.uint8)
+    def accept(self, next_obs: Array, goes_on: Bools) -> None:
+        """Remember the newest stacks as they are stored, once the step that was compared last is recorded.
+
+        Where an episode goes on from a stack that is not the last ``next_obs``, as the caller said so, the stored one keeps the
+        frames that it had, and has one more.
+        """
+        following = next_obs.reshape(self._last.shape[0], -1).view(np.uint8)
+        rolled = np.flatnonzero(goes_on & (self._found & _SAME == 0))
+        if len(rolled):
+            following = following.copy()
+            following[rolled, : -self._bytes] = self._last[rolled, self._bytes :]
+        self._last[:] = following
         self._known = True
 
 

@@ -214,12 +214,12 @@ class Staging:
         told = np.where(starts, np.int8(steps.START), np.where(goes_on, np.int8(steps.GO_ON), told))
         return told, leads if leads.any() else None
 
-    def recorded(self, kept: Kept) -> None:
-        """Remember the stacks that were recorded, to check the next ones against them."""
+    def recorded(self, kept: Kept, told: Told) -> None:
+        """Remember the stacks that were recorded, to check the next ones against them; `told` is of `steps.record`."""
         if self._stacks:
             for path, stacked, following, _ in kept:
                 if stacked:
-                    self._stacks[path].accept(following)
+                    self._stacks[path].accept(following, told == steps.GO_ON)
                 elif path in self._stacks:
                     self._stacks[path].forget()
 
