@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -22,11 +22,11 @@ from diskbuffer import codec
 from diskbuffer.checking import Report, check
 from diskbuffer.creation import doubts, plan_layout, refuse_another
 from diskbuffer.derived import DerivedColumns, Segments
-from diskbuffer.episodes import Episodes
+from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.index import LOW
-from diskbuffer.inputs import counted, step_names
+from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loader import Loader
 from diskbuffer.mapping import Progress, map_steps, names_of
 from diskbuffer.passes import Batches, Listed, Pass
@@ -165,7 +165,7 @@ class ReplayBuffer:
         threads = None if threads is None else at_least_one("threads", threads)
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
-        self.path = Path(path).absolute()
+        self.path = local_path(path)
         wanted = plan_layout(
             capacity,
             env,
@@ -431,7 +431,8 @@ class ReplayBuffer:
         dict of str to torch.Tensor
             ``obs`` and ``next_obs``, (batch_size, frame_stack, ...) or (batch_size, ...) where frame_stack is 1, nested for
             dict observations; ``action``, ``reward``, ``terminated``, ``truncated`` and extra columns; ``steps``, int64, which
-            name the steps for good. ``obs`` and ``next_obs`` are views of the same frames: clone before writing into one.
+            name the steps for good: (batch_size,), of sequences (batch_size, length), -1 where these are padded.
+            ``obs`` and ``next_obs`` are views of the same frames: clone before writing into one.
 
         Raises
         ------
@@ -491,7 +492,7 @@ class ReplayBuffer:
         Parameters
         ----------
         steps : (n,) integers
-            As in a batch's ``steps``.
+            As in a batch's ``steps``, or from `steps`.
         length : int, optional
             Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time behind
             the first.
@@ -499,8 +500,7 @@ class ReplayBuffer:
             These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
         """
         self._check_open()
-        wanted = None if columns is None else tuple(dict.fromkeys(columns))
-        return self._reader.at(steps, None if length is None else at_least_one("length", length), wanted)
+        return self._reader.at(steps, None if length is None else at_least_one("length", length), _paths(columns))
 
     def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
         """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.
@@ -526,6 +526,62 @@ class ReplayBuffer:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""
         self._check_open()
         return self._reader.recent_names(ages, envs)
+
+    def steps(self) -> npt.NDArray[np.int64]:
+        """Return the names of all steps that can be sampled, (len(buffer),): environment after environment, oldest first.
+
+        These are the names in a batch's ``steps``, which `at`, `write` and others take. They stay what they are, so they do not
+        begin at 0 once steps were evicted, and have gaps where episodes end.
+        """
+        self._check_open()
+        return self._reader.every_name()
+
+    def episode(self, which: int | Episode, *, columns: Sequence[str] | None = None) -> Batch:
+        """Return one episode: its T steps, and its T + 1 observations.
+
+        Parameters
+        ----------
+        which : int or Episode
+            Its number in `episodes`, -1 for the last there, or one of them.
+        columns : sequence of str, optional
+            As in `at`: these alone are read.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            ``obs``, (T + 1, ...), or (T + 1, frame_stack, ...), the last of which is the final observation; nested for dict
+            observations. All else as in `sample`, (T, ...). Of an episode whose first steps were evicted, those that are left.
+
+        Raises
+        ------
+        InputError
+            There is no such episode, or it was evicted.
+        """
+        self._check_open()
+        episode = which if isinstance(which, Episode) else pick_episode(self.episodes, which)
+        return self._reader.episode(episode, _paths(columns))
+
+    def iterate_episodes(self, episodes: Episodes | None = None, *, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Yield one episode after the other, as `episode` returns them. Those that are evicted meanwhile are left out.
+
+        Parameters
+        ----------
+        episodes : Episodes, optional
+            Some of `episodes`, such as ``buffer.episodes[buffer.episodes.returns > 10]``; all of them by default.
+        columns : sequence of str, optional
+            As in `at`: these alone are read.
+        """
+        self._check_open()
+        for episode in self.episodes if episodes is None else episodes:
+            if self.remaining([episode.start])[0] < episode.length:
+                continue
+            try:
+                batch = self.episode(episode, columns=columns)
+            except InputError:
+                if self.remaining([episode.start])[0] < episode.length:
+                    continue  # another thread added since
+                raise
+            yield batch
 
     def remaining(self, steps: Any) -> npt.NDArray[np.int64]:
         """Count the steps of its episode that there are from each step on, itself among them; of one that runs, so far.
@@ -636,9 +692,9 @@ class ReplayBuffer:
         Parameters
         ----------
         name : str
-        steps : (n,) integers
-            As in a batch's ``steps``; those that were evicted since are left out.
-        values : (n, ...) array or tensor
+        steps : (n,) or (n, length) integers
+            As in a batch's ``steps``; those that were evicted since are left out, as is -1 in sequences.
+        values : (n, ...) or (n, length, ...) array or tensor
 
         Returns
         -------
@@ -786,7 +842,7 @@ class ReplayBuffer:
         ----------
         tag : str or None
             "demonstration", "task 3", ...; 65,535 different ones at most.
-        steps : (n,) integers
+        steps : (n,) or (n, length) integers
             One or more of each episode, such as ``buffer.episodes.start``. The episodes must be over.
 
         Returns
@@ -853,7 +909,7 @@ class ReplayBuffer:
         Adding waits while the lock is held: some 1 ms for 100,000 84x84 steps of one environment, 10 ms for sixteen, however much
         is sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
         """
-        wanted = Path(path).absolute()
+        wanted = local_path(path)
         self._must_write("copied")
         with snapshots.place_for(self.path, wanted) as building:
             self._build(building.files)
@@ -1103,6 +1159,11 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def _paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns that alone are to be read, each once."""
+    return None if columns is None else tuple(dict.fromkeys(columns))
 
 
 def while_there(method: Callable[[], Any]) -> Callable[[], None]:

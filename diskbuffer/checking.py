@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from diskbuffer.bars import bar
 from diskbuffer.errors import CorruptionError
-from diskbuffer.inputs import counted
+from diskbuffer.inputs import counted, local_path
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store import directory, marks, recovery, salvage, state
 from diskbuffer.store import repair as repairing
@@ -128,7 +128,7 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
     -----
     Reads the whole store: some 15 s for a million 84x84 frames.
     """
-    root = Path(path).absolute()
+    root = local_path(path)
     for _ in range(_TRIES):
         begun = _who_writes(root)
         report = _checked(root, repair, progress)

@@ -147,9 +147,12 @@ class DerivedColumns:
 
     def write(self, name: str, steps: Any, values: Any) -> int:
         """Write the values of some steps; return of how many, as those that were evicted since are left out."""
-        names, array = step_names(steps), as_array(name, values)
-        if array.shape[:1] != names.shape:
-            raise InputError(f"{name}: expected a value for each of {len(names)} steps, found shape {array.shape}")
+        names, array = step_names(steps, of_sequences=True), as_array(name, values)
+        if array.shape[: names.ndim] != names.shape:
+            raise InputError(f"{name}: expected a value for each of {names.size} steps, found shape {array.shape}")
+        if names.ndim == 2:
+            there = names.ravel() != -1
+            names, array = names.ravel()[there], array.reshape(-1, *array.shape[2:])[there]
         try:
             column = Column(array.shape[1:], array.dtype)
         except SchemaError as error:
@@ -179,7 +182,8 @@ class DerivedColumns:
         """Tag the episodes that steps lie in; return how many those are."""
         if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
             raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
-        names, index = step_names(steps), self._reader.index
+        names, index = step_names(steps, of_sequences=True), self._reader.index
+        names = names[names != -1] if names.ndim == 2 else names
         with self._store.lock:
             streams, positions = names % len(index.table), names // len(index.table)
             starts, ends = index.episodes_of(streams, positions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.inputs import counted
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
 
@@ -65,6 +66,9 @@ class Episodes:
     def __len__(self) -> int:
         return len(self.stream)
 
+    def __iter__(self) -> Iterator[Episode]:
+        return (self[n] for n in range(len(self)))
+
     @overload
     def __getitem__(self, which: int | np.integer[Any]) -> Episode: ...
 
@@ -82,6 +86,17 @@ class Episodes:
             except (IndexError, TypeError) as error:
                 raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
         return Episode(*(column[n].item() for column in columns))
+
+
+def pick_episode(episodes: Episodes, number: Any) -> Episode:
+    """Return the episode of a number, negative ones from the end; an InputError where there is none."""
+    try:
+        at = operator.index(number)
+    except TypeError:
+        raise InputError(f"expected an episode's number, or one of buffer.episodes, found {number!r}") from None
+    if not -len(episodes) <= at < len(episodes):
+        raise InputError(f"there is no episode {at}: the buffer has {counted(len(episodes), 'episode')}, numbered from 0 on")
+    return episodes[at]
 
 
 def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:

@@ -43,6 +43,13 @@ class Form:
         """Return the first step that each sample delivers."""
         return drawn.positions
 
+    def names(self, drawn: Draw, first: Int64, apart: Int64) -> Int64:
+        """Return the names of the steps that samples consist of, (size, ...), -1 where there is none.
+
+        `first` are those of the drawn steps, and `apart` how far those of consecutive steps lie apart, (size,) each.
+        """
+        return first
+
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
         """Tell which samples' other rows lie from `first_row` on and before `complete`, (size,) each."""
         return np.ones(drawn.size, np.bool_)
@@ -83,6 +90,25 @@ class Steps(Form):
         """Return where the burn-in starts."""
         return np.maximum(drawn.notes["_firsts"], drawn.positions - self.burn_in) if self.burn_in else drawn.positions
 
+    def reach(self, drawn: Draw) -> tuple[Int64, Int64]:
+        """Return from which place on the axis of time on, and until before which, there are steps, (size,) each.
+
+        Not cut to the axis: the one may be negative, and the other behind its end.
+        """
+        begin = drawn.notes["_firsts"] - drawn.positions + self.burn_in if self.burn_in else np.zeros(drawn.size, np.int64)
+        return begin, drawn.ends - drawn.positions + self.burn_in
+
+    def names(self, drawn: Draw, first: Int64, apart: Int64) -> Int64:
+        """Return the names of all steps of a sequence, (size, steps), -1 where it is padded."""
+        if self.length is None:
+            return first
+        time = np.arange(self.steps)
+        found = first[:, None] + (time - self.burn_in) * apart[:, None]
+        if self.padded:
+            begin, end = self.reach(drawn)
+            found[(time < begin[:, None]) | (time >= end[:, None])] = -1
+        return found
+
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
         """Tell which sequences are as long as they must be."""
         return np.asarray(drawn.ends - drawn.positions >= (self.length or 1 if self.whole else 1))
@@ -109,6 +135,10 @@ class Rows(Form):
     def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Of each row: the first of its episode, and whether it is that, or the last."""
         return {"_firsts": ((self.length,), "int64"), "is_first": ((self.length,), "bool"), "is_last": ((self.length,), "bool")}
+
+    def names(self, drawn: Draw, first: Int64, apart: Int64) -> Int64:
+        """Return the names of all rows, (size, length), -1 where one is an episode's last, so no step."""
+        return np.where(drawn.notes["is_last"], -1, first[:, None] + np.arange(self.length) * apart[:, None])
 
     def is_within(self, drawn: Draw, first_row: Int64, complete: Int64) -> npt.NDArray[np.bool_]:
         """Tell which sequences' rows are all there."""

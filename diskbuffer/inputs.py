@@ -1,7 +1,10 @@
-"""Numbers that users give: tensors on any device, arrays, lists."""
+"""What users give in many places: paths, tensors on any device, arrays, lists."""
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,22 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import InputError
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path of this machine, absolute, with ``~`` as the user's home; an InputError where it is none."""
+    try:
+        text = os.fspath(path)
+    except TypeError as error:
+        raise InputError(f"a path must be a string or path-like, found {type(path).__name__}") from error
+    if not isinstance(text, str):
+        raise InputError(f"a path must be a string or path-like, found {text!r}; decode it first, with os.fsdecode()")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
+        raise InputError(f"{text} is a URL, and stores are on file systems of this machine; give the path of a directory")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise InputError(f"{text} begins with the home of a user who has none; give a path without ~") from error
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
@@ -40,9 +59,11 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
     return None if found.type == "cpu" else found
 
 
-def step_names(steps: Any) -> npt.NDArray[np.int64]:
-    """Return the names of steps, (n,) int64; an InputError where they are no integers."""
+def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:
+    """Return the names of steps, (n,) int64, or of sequences (n, length), too; an InputError where they are no integers."""
     ids = as_array("steps", steps)
+    if of_sequences and ids.ndim == 2 and ids.dtype.kind in "iu":
+        return ids.astype(np.int64)
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
         raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
     return ids.astype(np.int64)

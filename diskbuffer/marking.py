@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from diskbuffer.errors import NotAStoreError
+from diskbuffer.inputs import local_path
 from diskbuffer.store import directory
 from diskbuffer.store import marks as stored
 from diskbuffer.store.building import is_there
@@ -55,7 +55,7 @@ def remove_mark(path: str | os.PathLike[str], name: str) -> None:
 
 
 def _files_of(path: str | os.PathLike[str]) -> Files:
-    root = Path(path).absolute()
+    root = local_path(path)
     if not is_there(root):
         raise NotAStoreError(f"there is no store at {root}")
     files = Files(root)

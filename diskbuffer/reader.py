@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from diskbuffer.episodes import Episodes, list_episodes, sum_rewards
+from diskbuffer.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.form import Draw, Form, Steps
 from diskbuffer.gather.arrays import Arrays, Batch, Request
@@ -47,7 +48,8 @@ class Planned:
 
     request: Request
     drawn: Draw
-    steps: Int64  # their names
+    firsts: Int64  # the names of the drawn steps
+    apart: Int64  # how far the names of consecutive steps lie apart, of each
     shares: list[Share]
 
     @property
@@ -63,7 +65,7 @@ class Planned:
                 share.reader.gatherer.run(plan, own, threads)
         for memory in arrays.memories:
             memory.normalize_flags()
-        arrays.note(self.drawn, self.steps)
+        arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 
     def batch(self, pool: ArraysPool) -> Batch:
@@ -141,7 +143,8 @@ class Reader:
             drawn = draw(self.index)
             columns = self.columns if paths is None else self._select(paths)
             request = Request(columns, self.frame_stack, form, drawn.size)
-            return Planned(request, drawn, self.names(drawn), [self.share(request, drawn)])
+            apart = np.full(drawn.size, self.streams)
+            return Planned(request, drawn, self.names(drawn), apart, [self.share(request, drawn)])
 
         with self._store.lock:
             return until_found([self], attempt)
@@ -171,6 +174,14 @@ class Reader:
         pool = self.pool if paths is None else ArraysPool()  # what is asked for once is not kept
         return self.plan(self.draw_named(ids, length), Steps(length), paths).batch(pool)
 
+    def episode(self, episode: Episode, paths: tuple[str, ...] | None = None) -> Batch:
+        """Return the steps of an episode, and their observations with the final one."""
+        batch = self.at([episode.start], episode.length, paths)
+        found = {name: _first(value) for name, value in batch.items()}
+        if "obs" in found:
+            found["obs"] = _with_last(found["obs"], found.pop("next_obs"))
+        return found
+
     def draw_named(self, ids: Int64, length: int | None = None) -> Callable[[Index], Draw]:
         """Return what draws given steps, or the sequences that they start; an InputError where one cannot be read."""
         streams, positions = ids % self.streams, ids // self.streams
@@ -182,6 +193,7 @@ class Reader:
                 raise InputError(
                     f"step {ids[bad][0]} cannot be read: it was evicted, was never added, "
                     + ("or is no step" if length is None else f"or its episode ends before {length} steps")
+                    + ". Steps are named as in a batch's steps, not counted from 0: ReplayBuffer.steps() returns all names"
                 )
             return Draw(streams, positions, starts, ends)
 
@@ -217,6 +229,12 @@ class Reader:
         with self._store.lock:
             return self.index.steps(), np.array([self.index.added_to(stream) for stream in range(self.streams)], np.int64)
 
+    def every_name(self) -> Int64:
+        """Return the names of all steps that can be sampled, stream after stream."""
+        with self._store.lock:
+            streams, positions, *_ = self.index.locate(np.arange(len(self.index)))
+        return np.asarray(positions * self.streams + streams)
+
     def remaining(self, steps: Any) -> Int64:
         """Count the steps of its episode from each step on; 0 where it cannot be read."""
         ids = step_names(steps)
@@ -251,6 +269,17 @@ class Reader:
     def close(self) -> None:
         """Stop the threads."""
         self.gatherer.close()
+
+
+def _first(value: Any) -> Any:
+    return {name: _first(part) for name, part in value.items()} if isinstance(value, dict) else value[0]
+
+
+def _with_last(obs: Any, following: Any) -> Any:
+    """Put the last of the observations that came next behind all others."""
+    if isinstance(obs, dict):
+        return {name: _with_last(part, following[name]) for name, part in obs.items()}
+    return torch.cat([obs, following[-1:]])
 
 
 def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:

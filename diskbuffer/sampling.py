@@ -105,7 +105,8 @@ class Sampling:
         shares = [
             reader.share(request, together, first) for reader, first in zip(self._readers, self._first_streams, strict=False)
         ]
-        return Planned(request, together, steps[0] if len(steps) == 1 else np.concatenate(steps), shares)
+        apart = np.repeat([reader.streams for reader in self._readers], [draw.size for draw in drawn])
+        return Planned(request, together, steps[0] if len(steps) == 1 else np.concatenate(steps), apart, shares)
 
     def _together(self, drawn: list[Draw]) -> Draw:
         streams = [draw.streams + first for draw, first in zip(drawn, self._first_streams, strict=False)]
@@ -160,7 +161,7 @@ class Sampling:
             planned = self.settle(begun).planned
             assert planned is not None
             notes = {name: note for name, note in planned.drawn.notes.items() if not name.startswith("_")}
-            return {"steps": planned.steps, **notes}
+            return {"steps": planned.firsts, **notes}
         finally:
             self.deliver(begun)
 

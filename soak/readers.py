@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import diskbuffer as db
 from soak.experience import Experience, Feeder, steps_of
@@ -110,7 +109,7 @@ class Reading:
                 raise
             self.counts.evicted += 1
             return
-        np.testing.assert_array_equal(batch["steps"].numpy(), steps)
+        np.testing.assert_array_equal(batch["steps"].reshape(len(steps), -1)[:, 0].numpy(), steps)
         self._take(("at, oldest", "at, newest", "at, any")[part], batch)
 
     def loader(self) -> None:
@@ -149,11 +148,10 @@ class Reading:
         self.buffer.stats()
 
     def _take(self, what: str, batch: dict[str, Any]) -> None:
-        flat, steps = dict(batch), batch["steps"]
-        if batch["reward"].ndim == 2:  # sequences, named by their first steps
+        flat = dict(batch)
+        if batch["reward"].ndim == 2:  # sequences
             n, length = batch["reward"].shape
             flat = {name: value.flatten(0, 1) for name, value in batch.items() if value.shape[:2] == (n, length)}
-            flat["steps"] = (steps[:, None] + torch.arange(length) * self.buffer.n_envs).flatten()
         wrong = self._world.wrong(flat, self.buffer.frame_stack)
         if WRITTEN in flat:
             found = flat[WRITTEN].numpy()

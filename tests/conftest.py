@@ -7,13 +7,15 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from soak.experience import Experience, Feeder, heads_of, steps_of
 from soak.writers import Writers
 
-__all__ = ["Experience", "Feeder", "Writers", "heads_of", "steps_of"]
+__all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
 
 _MEMORY = Path("/dev/shm")
 _NEEDED = 6 << 30  # bytes: several times what the tests have on the disk at once
@@ -26,6 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+
+def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the names of a batch's steps, of sequences those of the first steps."""
+    steps: np.ndarray[Any, Any] = batch["steps"].numpy()
+    return steps if steps.ndim == 1 else steps[:, 0]
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,8 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
             ("x", [last], [1.0], "never added"),
             ("x", [-1], [1.0], "never added"),
             ("x", [0.5], [1.0], "integers"),
-            ("x", steps[:0].reshape(0, 2), [], "integers"),
+            ("x", steps[:0].reshape(0, 2), [], "value for each"),
+            ("x", steps[:2].reshape(1, 1, 2), [[[1.0, 2.0]]], "integers"),
         ]
         before = sorted(str(p) for p in (tmp_path / "store").rglob("*") if "_x" not in str(p))
         for name, at, values, message in cases:

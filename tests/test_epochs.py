@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.samplers.permutation import Permutation
 from tests.chi_square import assert_uniform
-from tests.conftest import steps_of
+from tests.conftest import firsts_of, steps_of
 from tests.test_slices import starts_by_hand
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_every_start_comes_once_an_epoch_and_each_epoch_has_its_own_order(
         feed.add(90)
         sampler = db.Uniform(1, replace=False) if length is None else db.Slices(length, 1, replace=False)
         starts = np.sort(starts_by_hand(buffer, length or 1))
-        drawn = np.concatenate([buffer.sample(16, sampler)["steps"].numpy() for _ in range(5 * len(starts))])
+        drawn = np.concatenate([firsts_of(buffer.sample(16, sampler)) for _ in range(5 * len(starts))])
         epochs = drawn[: len(drawn) // len(starts) * len(starts)].reshape(-1, len(starts))
         for epoch in epochs:
             np.testing.assert_array_equal(np.sort(epoch), starts)
@@ -126,7 +126,7 @@ def test_a_state_of_another_buffer_or_a_strangers_reads_nothing_out_of_bounds(
         feeder(worlds[1], small).add(25)
         for sampler in (db.Uniform(1, replace=False), db.Slices(3, 1, replace=False)):
             large.sample(16, sampler)
-            drawn = np.concatenate([small.sample(16, sampler)["steps"].numpy() for _ in range(20)])
+            drawn = np.concatenate([firsts_of(small.sample(16, sampler)) for _ in range(20)])
             assert set(drawn.tolist()) <= set(steps_of(small).tolist())
             state = sampler.state_dict()
             for frozen, steps in (([[0, 2**40]], 2**40), ([[2**61, 5]], 5), ([[0, 5], [0, 5]], 10), ([], 7)):

@@ -84,13 +84,15 @@ def test_slices_of_selected_episodes(pair: Any) -> None:
     valid = np.concatenate([s + 2 * np.arange(n - 11) for s, n in zip(some.start, some.length, strict=True)])
     for options in ({}, {"replace": False}):
         sampler = db.Slices(12, 1, episodes=some, **options)  # type: ignore[arg-type]
-        drawn = np.concatenate([a.sample(len(valid), sampler)["steps"].numpy() for _ in range(60)])
+        drawn = np.concatenate([a.sample(len(valid), sampler)["steps"][:, 0].numpy() for _ in range(60)])
         assert set(drawn.tolist()) <= set(valid.tolist())
         counts = np.unique(drawn, return_counts=True)[1]
         assert len(counts) == len(valid)
         if options:
             assert (counts == 60).all()
-    over = np.concatenate([a.sample(500, db.Slices(12, n, over="episodes", episodes=some))["steps"].numpy() for n in range(6)])
+    over = np.concatenate(
+        [a.sample(500, db.Slices(12, n, over="episodes", episodes=some))["steps"][:, 0].numpy() for n in range(6)]
+    )
     which = np.searchsorted(np.sort(some.start), over, side="right")
     assert len(np.unique(which)) > 1
 

@@ -262,7 +262,8 @@ class World:
                 self.buffer.sample(3)
             return
         streams, positions, *_ = index.locate(np.arange(total))
-        names = positions * self.n + streams
+        names = self.buffer.steps()
+        np.testing.assert_array_equal(names, positions * self.n + streams)
         counts = index.steps().tolist()
         kept = [step for s, stream in enumerate(self.streams) for step in stream.steps[len(stream.steps) - counts[s] :]]
         self.compare(self.buffer.at(names), kept)
@@ -301,6 +302,7 @@ class World:
         assert self.buffer.stats()["episodes"] >= len(episodes)
         for s, stream in enumerate(self.streams):
             steps, at = stream.steps[len(stream.steps) - counts[s] :], 0
+            names = np.split(self.buffer.steps(), np.cumsum(counts)[:-1])[s]
             mine = [episodes[int(n)] for n in np.flatnonzero(episodes.stream == s)]
             numbers = [step["episode"] for step in steps]
             assert [e.length for e in mine] == [numbers.count(n) for n in dict.fromkeys(numbers)]
@@ -308,6 +310,10 @@ class World:
                 here, at = steps[at : at + episode.length], at + episode.length
                 sequence = self.buffer.at([episode.start], length=episode.length)
                 self.compare({name: _first(value) for name, value in sequence.items()}, here)
+                whole = self.buffer.episode(episode)
+                obs = whole.pop("obs")
+                self.compare({**whole, "obs": _cut(obs, slice(-1)), "next_obs": _cut(obs, slice(1, None))}, here)
+                assert whole["steps"].tolist() == names[at - episode.length : at].tolist()
 
     # Closing
 
@@ -324,7 +330,11 @@ class World:
 
 
 def _first(value: Any) -> Any:
-    return {key: _first(part) for key, part in value.items()} if isinstance(value, dict) else value[0]
+    return _cut(value, 0)
+
+
+def _cut(value: Any, where: Any) -> Any:
+    return {key: _cut(part, where) for key, part in value.items()} if isinstance(value, dict) else value[where]
 
 
 def _arrays(obs: Any) -> list[Array]:

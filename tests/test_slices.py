@@ -29,7 +29,7 @@ def starts_by_hand(buffer: db.ReplayBuffer, length: int) -> np.ndarray[Any, Any]
 
 
 def draw(buffer: db.ReplayBuffer, sampler: db.Slices, n: int) -> np.ndarray[Any, Any]:
-    return np.concatenate([buffer.sample(1024, sampler)["steps"].numpy() for _ in range(-(-n // 1024))])
+    return np.concatenate([buffer.sample(1024, sampler)["steps"][:, 0].numpy() for _ in range(-(-n // 1024))])
 
 
 @pytest.mark.parametrize("length", [1, 7, 20, 23])
@@ -85,7 +85,8 @@ def test_a_sequence_is_what_its_steps_are_one_by_one(
             mask = np.ones((300, 12), np.bool_) if strict else batch["mask"].numpy()
             assert mask[:, 0].all()
             assert strict == bool(mask.all())
-            steps = batch["steps"].numpy()[:, None] + 2 * np.arange(12)
+            steps = batch["steps"].numpy()
+            np.testing.assert_array_equal(steps, np.where(mask, steps[:, :1] + 2 * np.arange(12), -1))
             single = buffer.at(steps[mask])
             for name in ("obs", "next_obs", "action", "reward", "terminated", "truncated"):
                 values = batch[name].numpy()
@@ -185,9 +186,9 @@ def test_burn_in_is_what_came_before_as_far_as_the_episode_goes(
         feeder(world, buffer).add(230)
         sampler = db.Slices(6, seed=3, burn_in=4, strict=strict)
         batch, plain = buffer.sample(400, sampler), buffer.sample(400, db.Slices(6, seed=3, strict=strict))
-        assert (batch["steps"] == plain["steps"]).all()  # they name the first step behind the burn-in
+        assert (batch["steps"][:, 4:] == plain["steps"]).all()
         first = {int(s) % 2: int(s) for s in buffer.episodes.start[::-1]}  # the oldest step of each stream
-        positions, streams = batch["steps"].numpy() // 2, batch["steps"].numpy() % 2
+        positions, streams = batch["steps"][:, 4].numpy() // 2, batch["steps"][:, 4].numpy() % 2
         starts = np.where(streams == 0, world.starts(0, positions), world.starts(1, positions))
         oldest = np.maximum(starts, np.where(streams == 0, first[0] // 2, first[1] // 2))
         rows = positions[:, None] + np.arange(-4, 6)
@@ -195,7 +196,9 @@ def test_burn_in_is_what_came_before_as_far_as_the_episode_goes(
         np.testing.assert_array_equal(mask[:, :4], rows[:, :4] >= oldest[:, None])
         np.testing.assert_array_equal(mask[:, 4:], np.ones((400, 6)) if strict else plain["mask"].numpy())
         assert not mask[:, :4].all()
-        single = buffer.at((rows * 2 + streams[:, None])[mask])
+        names = rows * 2 + streams[:, None]
+        np.testing.assert_array_equal(batch["steps"].numpy(), np.where(mask, names, -1))
+        single = buffer.at(names[mask])
         for name in ("obs", "next_obs", "action", "reward", "terminated", "truncated"):
             values = batch[name].numpy()
             np.testing.assert_array_equal(values[mask], single[name].numpy(), err_msg=name)
@@ -218,11 +221,12 @@ def test_a_crossing_sequence_is_the_rows_of_a_stream(
         feeder(world, buffer).add(230)
         batch = buffer.sample(200, db.Slices(length, seed=3, crossing=True, replace=replace))
         assert "next_obs" not in batch
-        for i, step in enumerate(batch["steps"].tolist()):
+        for i, step in enumerate(batch["steps"][:, 0].tolist()):
             rows = step // 2 + np.arange(length)
             last, starts = world.is_last(step % 2, rows), world.starts(step % 2, rows)
             np.testing.assert_array_equal(batch["is_first"][i].numpy(), rows == starts)
             np.testing.assert_array_equal(batch["is_last"][i].numpy(), last)
+            np.testing.assert_array_equal(batch["steps"][i].numpy(), np.where(last, -1, rows * 2 + step % 2))
             np.testing.assert_array_equal(batch["action"][i].numpy(), np.where(last, 0, world.actions(step % 2, rows)))
             np.testing.assert_array_equal(batch["reward"][i].numpy(), np.where(last, 0, world.rewards(step % 2, rows)))
             frames = world.stacks(step % 2, rows, stack)
@@ -244,7 +248,10 @@ def test_every_start_of_a_crossing_sequence_has_the_same_probability(
         valid = steps[positions + 25 <= heads[streams] + over[streams]]
         assert_uniform(draw(buffer, sampler, 8000), valid)
         epoch = np.concatenate(
-            [buffer.sample(1, db_)["steps"].numpy() for db_ in [db.Slices(25, 1, crossing=True, replace=False)] * len(valid)]
+            [
+                buffer.sample(1, db_)["steps"][:, 0].numpy()
+                for db_ in [db.Slices(25, 1, crossing=True, replace=False)] * len(valid)
+            ]
         )
         np.testing.assert_array_equal(np.sort(epoch), np.sort(valid))
         with pytest.raises(db.EmptyBufferError, match="environment has the 200 rows"):
@@ -264,3 +271,36 @@ def test_where_valid_starts_are_rare_they_are_drawn_all_the_same_and_evenly() ->
     drawn = np.concatenate([sampler.draw(index, 64, sampler.generator(n)).positions for n in range(30)])
     valid = [firsts[e] + k for e in (5, 9_000, 19_999) for k in range(lengths[e] - 21)]
     assert_uniform(drawn, np.array(valid))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: db.Slices(6, 1),
+        lambda: db.Slices(6, 1, strict=False),
+        lambda: db.Slices(4, 1, burn_in=3),
+        lambda: db.Slices(9, 1, crossing=True),
+        lambda: db.Prioritized(seed=1, length=4, burn_in=2),
+    ],
+    ids=["slices", "padded", "burn-in", "crossing", "prioritized"],
+)
+def test_what_is_computed_of_sequences_can_be_written_back(
+    make: Any, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    """Every element is named, so that a value of each, (n, length), finds its step; -1 has none."""
+    world = experience(2, 12, (9,))
+    with world.open(tmp_path / "a", segment_rows=16) as a, world.open(tmp_path / "b", segment_rows=16) as b:
+        for buffer in (a, b):
+            feeder(world, buffer).add(60)
+        mixture = db.Mixture([(a, 1, make()), (b, 1, make())])
+        for batch, of in ((a.sample(50, make()), (a,)), (mixture.sample(40), (a, b))):
+            names = batch["steps"]
+            for n, buffer in enumerate(of):
+                mine = names[:20] if n == 0 and len(of) == 2 else names[-20:] if n else names
+                written = buffer.write("seen", mine, mine.float().unsqueeze(-1) + 0.5)
+                assert written == (mine >= 0).sum()
+                steps = mine[mine >= 0].unique()
+                np.testing.assert_array_equal(buffer.at(steps)["seen"][:, 0].numpy(), steps.numpy() + 0.5)
+                assert buffer.tag("seen", mine) == len(np.unique(buffer.episodes.start[buffer.episodes.tag == "seen"]))
+        with pytest.raises(db.InputError, match="a value for each"):
+            a.write("seen", names, np.zeros(len(names)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
+from diskbuffer.inputs import local_path
 from diskbuffer.store.building import is_there
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
@@ -37,7 +38,7 @@ class OpenedLate:
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        self.path, self._options = Path(path).absolute(), options
+        self.path, self._options = local_path(path), options
         self._identity = secrets.token_hex(8)
         self._opening = threading.RLock()
         self._buffer: ReplayBuffer | None = None

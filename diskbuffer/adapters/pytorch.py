@@ -6,7 +6,6 @@ import copy
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
+from diskbuffer.inputs import local_path
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs
 from diskbuffer.samplers.sampler import at_least_one
@@ -62,7 +62,7 @@ class BatchDataset(IterableDataset[Any]):
         refresh_every: int | None = 100,
     ) -> None:
         self._buffer = buffer if isinstance(buffer, ReplayBuffer) else None
-        self.path = buffer.path if isinstance(buffer, ReplayBuffer) else Path(buffer).absolute()
+        self.path = buffer.path if isinstance(buffer, ReplayBuffer) else local_path(buffer)
         self._size, self._prefetch = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")

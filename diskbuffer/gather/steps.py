@@ -40,8 +40,7 @@ class StepArrays(Arrays):
         if not self._mask:
             return
         form, mask = self._form, self._mask[0].array
-        begin = drawn.notes["_firsts"] - drawn.positions + form.burn_in if form.burn_in else np.zeros(self._size, np.int64)
-        end = drawn.ends - drawn.positions + form.burn_in
+        begin, end = form.reach(drawn)
         time = np.arange(form.steps)
         np.logical_and(time >= begin[:, None], time < end[:, None], out=mask)
         for i in np.flatnonzero((begin > 0) | (end < form.steps)).tolist():

@@ -167,7 +167,7 @@ class Prioritized(Sampler):
         Parameters
         ----------
         steps : (n,) integers
-            A batch's ``steps``.
+            A batch's ``steps``; of sequences those, (n, burn_in + length), or those that were drawn alone.
         priorities : (n,) or, for sequences, (n, length) floats
             At least 0: absolute errors.
 
@@ -179,7 +179,9 @@ class Prioritized(Sampler):
         segments = self._segments
         if segments is None:
             raise InputError("this sampler has drawn nothing yet; give it to sample or loader first")
-        names, errors = step_names(steps), as_array("priorities", priorities)
+        names, errors = step_names(steps, of_sequences=self._sequences), as_array("priorities", priorities)
+        if names.ndim == 2:
+            names = self._drawn_of(names)
         if errors.dtype.kind not in "biuf":
             raise InputError(f"priorities must be numbers, found {errors.dtype}")
         errors = errors.astype(np.float64)
@@ -208,6 +210,12 @@ class Prioritized(Sampler):
             if raw.size:
                 self._largest = max(self._largest, float(raw.max()))
         return len(rows)
+
+    def _drawn_of(self, names: Int64) -> Int64:
+        """Return the drawn step of each sequence, the first behind the burn-in."""
+        if names.shape[1] != self._burn_in + self._length:
+            raise InputError(f"steps: expected the names of {self._burn_in + self._length} steps each, found shape {names.shape}")
+        return names[:, self._burn_in]
 
     def _weights(self, raw: Float32) -> npt.NDArray[np.float64]:
         return np.asarray(raw.astype(np.float64) ** self.alpha)

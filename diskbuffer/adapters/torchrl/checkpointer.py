@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree
 from diskbuffer.errors import InputError, NotAStoreError
+from diskbuffer.inputs import local_path
 
 if TYPE_CHECKING:
     from diskbuffer.adapters.torchrl.storage import DiskStorage
@@ -33,7 +33,7 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         """
         if not storage.initialized:
             raise InputError(f"{storage.path} holds no steps yet, so there is nothing to save at {path}; add some first")
-        directory = Path(path).absolute()
+        directory = local_path(path)
         directory.mkdir(parents=True, exist_ok=True)
         new = directory / _NEW
         remove_tree(new)
@@ -44,7 +44,7 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
 
     def loads(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
         """Copy a snapshot, in place of what the storage holds; a NotAStoreError where there is none."""
-        directory = Path(path).absolute()
+        directory = local_path(path)
         there = next((directory / name for name in (_STORE, _OLD) if (directory / name).is_dir()), None)
         if there is None:
             raise NotAStoreError(f"there is no snapshot of a DiskStorage at {directory}; give the path that was given to dumps")

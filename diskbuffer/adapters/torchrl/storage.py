@@ -34,7 +34,7 @@ from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, syn
 from diskbuffer.adapters.torchrl.rows import Later, Rows
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.inputs import counted
+from diskbuffer.inputs import counted, local_path
 from diskbuffer.samplers.sampler import at_least_one
 from diskbuffer.store.building import is_there
 
@@ -109,7 +109,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._entries: Entries | None = None
         self._kind = Kind()
         self._places = Places(0, ())
-        where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else Path(path)
+        where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else local_path(path)
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
             weakref.finalize(self, _remove, self.store, os.getpid())

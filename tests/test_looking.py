@@ -1,0 +1,120 @@
+"""Finding and reading what is there: paths, names of steps, whole episodes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.adapters.torchrl import DiskStorage
+
+COLUMNS = {"obs/a": db.Column((2,), "float32"), "obs/b": db.Column((), "int64"), "action": db.Column((), "int64")}
+
+
+def made(path: Path | str, lengths: tuple[int, ...] = (), **options: Any) -> db.ReplayBuffer:
+    """A buffer with episodes of these lengths; ``obs/b`` and actions count on."""
+    buffer = db.ReplayBuffer(path, columns=COLUMNS, **options)
+    n = 0
+    for length in lengths:
+        extend(buffer, n, length)
+        n += length + 1
+    return buffer
+
+
+def extend(buffer: db.ReplayBuffer, first: int, length: int) -> None:
+    count = np.arange(first, first + length + 1)
+    obs = {"a": np.stack([count, -count], axis=1).astype(np.float32), "b": count}
+    buffer.extend(obs, count[:-1], np.ones(length), terminated=count[:-1] == first + length - 1)
+
+
+# Paths
+
+
+def test_the_home_of_the_user_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with made("~/runs/store", (3,)) as buffer:
+        assert buffer.path == tmp_path / "runs" / "store"
+        assert buffer.snapshot("~/copy") == tmp_path / "copy"
+    assert db.check("~/runs/store", progress=False).ok
+    assert db.marks("~/copy") == ()
+    assert DiskStorage(10, "~/torchrl").path == tmp_path / "torchrl"
+    assert sorted(os.listdir(tmp_path)) == ["copy", "runs"]
+    made("./~/store").close()  # a directory of that name
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/store", "https://example.org/store", "memory://x"])
+def test_a_url_is_no_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (made, db.check, db.marks):
+        with pytest.raises(db.InputError, match="is a URL"):
+            use(path)
+    with made("store", (3,)) as buffer, pytest.raises(db.InputError, match="is a URL"):
+        buffer.snapshot(path)
+    assert os.listdir(tmp_path) == ["store"]
+
+
+@pytest.mark.parametrize("path", [3, None, b"store", "~nobody-of-this-name/store"])
+def test_what_is_no_path_is_refused(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(db.InputError, match=r"path|home"):
+        made(path)
+    assert os.listdir(tmp_path) == []
+
+
+# Names of steps
+
+
+def test_names_of_steps_are_listed_where_counting_does_not_find_them(tmp_path: Path) -> None:
+    with made(tmp_path / "store", (3, 4), capacity=1000) as buffer:
+        assert buffer.steps().tolist() == [0, 1, 2, 4, 5, 6, 7]
+        assert buffer.at(buffer.steps())["action"].tolist() == [0, 1, 2, 4, 5, 6, 7]
+        with pytest.raises(db.InputError, match=r"step 3 cannot be read.*steps\(\) returns all names"):
+            buffer.at(np.arange(len(buffer)))
+    with made(tmp_path / "empty") as buffer:
+        assert buffer.steps().shape == (0,)
+
+
+# Whole episodes
+
+
+def test_an_episode_has_an_observation_more_than_steps(tmp_path: Path) -> None:
+    with made(tmp_path / "store", (3, 1, 5)) as buffer:
+        for which, first, length in ((0, 0, 3), (1, 4, 1), (-1, 6, 5), (buffer.episodes[2], 6, 5), (np.int64(1), 4, 1)):
+            episode = buffer.episode(which)  # type: ignore[arg-type]
+            assert episode["obs"]["b"].tolist() == list(range(first, first + length + 1))
+            assert episode["obs"]["a"].shape == (length + 1, 2)
+            assert episode["action"].tolist() == list(range(first, first + length))
+            assert episode["terminated"].tolist() == [False] * (length - 1) + [True]
+            assert episode["steps"].tolist() == list(range(first, first + length))
+            assert "next_obs" not in episode
+        assert set(buffer.episode(0, columns=["reward"])) == {"reward", "steps"}
+        assert buffer.episode(0, columns=["obs/b"])["obs"]["b"].tolist() == [0, 1, 2, 3]
+        for wrong in (3, -4, "first", 1.5, None):
+            with pytest.raises(db.InputError, match="episode"):
+                buffer.episode(wrong)  # type: ignore[arg-type]
+
+
+def test_episodes_are_iterated_and_those_that_are_evicted_left_out(tmp_path: Path) -> None:
+    with made(tmp_path / "store", (7,) * 6, capacity=24, segment_rows=8) as buffer:
+        kept = [int(episode["action"][0]) for episode in buffer.iterate_episodes()]
+        assert kept == buffer.at(buffer.episodes.start)["action"].tolist()
+        some = buffer.episodes[buffer.episodes.length == 7]
+        assert len(list(buffer.iterate_episodes(some, columns=["action"]))) == len(some)
+        seen, n = [], 48
+        for episode in buffer.iterate_episodes():
+            seen.append(int(episode["action"][0]))
+            assert len(episode["obs"]["b"]) == len(episode["action"]) + 1
+            for _ in range(2):
+                extend(buffer, n, 7)
+                n += 8
+        assert len(seen) < len(kept)
+        assert set(seen) <= set(kept)
+        with pytest.raises(db.InputError, match="evicted"):
+            buffer.episode(some[0])
+        assert list(buffer.iterate_episodes(some)) == []
+    with made(tmp_path / "empty") as buffer:
+        assert list(buffer.iterate_episodes()) == []
