@@ -21,6 +21,7 @@ import torch
 from diskbuffer import codec
 from diskbuffer.checking import Report, check
 from diskbuffer.creation import doubts, plan_layout, refuse_another
+from diskbuffer.delivery import Transform, sending
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
@@ -417,7 +418,14 @@ class ReplayBuffer:
 
     # Reading
 
-    def sample(self, batch_size: int, sampler: Sampler | None = None) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        sampler: Sampler | None = None,
+        *,
+        device: torch.device | str | None = None,
+        transform: Transform | None = None,
+    ) -> Batch:
         """Draw steps and return them.
 
         Parameters
@@ -425,6 +433,11 @@ class ReplayBuffer:
         batch_size : int
         sampler : Sampler, optional
             Which steps; a `Uniform` of the buffer's own. `Slices` draws sequences.
+        device : torch.device or str, optional
+            Where tensors go. `loader` does so while the GPU computes.
+        transform : callable, optional
+            ``transform(batch)`` is returned instead, tensors and arrays in it sent to `device`. It gets the batch in RAM, and may
+            write into it, but for what ``obs`` and ``next_obs`` share.
 
         Returns
         -------
@@ -443,7 +456,7 @@ class ReplayBuffer:
         """
         self._check_open()
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
-        return self._sampling(sampler, size).sample()
+        return self._sampling(sampler, size).sample(sending(transform, device))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
         """Draw as `sample` does, and read nothing.
@@ -610,6 +623,7 @@ class ReplayBuffer:
         sampler: Sampler | None = None,
         *,
         device: torch.device | str | None = None,
+        transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
     ) -> Loader[Begun]:
@@ -622,6 +636,9 @@ class ReplayBuffer:
             As in `sample`; where it is missing, another `Uniform` of the buffer's own.
         device : torch.device or str, optional
             Where tensors go, from pinned memory and on a stream of its own if that is a GPU.
+        transform : callable, optional
+            As in `sample`, called in the loader's threads, in several at a time: augmentation, say. What it raises, the learner
+            gets in the batch's place.
         prefetch : int
             How many batches may be ahead.
         threads : int, optional
@@ -630,7 +647,7 @@ class ReplayBuffer:
         self._check_open()
         sampler = self._sampler(sampler, "loader")
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
-        return Loader(lambda: self._sampling(sampler, size), device, ahead, self._threads(threads))
+        return Loader(lambda: self._sampling(sampler, size), device, ahead, self._threads(threads), transform)
 
     def batches(
         self,
@@ -641,6 +658,7 @@ class ReplayBuffer:
         steps: Any = None,
         seed: int | None = None,
         device: torch.device | str | None = None,
+        transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
     ) -> Batches:
@@ -660,7 +678,7 @@ class ReplayBuffer:
             These, as in a batch's ``steps``, in this order, in place of all.
         seed : int, optional
             Of the shuffled order; a new one for every loop where it is missing.
-        device, prefetch, threads
+        device, transform, prefetch, threads
             As in `loader`.
         """
         self._check_open()
@@ -676,7 +694,7 @@ class ReplayBuffer:
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
             return Pass(self._reader, size, shuffle, entropy, merge_last, self._check_open)
 
-        return Batches(source, device, ahead, self._threads(threads))
+        return Batches(source, device, ahead, self._threads(threads), transform)
 
     def _threads(self, threads: int | None) -> int:
         return self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
+from diskbuffer.delivery import Transform, send, tensors_in, transform_of
 from diskbuffer.inputs import device_of
 
 if TYPE_CHECKING:
@@ -66,9 +67,16 @@ class Loader(Generic[B]):
         Seconds that the learner has waited for batches, in all loops together.
     """
 
-    def __init__(self, source: Callable[[], Source[B]], device: torch.device | str | None, prefetch: int, threads: int) -> None:
+    def __init__(
+        self,
+        source: Callable[[], Source[B]],
+        device: torch.device | str | None,
+        prefetch: int,
+        threads: int,
+        transform: Transform | None = None,
+    ) -> None:
         self._source, self._prefetch, self._threads = source, prefetch, min(threads, prefetch)
-        self._device = device_of(device)
+        self._device, self._transform = device_of(device), transform_of(transform)
         self.waited = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -88,8 +96,8 @@ class Loader(Generic[B]):
 
     def _staging(self, source: Source[B]) -> Staging:
         if self._device is None:
-            return InMemory(source.allocate)
-        return (OnGpu if self._device.type == "cuda" else Elsewhere)(source.allocate, self._device)
+            return InMemory(source.allocate, self._transform)
+        return (OnGpu if self._device.type == "cuda" else Elsewhere)(source.allocate, self._transform, self._device)
 
 
 class _Run(Generic[B]):
@@ -212,10 +220,10 @@ class Staging(Protocol):
 
 
 class InMemory:
-    """The batch is the ring's own memory."""
+    """The batch is the ring's own memory, or what a function made of it."""
 
-    def __init__(self, make: Callable[[Request, bool], Arrays]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Request, bool], Arrays], transform: Transform | None) -> None:
+        self._make, self._transform = make, transform
         self._lent: deque[Arrays] = deque()
 
     def take(self, request: Request) -> Arrays:
@@ -232,23 +240,23 @@ class InMemory:
                 self._lent.popleft()
         return self._make(request, False)
 
-    def send(self, arrays: Arrays) -> Arrays:
+    def send(self, arrays: Arrays) -> tuple[Any, Arrays]:
         """Send filled arrays on their way."""
-        return arrays
+        return send(arrays, self._transform), arrays
 
-    def deliver(self, sent: Arrays) -> Batch:
+    def deliver(self, sent: tuple[Any, Arrays]) -> Any:
         """Return a batch to the learner."""
-        batch = sent.deliver(sent.tensors())
-        self._lent.append(sent)
+        batch, arrays = sent
+        self._lent.append(arrays)
         return batch
 
 
 class Elsewhere:
     """The batch is copied to a device that knows no pinned memory."""
 
-    def __init__(self, make: Callable[[Request, bool], Arrays], device: torch.device) -> None:
+    def __init__(self, make: Callable[[Request, bool], Arrays], transform: Transform | None, device: torch.device) -> None:
         self._free: deque[Arrays] = deque()
-        self._make, self._device = make, device
+        self._make, self._transform, self._device = make, transform, device
 
     def take(self, request: Request) -> Arrays:
         """Return arrays that nobody uses."""
@@ -258,13 +266,13 @@ class Elsewhere:
             return self._make(request, False)
         return arrays if arrays.request == request else self._make(request, False)
 
-    def send(self, arrays: Arrays) -> Batch:
+    def send(self, arrays: Arrays) -> Any:
         """Send filled arrays on their way."""
-        batch = arrays.deliver([tensor.to(self._device, copy=True) for tensor in arrays.tensors()])
+        batch = send(arrays, self._transform, self._device)
         self._free.append(arrays)
         return batch
 
-    def deliver(self, sent: Batch) -> Batch:
+    def deliver(self, sent: Any) -> Any:
         """Return a batch to the learner."""
         return sent
 
@@ -276,9 +284,9 @@ class OnGpu:
     the learner.
     """
 
-    def __init__(self, make: Callable[[Request, bool], Arrays], device: torch.device) -> None:
+    def __init__(self, make: Callable[[Request, bool], Arrays], transform: Transform | None, device: torch.device) -> None:
         self._free: deque[tuple[Arrays, torch.cuda.Event]] = deque()
-        self._make, self._device = make, device
+        self._make, self._transform, self._device = make, transform, device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def take(self, request: Request) -> Arrays:
@@ -290,20 +298,20 @@ class OnGpu:
         copied.synchronize()
         return arrays if arrays.request == request else self._make(request, True)
 
-    def send(self, arrays: Arrays) -> tuple[list[torch.Tensor], Arrays, torch.cuda.Event]:
+    def send(self, arrays: Arrays) -> tuple[Any, torch.cuda.Event]:
         """Send filled arrays on their way."""
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
-            tensors = [tensor.to(self._device, non_blocking=True) for tensor in arrays.tensors()]
+            batch = send(arrays, self._transform, self._device)
             copied.record(self._stream)
         self._free.append((arrays, copied))
-        return tensors, arrays, copied
+        return batch, copied
 
-    def deliver(self, sent: tuple[list[torch.Tensor], Arrays, torch.cuda.Event]) -> Batch:
+    def deliver(self, sent: tuple[Any, torch.cuda.Event]) -> Any:
         """Return a batch to the learner."""
-        tensors, arrays, copied = sent
+        batch, copied = sent
         current = torch.cuda.current_stream(self._device)
         current.wait_event(copied)
-        for tensor in tensors:
+        for tensor in tensors_in(batch):
             tensor.record_stream(current)
-        return arrays.deliver(tensors)
+        return batch

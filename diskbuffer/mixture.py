@@ -21,6 +21,7 @@ from diskbuffer.sampling import Begun, Part, Sampling
 
 if TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.delivery import Transform, sending
 
 
 class Mixture:
@@ -69,22 +70,23 @@ class Mixture:
         self._weights = weights.astype(np.float64) / float(weights.sum())
         self._pool = ArraysPool()
 
-    def sample(self, batch_size: int) -> Batch:
+    def sample(self, batch_size: int, *, device: torch.device | str | None = None, transform: Transform | None = None) -> Batch:
         """Draw steps and return them, as `ReplayBuffer.sample` does."""
-        return self._sampling(batch_size).sample()
+        return self._sampling(batch_size).sample(sending(transform, device))
 
     def loader(
         self,
         batch_size: int,
         *,
         device: torch.device | str | None = None,
+        transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
     ) -> Loader[Begun]:
         """Return an endless iterable of batches that threads fill ahead, as `ReplayBuffer.loader` does."""
         ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size)
         threads = first.threads if threads is None else at_least_one("threads", threads)
-        return Loader(lambda: self._sampling(batch_size), device, ahead, threads)
+        return Loader(lambda: self._sampling(batch_size), device, ahead, threads, transform)
 
     def _sampling(self, batch_size: int) -> Sampling:
         size = at_least_one("batch_size", batch_size)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.delivery import Transform
 from diskbuffer.form import Draw, Steps
 from diskbuffer.gather.arrays import Arrays, Request
 from diskbuffer.gather.batch import allocate
@@ -160,9 +161,14 @@ class Batches(Loader[Any]):
     """Iterate over everything once. Made by `ReplayBuffer.batches`; every ``for`` loop over it is a pass of its own."""
 
     def __init__(
-        self, source: Callable[[], Pass | Listed], device: torch.device | str | None, prefetch: int, threads: int
+        self,
+        source: Callable[[], Pass | Listed],
+        device: torch.device | str | None,
+        prefetch: int,
+        threads: int,
+        transform: Transform | None = None,
     ) -> None:
-        super().__init__(source, device, prefetch, threads)
+        super().__init__(source, device, prefetch, threads, transform)
         self._pass = source
 
     def __len__(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.delivery import send
 from diskbuffer.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.form import Draw, Form, Steps
@@ -68,13 +69,13 @@ class Planned:
         arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 
-    def batch(self, pool: ArraysPool) -> Batch:
-        """Return it, in memory that is used again once it is gone."""
+    def batch(self, pool: ArraysPool, deliver: Callable[[Arrays], Any] = send) -> Batch:
+        """Return it, as ``deliver(arrays)`` makes it of filled ones, in memory that is used again once nobody holds it."""
         arrays = pool.take(self.request)
         self.gather(arrays)
-        batch = arrays.deliver(arrays.tensors())
+        batch = deliver(arrays)
         pool.give(arrays)
-        return batch
+        return batch  # type: ignore[no-any-return]  # where a caller's function makes something else of it, that
 
 
 class Reader:

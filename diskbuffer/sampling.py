@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diskbuffer.delivery import send
 from diskbuffer.errors import InputError
 from diskbuffer.form import Draw
 from diskbuffer.gather.arrays import Arrays, Batch, Request
@@ -165,13 +166,13 @@ class Sampling:
         finally:
             self.deliver(begun)
 
-    def sample(self) -> Batch:
-        """Return the next batch."""
+    def sample(self, deliver: Callable[[Arrays], Any] = send) -> Batch:
+        """Return the next batch, as ``deliver(arrays)`` makes it."""
         begun = self.begin()
         try:
             planned = self.settle(begun).planned
             assert planned is not None
-            return planned.batch(self._pool)
+            return planned.batch(self._pool, deliver)
         finally:
             self.deliver(begun)
 
