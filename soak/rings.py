@@ -37,7 +37,7 @@ def observations(numbers: Array, frames: bool) -> Array:
     if not frames:
         return np.stack([numbers, numbers + 0.5, -numbers], axis=1).astype(np.float32)
     flat = np.repeat((np.asarray(numbers) % 251).astype(np.uint8)[:, None], _FRAME[0] * _FRAME[1], axis=1)
-    flat[:, :8] = np.asarray(numbers, "<i8").view(np.uint8).reshape(-1, 8)
+    flat[:, :8] = np.ascontiguousarray(numbers, "<i8").view(np.uint8).reshape(-1, 8)
     return flat.reshape(-1, *_FRAME)
 
 
