@@ -20,7 +20,7 @@ import torch
 
 from diskbuffer import codec
 from diskbuffer.checking import Report, check
-from diskbuffer.creation import doubts, plan_layout, refuse_another
+from diskbuffer.creation import checked_capacity, doubts, plan_layout, refuse_another
 from diskbuffer.delivery import Transform, sending
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episode, Episodes, pick_episode
@@ -32,8 +32,10 @@ from diskbuffer.loader import Loader
 from diskbuffer.mapping import Progress, map_steps, names_of
 from diskbuffer.passes import Batches, Listed, Pass
 from diskbuffer.reader import Reader
+from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.sampling import Begun, Part, Sampling
@@ -372,6 +374,54 @@ class ReplayBuffer:
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
             recorder.cut_off(which.tolist())
 
+    def clear(self, *, protected: bool = False) -> None:
+        """Drop every step, for good, and keep all else: columns, capacity, metadata, marks.
+
+        For on-policy use, after each rollout. All steps or none, also where a kill or a power loss comes in between. Episodes
+        that run are cut off, and their next step starts another; names of steps go on counting. Takes some milliseconds, as it
+        brings the store's description to the disk. Batches that you have stay as they are. A loader that runs draws anew what was
+        drawn ahead, and raises an EmptyBufferError as long as there is nothing.
+
+        Parameters
+        ----------
+        protected : bool
+            Whether protected episodes go, too.
+
+        Raises
+        ------
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        OSError
+            The disk is full or fails. Every step is there still.
+        """
+        self._must_write("cleared")
+        with self._building, self._store.lock, Uninterrupted():
+            self._writing().clear(protected=protected)
+
+    def resize(self, capacity: int | None) -> None:
+        """Change the capacity, for good; what is too old for a smaller one is dropped at once.
+
+        Segments keep their size, which was chosen by the first capacity: of a much smaller one, more is kept than is asked for.
+
+        Parameters
+        ----------
+        capacity : int or None
+            As of `ReplayBuffer`. None keeps everything from now on.
+
+        Raises
+        ------
+        InputError
+            That is no capacity for this store.
+        ReadOnlyError
+            The buffer was opened with ``mode="r"``.
+        OSError
+            The disk is full or fails. The capacity is what it was.
+        """
+        wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
+        self._must_write("resized")
+        with self._building, self._store.lock, Uninterrupted():
+            self._writing().log.resize(wanted)
+
     def _expect_cut_offs(self) -> None:
         """Do not warn where most steps cut off an episode: those whom an adapter serves need not know what came after a step."""
         with self._store.lock:
@@ -656,6 +706,7 @@ class ReplayBuffer:
         merge_last: bool = True,
         *,
         steps: Any = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         device: torch.device | str | None = None,
         transform: Transform | None = None,
@@ -676,6 +727,9 @@ class ReplayBuffer:
             Whether the last batch takes the rest, and has up to twice as many steps (as Tianshou has it), or is a small one.
         steps : (n,) integers, optional
             These, as in a batch's ``steps``, in this order, in place of all.
+        sampler : Sampler, optional
+            What a sample is, and of which episodes: `Slices`, of which every start comes once, or `Uniform`. How it draws is not
+            asked, and its state stays as it is.
         seed : int, optional
             Of the shuffled order; a new one for every loop where it is missing.
         device, transform, prefetch, threads
@@ -686,13 +740,16 @@ class ReplayBuffer:
         seed_sequence(seed)
         if steps is not None and shuffle:
             raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
+        if steps is not None and sampler is not None:
+            raise InputError("steps= and sampler= both tell what comes; give one of them")
+        samples = EVERY_STEP if sampler is None else self._sampler(sampler, "sample").samples()
         named = None if steps is None else step_names(steps)
 
         def source() -> Pass | Listed:
             if named is not None:
                 return Listed(self._reader, named, size, merge_last, self._check_open)
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
-            return Pass(self._reader, size, shuffle, entropy, merge_last, self._check_open)
+            return Pass(self._reader, size, shuffle, entropy, merge_last, self._check_open, samples=samples)
 
         return Batches(source, device, ahead, self._threads(threads), transform)
 
@@ -759,6 +816,7 @@ class ReplayBuffer:
         batch_size: int,
         out: str | Sequence[str],
         *,
+        steps: Any = None,
         resume: bool = False,
         progress: bool = True,
         device: torch.device | str | None = None,
@@ -779,6 +837,8 @@ class ReplayBuffer:
         batch_size : int
         out : str or sequence of str
             Columns, as in `write`.
+        steps : (n,) integers, optional
+            These alone, as in a batch's ``steps``; all of them by default.
         resume : bool
             Whether to go on where a call with the same `out` was interrupted. From the beginning, if none was.
         progress : bool
@@ -807,8 +867,13 @@ class ReplayBuffer:
         for name in names:
             self._derived.check(name)
         done = Progress(self._store, names, self.flush)
-        source = Pass(self._reader, size, False, 0, False, self._check_open, done.read() if resume else None)
-        loader = Loader(lambda: source, device, ahead, self._threads(threads))
+        if steps is not None:
+            if resume:
+                raise InputError("map(steps=...) cannot be resumed: call it with the steps that are left, or leave resume= out")
+            source: Pass | Listed = Listed(self._reader, step_names(steps), size, False, self._check_open)
+        else:
+            source = Pass(self._reader, size, False, 0, False, self._check_open, done.read() if resume else None)
+        loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
         if not resume:
             done.remove()
         with self._derived.in_use(names):
@@ -822,6 +887,7 @@ class ReplayBuffer:
         values: str | None = "value",
         next_values: str | None = "next_value",
         out: tuple[str, str] = ("return", "advantage"),
+        steps: Any = None,
     ) -> int:
         """Compute every step's return and advantage from columns, and write them to columns (float32).
 
@@ -839,6 +905,9 @@ class ReplayBuffer:
             advantages, and the return is the plain discounted sum of rewards to come.
         out : (str, str)
             Columns to write to: of returns, and of advantages.
+        steps : (n,) integers, optional
+            Of these alone, in any order, as if there were no others: where the next step of the episode is not among them, the
+            value of the next observation counts for what comes. Those that were evicted since are left out. All by default.
 
         Returns
         -------
@@ -847,8 +916,8 @@ class ReplayBuffer:
         """
         self._writing()
         if values is None:
-            return self._derived.returns("reward", None, None, gamma, gae_lambda, (out[0], None))
-        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], out[1]))
+            return self._derived.returns("reward", None, None, gamma, gae_lambda, (out[0], None), steps)
+        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], out[1]), steps)
 
     def tag(self, tag: str | None, steps: Any) -> int:
         """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.

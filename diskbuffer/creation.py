@@ -19,6 +19,7 @@ from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.layout import MOST_FRAMES, MOST_STREAMS, Layout, chunk_rows_of, segment_rows_of, tail_rows_of
 
 _MOST_SLOTS = 2**24
+_RESIZE = "; ReplayBuffer.resize() changes the capacity of one that is open"
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
 
 
@@ -51,7 +52,7 @@ class Wanted:
             streams,
             rows,
             chunk_rows,
-            tail_rows_of(self.schema, chunk_rows, rows),
+            tail_rows_of(self.schema, chunk_rows, rows, streams),
             self.frame_stack or 1,
             self.padding or "first",
             self.autoreset or (NEXT_STEP if (self.n_envs or 1) > 1 else DISABLED),
@@ -93,18 +94,15 @@ def plan_layout(
 ) -> Wanted:
     """Check the arguments of `ReplayBuffer`, and put them together."""
     for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
-        if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
-            raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
+        _check_number(name, number)
     if (n_envs or 1) > MOST_STREAMS or (frame_stack or 1) > MOST_FRAMES:
         raise InputError(
             f"n_envs must be at most {MOST_STREAMS}, and frame_stack {MOST_FRAMES}, found {n_envs} and {frame_stack}"
         )
-    _check_capacity(capacity, frame_stack)
+    _check_capacity(capacity, n_envs or 1, frame_stack or 1, each=bool(capacity_each))
     for name, flag in (("protected", protected), ("capacity_each", capacity_each)):
         if flag not in (None, True, False):
             raise InputError(f"{name} must be True, False or None, found {flag!r}")
-    if capacity_each and capacity is not None and capacity < (n_envs or 1) * (frame_stack or 1):
-        raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
     if padding not in (None, "first", "zeros"):
         raise InputError(f"padding must be 'first' or 'zeros', found {padding!r}")
     if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
@@ -148,14 +146,28 @@ def plan_layout(
     )
 
 
-def _check_capacity(capacity: int | None, frame_stack: int | None) -> None:
-    if capacity is not None and capacity < (frame_stack or 1):
+def checked_capacity(capacity: Any, stored: Layout, frame_stack: int) -> int | None:
+    """Return what a store's capacity is to be; an InputError where it cannot be that."""
+    _check_number("capacity", capacity)
+    _check_capacity(capacity, stored.n_envs, frame_stack, each=stored.capacity_each)
+    return None if capacity is None else int(capacity)
+
+
+def _check_number(name: str, number: Any) -> None:
+    if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
+        raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
+
+
+def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each: bool) -> None:
+    if capacity is not None and capacity < frame_stack:
         raise InputError(f"capacity must hold a stack of {frame_stack} frames at least, found {capacity}")
+    if each and capacity is not None and capacity < n_envs * frame_stack:
+        raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
 
 
 def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
-    _check_capacity(stored.capacity, wanted.frame_stack)
+    _check_capacity(stored.capacity, stored.n_envs, wanted.frame_stack or 1, each=False)
     lines = []
     if wanted.schema is not None:
         lines += [stored.schema.recorded.difference(wanted.schema)]
@@ -175,7 +187,7 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     if lines:
         raise SchemaError(
             f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + "\nOpen it with its path alone, or "
-            "give another path for a new store"
+            "give another path for a new store" + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else "")
         )
 
 

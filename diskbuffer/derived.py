@@ -162,12 +162,8 @@ class DerivedColumns:
         store, index = self._store, self._reader.index
         with store.lock:
             streams, positions = names % len(index.table), names // len(index.table)
-            there, _ = index.episodes_of(streams, positions)
-            unknown = (there < 0) & ((names < 0) | (positions >= index.table[streams, FLOOR]))
-            if unknown.any():
-                raise InputError(f"{name}: step {names[unknown][0]} was never added, or is no step")
+            some = self._there(name, names)
             self.ensure(name, column)
-            some = there >= 0
             rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
             slots, which = np.unique(rows // size, return_inverse=True)
             bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
@@ -177,6 +173,16 @@ class DerivedColumns:
             for slot in slots.tolist():
                 store.vouch_for_derived(name, slot)
         return int(some.sum())
+
+    def _there(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
+        """Tell which steps are there; an InputError where one was never added. The lock must be held."""
+        index = self._reader.index
+        streams, positions = names % len(index.table), names // len(index.table)
+        starts, _ = index.episodes_of(streams, positions)
+        unknown = (starts < 0) & ((names < 0) | (positions >= index.table[streams, FLOOR]))
+        if unknown.any():
+            raise InputError(f"{what}: step {names[unknown][0]} was never added, or is no step")
+        return np.asarray(starts >= 0)
 
     def tag(self, tag: str | None, steps: Any) -> int:
         """Tag the episodes that steps lie in; return how many those are."""
@@ -222,8 +228,11 @@ class DerivedColumns:
 
     # Passes over the columns of whole streams
 
-    def pieces(self, stream: int) -> Iterator[Piece]:
-        """Yield the steps of a stream as of now, newest first, segment by segment. The lock is held while each is looked at."""
+    def pieces(self, stream: int, some: Int64 | None = None) -> Iterator[Piece]:
+        """Yield the steps of a stream as of now, newest first, segment by segment. The lock is held while each is looked at.
+
+        With `some`, positions in ascending order, as if there were no others.
+        """
         index, size = self._reader.index, self._store.layout.segment_rows
         head, behind = int(index.table[stream, HEAD]), True
         for ordinal in range(head // size, -1, -1):
@@ -238,7 +247,19 @@ class DerivedColumns:
                     last[-1] = True  # or what is known of the episode ends there
                 ended = np.append(last[1:], behind)
                 behind = bool(last[0])
-                yield Piece(slot, np.flatnonzero(~last) + first - ordinal * size, ended[~last])
+                rows, ended = np.flatnonzero(~last) + first - ordinal * size, ended[~last]
+            if some is not None:
+                wanted = _among(rows + ordinal * size, some)
+                rows, ended = rows[wanted], ended[wanted] | ~_among(rows[wanted] + ordinal * size + 1, some)
+            if len(rows):
+                yield Piece(slot, rows, ended)
+
+    def _by_stream(self, names: Int64) -> list[Int64]:
+        """Return the positions of steps that are there in each stream, in ascending order."""
+        with self._store.lock:
+            names = np.unique(names[self._there("steps", names)])
+        streams = self._store.layout.streams
+        return [names[names % streams == stream] // streams for stream in range(streams)]
 
     def returns(
         self,
@@ -248,9 +269,11 @@ class DerivedColumns:
         gamma: float,
         gae_lambda: float,
         out: tuple[str, str | None],
+        steps: Any = None,
     ) -> int:
-        """Compute returns, and advantages where there are values, of every step; return of how many."""
+        """Compute returns, and advantages where there are values, of every step, or of `steps`; return of how many."""
         schema = self._store.layout.schema
+        some = None if steps is None else self._by_stream(step_names(steps))
         for name, number in (("gamma", gamma), ("gae_lambda", gae_lambda)):
             if not isinstance(number, int | float | np.number) or not 0 <= number <= 1:
                 raise InputError(f"{name} must be a number from 0 to 1, found {number!r}")
@@ -268,7 +291,7 @@ class DerivedColumns:
         for written in outs:
             self.ensure(written, Column((), "float32"))
         with self.in_use([*outs, *wanted]):
-            return self._returns(rewards, values, next_values, gamma, gae_lambda, out)
+            return self._returns(rewards, values, next_values, gamma, gae_lambda, out, some)
 
     def _returns(
         self,
@@ -278,11 +301,12 @@ class DerivedColumns:
         gamma: float,
         gae_lambda: float,
         out: tuple[str, str | None],
+        some: list[Int64] | None,
     ) -> int:
         steps, wanted = 0, [name for name in (rewards, values, next_values) if name is not None]
         for stream in range(self._store.layout.streams):
             carry = 0.0
-            for piece in self.pieces(stream):
+            for piece in self.pieces(stream, None if some is None else some[stream]):
                 read = {name: self._store.values(name, piece.slot)[piece.rows].astype(np.float64) for name in wanted}
                 terminated = self._store.values("terminated", piece.slot)[piece.rows]
                 following = read[next_values] if next_values else np.zeros(len(piece.rows), np.float32)
@@ -300,6 +324,13 @@ class DerivedColumns:
                 self._store.vouch_for_derived(out[0], piece.slot)
                 steps += len(returns)
         return steps
+
+
+def _among(positions: Int64, some: Int64) -> npt.NDArray[np.bool_]:
+    """Tell which positions are among some that are in ascending order."""
+    if not len(some):
+        return np.zeros(len(positions), np.bool_)
+    return np.asarray(some[np.searchsorted(some[:-1], positions)] == positions)
 
 
 @compiled

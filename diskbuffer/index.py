@@ -97,6 +97,7 @@ class Index:
         self._slots = [_Log() for _ in range(streams)]
         self._leads = [_Log() for _ in range(streams)]
         self.dropped = 0  # segments, ever
+        self._begins = np.zeros(streams, np.int64)
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
         for stream in range(streams):
             self._note(stream)
@@ -157,6 +158,13 @@ class Index:
         self._raise_floor(stream)
         return slot
 
+    def begin_at(self, stream: int, position: int) -> None:
+        """Have no row before a position count: it is an episode's first, or behind the newest row, which is an episode's last."""
+        if position > self._begins[stream]:
+            self._begins[stream] = position
+            self.dropped += 1  # batches that were drawn before may have steps that are gone
+            self._raise_floor(stream)
+
     def _raise_floor(self, stream: int) -> None:
         """Find the oldest step whose context is there, and forget the episodes before it."""
         row, starts, leads = self.table[stream], self._starts[stream], self._leads[stream]
@@ -171,6 +179,7 @@ class Index:
         first = int(np.searchsorted(started, whole))  # the first episode that is there whole
         if first < len(started):
             floor = min(floor, int(started[first]))
+        floor = max(floor, int(self._begins[stream]))
         if len(started):
             gone = int(np.searchsorted(started, floor, side="right")) - 1
             if gone > 0:
@@ -259,7 +268,8 @@ class Index:
             if len(leads):
                 begins, ends = np.maximum(leads.values[1::2], starts.values[0]), leads.values[::2]
                 lead_rows += int(np.maximum(ends - begins, 0).sum())
-        return self.episodes - lead_rows
+        over = self.table[:, FLOOR] > self.table[:, HEAD]  # all of its steps were cleared; the first is still among `starts`
+        return self.episodes - lead_rows - int(np.minimum(self.table[over, EPISODES], 1).sum())
 
     def locate_episodes(self, ordinals: Int64) -> Int64:
         """Find episodes by their place among all, stream after stream.

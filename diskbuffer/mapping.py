@@ -12,7 +12,7 @@ from diskbuffer.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
 from diskbuffer.loader import Loader
-from diskbuffer.passes import Part, Pass
+from diskbuffer.passes import Listed, Pass
 from diskbuffer.samplers.epochs import Place
 from diskbuffer.store.store import Store
 
@@ -59,18 +59,20 @@ class Progress:
 
 
 def map_steps(
-    source: Pass,
-    loader: Loader[Part],
+    source: Pass | Listed,
+    loader: Loader[Any],
     columns: DerivedColumns,
     function: Callable[[Any], Any],
     out: tuple[str, ...],
     done: Progress,
     progress: bool,
 ) -> int:
-    """Call a function with every batch of a pass, and write what it returns; return the number of steps."""
+    """Call a function with every batch of a pass, and write what it returns; return the number of steps.
+
+    How far a pass over everything has come is noted.
+    """
     steps, due = 0, time.monotonic() + _NOTED_EVERY
-    begun = source.place.at
-    with bar(source.place.steps, begun, progress, " steps") as shown:
+    with bar(source.steps, source.begun, progress, " steps") as shown:
         for batch in loader:
             found = function(batch)
             results = found if len(out) > 1 else (found,)
@@ -90,7 +92,7 @@ def map_steps(
             steps += len(batch["steps"])
             shown.update(len(batch["steps"]))
             del batch, found, results, arrays, array  # before the next is taken
-            if (begin := time.monotonic()) > due:
+            if isinstance(source, Pass) and (begin := time.monotonic()) > due:
                 done.note(source.place)
                 due = time.monotonic() + max(_NOTED_EVERY, (time.monotonic() - begin) / _SHARE)
     done.remove()

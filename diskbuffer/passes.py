@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,8 +18,7 @@ from diskbuffer.gather.batch import allocate
 from diskbuffer.index import Index
 from diskbuffer.loader import Loader
 from diskbuffer.reader import Planned, Reader
-from diskbuffer.samplers.epochs import Epochs, Place
-from diskbuffer.samplers.population import Everything
+from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
 
 B = TypeVar("B")
 Int64 = npt.NDArray[np.int64]
@@ -67,12 +67,14 @@ class _InOrder:
 
 
 class Pass(_InOrder):
-    """One pass over the steps that are there when it begins; a loader's source.
+    """One pass over the steps, or sequences, that are there when it begins; a loader's source.
 
     Attributes
     ----------
     place : Place
         Behind what was delivered.
+    steps, begun : int
+        How many steps it is of, and how many of these came before it began.
     """
 
     def __init__(
@@ -84,16 +86,20 @@ class Pass(_InOrder):
         merge_last: bool,
         check: Callable[[], None],
         place: Place | None = None,
+        *,
+        samples: Samples = EVERY_STEP,
     ) -> None:
         super().__init__(reader, size, merge_last, check)
-        self._seed = seed
-        self._epochs = Epochs(Everything(), shuffle)
+        self._seed, self._samples = seed, samples
+        self._epochs = Epochs(samples.population, shuffle)
         with reader.lock:
             self.place = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
+            self._most = samples.count(reader.index)  # that can be to come
         self._next = self.place
+        self.steps, self.begun = self.place.steps, self.place.at
 
     def _left(self) -> int:
-        return self._next.steps - self._next.at
+        return min(self._most, self._next.steps - self._next.at)
 
     def begin(self) -> Part | None:
         """Settle the next batch; None behind the last."""
@@ -105,11 +111,12 @@ class Pass(_InOrder):
 
                 def draw(index: Index, wanted: int = wanted) -> Draw:
                     nonlocal behind
-                    places, behind = self._epochs.take(index, self._next, wanted, self._seed)
-                    return Draw(*places)
+                    valid = functools.partial(self._samples.valid, index)
+                    places, behind = self._epochs.take(index, self._next, wanted, self._seed, valid)
+                    return self._samples.drawn(index, places)
 
-                planned = self._reader.plan(draw, Steps())
-                self._next = behind
+                planned = self._reader.plan(draw, self._samples.form)
+                self._next, self._most = behind, self._most - planned.drawn.size
                 if planned.drawn.size:
                     return Part(planned, behind)
         return None
@@ -132,6 +139,7 @@ class Listed(_InOrder):
     def __init__(self, reader: Reader, steps: Int64, size: int, merge_last: bool, check: Callable[[], None]) -> None:
         super().__init__(reader, size, merge_last, check)
         self._steps, self._at = steps, 0
+        self.steps, self.begun = len(steps), 0
 
     def _left(self) -> int:
         return len(self._steps) - self._at

@@ -102,6 +102,12 @@ class Reader:
             layout.tail_rows, largest, default_threads() if threads is None else threads, store.describe_rows, compiled
         )
         self.index: Index = read_index(store, frame_stack - 1)
+        if not store.writable:  # or the writer has to look at what does not count first
+            self._begin()
+
+    def _begin(self) -> None:
+        for stream, position in enumerate(self._store.layout.begins):
+            self.index.begin_at(stream, position)
 
     def look_again(self) -> None:
         """Take up the columns that the store has by now."""
@@ -119,6 +125,7 @@ class Reader:
             return
         with self._store.lock:
             self.index = read_index(self._store, self.frame_stack - 1)
+            self._begin()
             self.look_again()
 
     def episodes(self) -> Episodes:

@@ -28,17 +28,27 @@ class Retention:
     """
 
     def __init__(self, capacity: int | None, streams: int = 1, *, each: bool = False) -> None:
-        self._capacity = capacity if capacity is None or not each else capacity // streams
-        self._each = each
+        self._each, self._streams = each, streams
         self._left: dict[
             int, deque[tuple[int, int]]
         ] = {}  # how many steps had been added, and the stream; by stream, or all in one
         self.look_at: float = float("inf")
+        self.resize(capacity)
+
+    def resize(self, capacity: int | None) -> None:
+        """Go by another capacity from now on."""
+        self._capacity = capacity if capacity is None or not self._each else capacity // self._streams
+        self.look_at = 0
 
     def leave(self, stream: int, added: int) -> None:
         """Note that a stream's oldest segment not noted yet was left behind when `added` of the steps that count had been."""
         self._left.setdefault(stream if self._each else 0, deque()).append((added, stream))
         self.look_at = 0
+
+    def forget(self, stream: int) -> None:
+        """Forget a stream's oldest segment that was noted: it went for another reason."""
+        left = self._left[stream if self._each else 0]
+        del left[next(n for n, (_, of) in enumerate(left) if of == stream)]
 
     def due(self, added: int, added_to: Callable[[int], int]) -> int | None:
         """Return a stream whose oldest segment may go, if there is one.

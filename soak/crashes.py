@@ -89,10 +89,11 @@ class Findings:
 # Crash states of a recording
 
 
-def recorded(seed: int, number: int) -> Recorded:
-    """Run the workload of a recording."""
+def recorded(seed: int, number: int, name: str | None = None) -> Recorded:
+    """Run the workload of a recording, or the one of a name."""
+    workload = next((one for one in WORKLOADS if one.name == name), WORKLOADS[number % len(WORKLOADS)])
     with scratch() as base:
-        return record(WORKLOADS[number % len(WORKLOADS)], int(np.random.default_rng([seed, number]).integers(2**31)), base)
+        return record(workload, int(np.random.default_rng([seed, number]).integers(2**31)), base)
 
 
 def states_of(

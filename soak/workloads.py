@@ -182,6 +182,8 @@ WORKLOADS = (
     Workload("noisy", noisy=True, n_envs=2, capacity=70, weights=USUAL | {"extend": 4.0}),
     Workload("noisy views", noisy=True, views=True, segment_rows=16, weights=USUAL | DERIVED, calls=40),
     Workload("background", n_envs=2, capacity=80, weights=USUAL | DERIVED | {"extend": 6.0}, concurrent=True),
+    Workload("clear", n_envs=2, weights=USUAL | DERIVED | {"extend": 4.0, "clear": 1.5}),
+    Workload("clear a ring", protected=True, capacity=60, weights=USUAL | {"extend": 4.0, "protect": 1.0, "clear": 1.5}),
 )
 
 
@@ -383,6 +385,18 @@ class Driver:
         which = [s for s in range(self._workload.n_envs) if heads[s] >= 0 and self.world.last[s, heads[s]]]
         if which:
             self._call("cut_off", lambda: self._buffer.cut_off(which))
+
+    def _clear(self) -> None:
+        """Bring the episodes that run to their ends, and drop every step."""
+        for stream in range(self._workload.n_envs):
+            head = int(self._now.heads[stream])
+            if head >= 0 and not self.world.last[stream, head]:
+                end = head + int(self.world.last[stream, head:].argmax())
+                keywords = self._workload.given(self.world.step(stream, np.arange(head, end)))
+                self._now.heads[stream] = end
+                self._call("extend", partial(self._buffer.extend, env=stream, **keywords))
+        self._cut_off()
+        self._call("clear", self._buffer.clear)
 
     def _extend(self) -> None:
         stream = int(self._rng.integers(self._workload.n_envs))

@@ -300,6 +300,77 @@ def test_returns_and_advantages_are_those_of_a_plain_loop(
         np.testing.assert_allclose(batch["return"].numpy(), returns, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("segment_rows", [8, 64])
+def test_returns_of_some_steps_are_as_if_there_were_no_others(
+    segment_rows: int, values: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, rng = experience(2, 40, (9,)), np.random.default_rng(segment_rows)
+    with world.open(tmp_path / "store", 200, segment_rows=segment_rows) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(40)
+        evicted = steps_of(buffer)[:3]
+        feed.add(131)
+        steps = steps_of(buffer)
+        for name in ("value", "next_value"):
+            buffer.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
+        terms: dict[str, Any] = {} if values else {"values": None}
+        for some in (steps[-50:], steps[60:90], rng.permutation(steps)[:70], steps[:1], steps[:0], np.r_[evicted, steps[5:20]]):
+            blank = np.full(len(steps), 7.0, np.float32)
+            for name in ("return", "advantage"):
+                buffer.write(name, steps, blank)
+            mine = np.intersect1d(some, steps)
+            assert buffer.returns_and_advantages(0.9, 0.8, steps=some, **terms) == len(mine)
+            found = buffer.at(steps)
+            gained, returns = ends_by_hand(buffer, set(mine.tolist()), 0.9, 0.8, values)
+            for name, expected in (("advantage", gained if values else {}), ("return", returns)):
+                wanted = [expected.get(step, 7.0) for step in steps.tolist()]
+                np.testing.assert_allclose(found[name].numpy(), wanted, rtol=1e-4, atol=1e-4)
+        with pytest.raises(db.InputError, match="never added"):
+            buffer.returns_and_advantages(steps=[int(steps[-1]) + 1000], **terms)
+
+
+def ends_by_hand(buffer: db.ReplayBuffer, some: set[int], gamma: float, lam: float, values: bool) -> tuple[Any, Any]:
+    """Compute the advantages and returns of some steps alone, each by its own series."""
+    gained, returns = {}, {}
+    for step in some:
+        episode = [step]
+        while episode[-1] + buffer.n_envs in some and buffer.remaining([episode[-1]])[0] > 1:
+            episode.append(episode[-1] + buffer.n_envs)
+        batch = buffer.at(episode)
+        reward = batch["reward"].numpy().astype(float)
+        value, following = (batch[k].numpy().astype(float) if values else 0 * reward for k in ("value", "next_value"))
+        after = np.where(batch["terminated"].numpy(), 0.0, following)
+        factors = gamma ** np.arange(len(reward))
+        errors = reward + gamma * after - value
+        gained[step] = float((factors * lam ** np.arange(len(reward)) * errors).sum())
+        plain = float((factors * reward).sum() + gamma ** len(reward) * after[-1])
+        returns[step] = gained[step] + value[0] if values else plain
+    return gained, returns
+
+
+def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", segment_rows=8) as buffer:
+        feeder(world, buffer).add(60)
+        steps = steps_of(buffer)
+        some, seen = np.random.default_rng(0).permutation(steps)[:50], list[int]()
+
+        def triple(batch: Any) -> Any:
+            seen.extend(batch["steps"].tolist())
+            return batch["action"] * 3
+
+        assert buffer.map(triple, 16, "triple", steps=some, progress=False) == 50
+        assert seen == some.tolist()
+        batch = buffer.at(steps)
+        np.testing.assert_array_equal(batch["triple"], np.where(np.isin(steps, some), batch["action"] * 3, 0))
+        assert buffer.map(triple, 16, "triple", steps=[], progress=False) == 0
+        with pytest.raises(db.InputError, match="cannot be resumed"):
+            buffer.map(triple, 16, "triple", steps=some, resume=True)
+        with pytest.raises(db.InputError, match="cannot be read"):
+            buffer.map(triple, 16, "triple", steps=[10**6], progress=False)
+
+
 def test_advantages_are_those_of_stable_baselines(tmp_path: Path) -> None:
     buffers = pytest.importorskip("stable_baselines3.common.buffers")
     from gymnasium import spaces

@@ -244,6 +244,22 @@ class World:
             stream.running = False
             env.reset()
 
+    def clear(self) -> None:
+        self.buffer.clear()
+        for stream in self.streams:
+            self.cut_offs += stream.running
+            stream.running, stream.steps = False, []
+        self.order = []
+
+    def resize(self, capacity: int | None) -> None:
+        left, order = self.buffer._reader.index.steps().tolist(), list[int]()
+        for stream in reversed(self.order):  # what is gone by now does not come back
+            if left[stream]:
+                left[stream] -= 1
+                order.append(stream)
+        self.buffer.resize(capacity)
+        self.order, self.capacity = order[::-1], capacity
+
     # Comparing
 
     def check(self) -> None:
@@ -393,7 +409,9 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
 def play(world: World, data: st.DataObject) -> None:
     """Do what was drawn, and compare with the list after each."""
     for _ in range(data.draw(st.integers(1, 12), "rounds")):
-        what = data.draw(st.sampled_from(["add", "add", "add", "extend", "flush", "reopen", "crash", "cut", "seal"]), "what")
+        what = data.draw(
+            st.sampled_from([*["add"] * 5, *["extend"] * 2, "flush", "reopen", "crash", "cut", "seal", "clear", "resize"]), "what"
+        )
         seed = data.draw(st.integers(0, 1000), "seed")
         manner = data.draw(MANNERS, "manner")
         if what == "add":
@@ -410,6 +428,10 @@ def play(world: World, data: st.DataObject) -> None:
             world.cut_off()
         elif what == "reopen":
             world.reopen()
+        elif what == "clear":
+            world.clear()
+        elif what == "resize":
+            world.resize(data.draw(st.sampled_from([None, 5, 30, 200]), "capacity"))
         else:
             world.crash()
         assert world.buffer.stats()["cut_off"] == world.cut_offs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -85,3 +85,72 @@ def test_a_reader_beside_a_writer_passes_over_what_it_sees(
             feed.add(10)
             found = np.concatenate([batch["steps"].numpy() for batch in reader.batches(16)])
             assert len(found) == 100
+
+
+# Passes over what a sampler can draw
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("merge_last", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda some: db.Slices(5),
+        lambda some: db.Slices(4, burn_in=2),
+        lambda some: db.Slices(9, strict=False),
+        lambda some: db.Slices(6, crossing=True),
+        lambda some: db.Slices(5, episodes=some),
+        lambda some: db.Uniform(n_step=3),
+        lambda some: db.Uniform(episodes=some),
+    ],
+    ids=["slices", "burn-in", "padded", "crossing", "selected", "n-step", "selected steps"],
+)
+def test_every_sample_of_a_sampler_comes_once(
+    make: Any, merge_last: bool, shuffle: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 120, segment_rows=8) as buffer:
+        feeder(world, buffer).add(91)
+        sampler, drawing = make(buffer.episodes[::2]), make(buffer.episodes[::2])
+        state = sampler.state_dict()
+        batches = buffer.batches(16, shuffle, merge_last, sampler=sampler, seed=1)
+        burn_in = getattr(sampler.form, "burn_in", 0)
+        found, alike = [], dict[int, Any]()
+        for batch in batches:
+            steps = batch["steps"][:, burn_in] if batch["steps"].ndim == 2 else batch["steps"]
+            found.append(steps.tolist())
+            alike |= {int(step): {name: value[i] for name, value in batch.items()} for i, step in enumerate(steps)}
+        flat = [step for some in found for step in some]
+        assert len(set(flat)) == len(flat)
+        assert len(batches) == len(found)
+        assert all(len(some) == 16 for some in found[:-1])
+        assert 16 <= len(found[-1]) < 32 if merge_last else len(found[-1]) <= 16
+        assert (flat == sorted(flat, key=lambda step: (step % 2, step))) != shuffle
+        drawn = {int(step) for _ in range(300) for step in buffer.draw(16, drawing)["steps"]}
+        assert drawn == set(flat)
+        for batch in [buffer.sample(16, drawing) for _ in range(5)]:  # what a sample is of is the same
+            steps = batch["steps"][:, burn_in] if batch["steps"].ndim == 2 else batch["steps"]
+            for i, step in enumerate(steps.tolist()):
+                for name, value in batch.items():
+                    np.testing.assert_array_equal(value[i], alike[step][name], err_msg=name)
+        assert sampler.state_dict() == state
+
+
+def test_a_pass_over_sequences_beside_an_agent_and_what_cannot_be(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2, 20, (9,))
+    with world.open(tmp_path / "store", 200, segment_rows=8) as buffer:
+        feed = feeder(world, buffer)
+        feed.add(110)
+        found, batches = list[int](), buffer.batches(8, True, sampler=db.Slices(5), prefetch=2)
+        for batch in batches:
+            found += batch["steps"][:, 0].tolist()
+            feed.add(2)
+        assert len(set(found)) == len(found)
+        assert list(buffer.batches(8, sampler=db.Slices(100))) == []
+        for sampler in (db.Prioritized(), db.Hindsight(lambda batch: batch["reward"])):
+            with pytest.raises(db.InputError, match="Uniform or Slices"):
+                buffer.batches(8, sampler=sampler)
+        with pytest.raises(db.InputError, match="one of them"):
+            buffer.batches(8, sampler=db.Slices(3), steps=buffer.steps())

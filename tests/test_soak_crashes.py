@@ -164,8 +164,11 @@ def some(choose: Callable[[crashes.State], bool], recording: int, count: int) ->
     return filter(choose, crashes.states_of(0, recording, crashes.recorded(0, recording), count))
 
 
-@pytest.mark.parametrize(("seed", "recording", "number"), [(11, 1, 4), (0, 69, 60), (0, 10, 212), (0, 5, 221), (0, 26, 242)])
-def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "recording", "number", "workload"),
+    [(11, 1, 4, "three"), (0, 69, 60, "background"), (0, 10, 212, "views"), (0, 5, 221, "grow"), (0, 26, 242, "noisy views")],
+)
+def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: int, workload: str) -> None:
     """Judge states that were found to be broken.
 
     11, 1, 4: of chunks that were not synced, a later one was there and an earlier one only in the tail.
@@ -174,7 +177,7 @@ def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: in
     0, 5, 221: a directory above the store was made by a process that was killed, and not synced by the next one.
     0, 26, 242: what a killed process had tagged in a sealed segment was not synced by the flush of the next one.
     """
-    states = crashes.states_of(seed, recording, crashes.recorded(seed, recording), crashes.STATES)
+    states = crashes.states_of(seed, recording, crashes.recorded(seed, recording, workload), crashes.STATES)
     state = next(state for state in states if state.number == number)
     assert crashes.judged(state) is None
 

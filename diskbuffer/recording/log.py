@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,6 +45,7 @@ class Log:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)], self._completed)
             self.count()
             self._restore()
+            self._drop_cleared()
         except BaseException:
             self.abandon()
             raise
@@ -115,11 +117,42 @@ class Log:
     def evict(self) -> None:
         """Let go of segments that are too old now."""
         while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
-            self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
-            slot = self._index.drop_segment(stream)
             self._left[stream] -= 1
-            self.sealer.forget(slot)
-            self._store.evict(slot)
+            self._drop_oldest(stream)
+
+    def _drop_oldest(self, stream: int) -> None:
+        self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
+        slot = self._index.drop_segment(stream)
+        self.sealer.forget(slot)
+        self._store.evict(slot)
+
+    def clear(self, streams: Iterable[int]) -> None:
+        """Let go of every step of some streams, whose newest rows must be episodes' last. As a whole, or not at all."""
+        self.pack()
+        positions = np.zeros(self._streams, np.int64)
+        for stream in streams:
+            positions[stream] = self._index.heads[stream] + 1
+        self._store.begin_at(positions)
+        self._drop_cleared()
+
+    def _drop_cleared(self) -> None:
+        """Evict segments of which no row counts, and have none count that is left in the newest."""
+        for stream, begin in enumerate(self._store.layout.begins):
+            until = min(begin, int(self._index.heads[stream]))
+            while (low := int(self._index.table[stream, LOW])) + self._rows <= until:
+                if self.writer.is_open(stream, low + self._rows - 1):
+                    break
+                if self._left[stream]:
+                    self._left[stream] -= 1
+                    self.retention.forget(stream)
+                self._drop_oldest(stream)
+            self._index.begin_at(stream, begin)
+
+    def resize(self, capacity: int | None) -> None:
+        """Change the capacity, and evict what is too old for it."""
+        self._store.resize(capacity, self._index.table[:, LOW])
+        self.retention.resize(capacity)
+        self.evict()
 
     def _left_at(self) -> Int64:
         """Return the positions from which on each stream's next segment is left behind."""

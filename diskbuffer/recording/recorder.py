@@ -198,6 +198,13 @@ class Recorder:
                 self.cut_offs.asked_for += 1
             self._cut[stream] = True
 
+    def clear(self, *, protected: bool) -> None:
+        """Let go of every step. Episodes that run are cut off; what comes next starts others."""
+        table = self._index.table
+        streams = range(self._layout.streams if protected else self._layout.n_envs)
+        self.cut_off(s for s in streams if table[s, HEAD] >= 0 and not table[s, ENDED])
+        self.log.clear(streams)
+
     def _with_final_obs(self, next_obs: Any, info: Any, ended: Bools) -> Any:
         """Put the observations that ended episodes in place of those that the environments were reset to."""
         if not ended.any():

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.form import Draw, Form, Steps
 from diskbuffer.index import Index
 from diskbuffer.samplers.permutation import Permutation
-from diskbuffer.samplers.population import Population
+from diskbuffer.samplers.population import Everything, Population
 
 Int64 = npt.NDArray[np.int64]
 Valid = Callable[[Int64], npt.NDArray[np.bool_]]
@@ -42,6 +43,32 @@ class Place:
     frozen: list[list[int]] = field(default_factory=list)
     steps: int = 0
     at: int = 0
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What there is to sample: of which steps, and what a sample is that begins with one.
+
+    Attributes
+    ----------
+    population : Population
+    form : Form
+    valid : callable
+        ``valid(index, places)`` tells which steps, (4, n) as in `Draw`, a sample may begin with.
+    count : callable
+        ``count(index)`` returns how many of these there are, at most.
+    drawn : callable
+        ``drawn(index, places)`` returns the draw of samples that begin with steps.
+    """
+
+    population: Population
+    form: Form = Steps()  # noqa: RUF009  frozen
+    valid: Callable[[Index, Int64], npt.NDArray[np.bool_]] = lambda _, places: _all(places)
+    count: Callable[[Index], int] = len
+    drawn: Callable[[Index, Int64], Draw] = lambda _, places: Draw(*places)
+
+
+EVERY_STEP = Samples(Everything())
 
 
 class Epochs:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Form, Steps
 from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
-from diskbuffer.samplers.epochs import Epochs
+from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.schema import Column
 
 
@@ -140,6 +140,10 @@ class Sampler(ABC):
 
     def attach(self, index: Index, column: Callable[[str, Column], Segments]) -> None:  # noqa: B027  most need nothing
         """Meet the buffer that is to be drawn from; ``column(name, what)`` opens a column for samplers that keep one."""
+
+    def samples(self) -> Samples:
+        """Return what there is to sample, for a pass over all of it."""
+        raise InputError(f"a pass is over all that Uniform or Slices can draw, found {type(self).__name__}")
 
     @abstractmethod
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:

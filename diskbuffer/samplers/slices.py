@@ -17,7 +17,7 @@ import numpy.typing as npt
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Rows, Steps
 from diskbuffer.index import ENDED, FLOOR, HEAD, Index
-from diskbuffer.samplers.epochs import Epochs
+from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
 
@@ -117,6 +117,19 @@ class Slices(Sampler):
             found = self._draw_within(index, size, rng)
         return self._with_notes(index, Draw(*found))
 
+    def samples(self) -> Samples:
+        """Return every start that can be drawn."""
+        return Samples(
+            self._population, self.form, self._is_valid, self._count, lambda index, found: self._with_notes(index, Draw(*found))
+        )
+
+    def _count(self, index: Index) -> int:
+        """Count the valid starts."""
+        if self._crossing:
+            return int(self._behind(index).sum())
+        every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
+        return int(np.maximum(self._valid(every), 0).sum())
+
     def _with_notes(self, index: Index, drawn: Draw) -> Draw:
         if self._crossing:
             firsts, lasts = index.episodes_along(drawn.streams, drawn.positions, self._length)
@@ -194,12 +207,19 @@ class Slices(Sampler):
 
     # Across episodes
 
+    def _behind(self, index: Index) -> Int64:
+        """Count the steps of each stream that have enough rows behind them."""
+        return np.array(
+            [
+                max(0, index.steps_before(stream, end - self._length + 1) - index.first_step(stream)) if end > 0 else 0
+                for stream, end in enumerate(_complete(index).tolist())
+            ],
+            np.int64,
+        )
+
     def _draw_crossing(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw among the steps of each stream that have enough rows behind them: all but the newest."""
-        behind = [
-            max(0, index.steps_before(stream, end - self._length + 1) - index.first_step(stream)) if end > 0 else 0
-            for stream, end in enumerate(_complete(index).tolist())
-        ]
+        behind = self._behind(index)
         ends, all_ends = np.cumsum(behind), np.cumsum(index.steps())
         if not ends[-1]:
             raise self._too_short(index)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.form import Draw, Form, NSteps, Steps
 from diskbuffer.index import Index
-from diskbuffer.samplers.epochs import Epochs
+from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
 
@@ -90,6 +90,10 @@ class Uniform(Sampler):
             raise EmptyBufferError("all the episodes that were selected are gone: evicted; select others")
         streams, positions, starts, ends = found
         return Draw(streams, positions, starts, ends)
+
+    def samples(self) -> Samples:
+        """Return every step that can be drawn."""
+        return Samples(self._population, self.form, count=self._population.steps)
 
     def _draw_evenly(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
         """Draw `size` steps of the population; none where all were evicted."""

@@ -32,6 +32,7 @@ PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller on
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
 TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its own, and takes many chunks at a time
+ALL_TAILS_BYTES = 64 * 1024**2  # of all streams in a column: it is allocated when the store is created
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
 ENTRY_BYTES = 16  # of a shard's index: offset and size of a chunk
 IDENTITY_BYTES = 32  # of a shard, before its index: whose rows these are
@@ -63,14 +64,15 @@ def chunk_rows_of(schema: Schema) -> dict[str, int]:
     return chosen
 
 
-def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: int) -> int:
+def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: int, streams: int) -> int:
     """Choose how many rows a stream's tail holds, so that one half is packed while the other fills.
 
-    64 chunks, and fewer where they take more than 2 MB or a segment's rows, but 8 at least.
+    64 chunks, and fewer where they take more than 2 MB, all streams' together more than 64 MB, or a segment's rows; but 8 at
+    least.
     """
     rows = max(chunk_rows.values(), default=1)
     widest = max((schema[path].row_bytes for path in chunk_rows), default=1)
-    most = min(segment_rows, TAIL_BYTES // widest)
+    most = min(segment_rows, min(TAIL_BYTES, ALL_TAILS_BYTES // streams) // widest)
     return next((chunks * rows for chunks in (64, 32, 16) if chunks * rows <= most), 8 * rows)
 
 
@@ -114,6 +116,7 @@ class Layout:
     environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells; see `diskbuffer.identity`
     metadata: Mapping[str, Any] | None = None  # the user's own
     removed: tuple[str, ...] = ()  # columns whose files are to be removed, and may be there still
+    begins: tuple[int, ...] = ()  # by stream, the position before which rows do not count: steps were cleared; empty for none
 
     @property
     def n_envs(self) -> int:
@@ -198,7 +201,7 @@ class Layout:
             "protected": self.protected,
             "columns": self.schema.to_attributes(),
         }
-        optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed)}
+        optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed), "begins": list(self.begins)}
         optional |= {"environment": self.environment, "metadata": self.metadata}
         found |= {name: value for name, value in optional.items() if value or value == {}}
         return found | {"checksum": _checksum(found)}
@@ -244,6 +247,7 @@ class Layout:
                 environment=found.get("environment"),
                 metadata=found.get("metadata"),
                 removed=tuple(str(path) for path in found.get("removed", ())),
+                begins=tuple(int(n) for n in found.get("begins", ())),
             )
             rows = layout.segment_rows
             sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
@@ -257,6 +261,7 @@ class Layout:
             sane = sane and layout.generation >= 0
             sane = sane and 0 <= layout.removals < 2**62 and len(layout.removed) < 2**16
             sane = sane and all(p.isidentifier() and not p.startswith("_") and len(p) <= 200 for p in layout.removed)
+            sane = sane and len(layout.begins) in (0, layout.streams) and all(0 <= n < 2**62 for n in layout.begins)
             sane = sane and is_sane(layout.environment) and is_sane(layout.metadata)
             sane = sane and not {path.split("/")[0] for path in layout.schema} & {*layout.removed}
             sane = (

@@ -141,8 +141,9 @@ def _missing(store: Store, rows: str, stream: int) -> str:
 
 
 def stays(store: Store, stream: int) -> bool:
-    """Tell whether nothing of a stream is ever evicted."""
-    return store.layout.capacity is None or stream >= store.layout.n_envs
+    """Tell whether nothing of a stream was ever evicted."""
+    layout = store.layout
+    return (layout.capacity is None or stream >= layout.n_envs) and not (layout.begins and layout.begins[stream])
 
 
 def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged: bool) -> tuple[int, bool]:

@@ -108,6 +108,7 @@ class Store:
                 self._recover()
             self.free = np.flatnonzero(self.table.column("length") == 0).tolist()
             if writable and recover:
+                self._begin_no_later_than_the_newest()
                 if self.layout.removed:  # a crash came in between
                     self._finish_removing()
                 directory.remove_strays(self.files, self.layout, self.table.slots, self.free)
@@ -147,6 +148,12 @@ class Store:
                     for slot in slots.tolist():
                         self.sync_slot(slot, self.layout.derived if self.is_sealed(slot) else self.layout.schema)
                 self.sync(recovery.heads(self), self.written_files())
+
+    def _begin_no_later_than_the_newest(self) -> None:
+        """Have the next rows count where a power loss took some that had been cleared."""
+        begins = np.minimum(self.layout.begins or 0, recovery.heads(self) + 1)
+        if self.layout.begins and tuple(begins.tolist()) != self.layout.begins:
+            self.layout = self._describe(dataclasses.replace(self.layout, begins=tuple(begins.tolist())))
 
     def _follow_the_way_back(self) -> None:
         """Read the mark that a store is going back to, where its writer died on the way; wait for one who lives."""
@@ -251,7 +258,8 @@ class Store:
             if anew or more:
                 self.maps.take_columns(layout, anew=anew)
                 self.layout = dataclasses.replace(self.layout, schema=layout.schema)
-            self.layout = dataclasses.replace(self.layout, tags=layout.tags, removals=layout.removals, removed=layout.removed)
+            changing = ("tags", "removals", "removed", "capacity", "begins")
+            self.layout = dataclasses.replace(self.layout, **{name: getattr(layout, name) for name in changing})
             return slots
 
     def unchanged(self, slots: Int64) -> bool:
@@ -443,6 +451,20 @@ class Store:
             layout = dataclasses.replace(self.layout, tags=(*self.layout.tags, tag))
             self.layout = self._describe(layout)
         return self.layout.tags.index(tag) + 1
+
+    def begin_at(self, positions: Int64) -> None:
+        """Have no row count, for good, that lies before a position, (streams,): steps are cleared."""
+        self.refuse_to_write_elsewhere()
+        begins = tuple(np.maximum(positions, self.layout.begins or 0).tolist())
+        self.layout = self._describe(dataclasses.replace(self.layout, begins=begins))
+
+    def resize(self, capacity: int | None, lows: Int64) -> None:
+        """Change the capacity, for good. `lows` are the positions of the oldest rows that there are, (streams,)."""
+        self.refuse_to_write_elsewhere()
+        layout = dataclasses.replace(self.layout, capacity=capacity)
+        if capacity is None:  # or what was evicted would be missed
+            layout = dataclasses.replace(layout, begins=tuple(np.maximum(lows, layout.begins or 0).tolist()))
+        self.layout = self._describe(layout)
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""

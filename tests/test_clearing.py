@@ -1,0 +1,224 @@
+"""Dropping every step, and another capacity: what goes, what stays, and who sees it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.store import directory
+
+Array = np.ndarray[Any, Any]
+COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+
+
+def made(path: Path, capacity: int | None = None, **options: Any) -> db.ReplayBuffer:
+    return db.ReplayBuffer(path, capacity, columns=COLUMNS, **options)
+
+
+def add(buffer: db.ReplayBuffer, first: int, n: int, **options: Any) -> None:
+    """Add a trajectory whose observations count on from `first`."""
+    buffer.extend(np.arange(first, first + n + 1), np.arange(first, first + n), np.ones(n), **options)
+
+
+def actions(buffer: db.ReplayBuffer) -> list[int]:
+    return [int(action) for action in buffer.at(buffer.steps())["action"]]
+
+
+@pytest.mark.parametrize("capacity", [None, 40])
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 50])
+def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp_path: Path) -> None:
+    with made(tmp_path / "store", capacity, segment_rows=8, metadata={"a": 1}) as buffer:
+        buffer.clear()  # of nothing
+        add(buffer, 0, n)
+        buffer.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
+        last = buffer.steps()[-1]
+        kept = buffer.sample(4)
+        before = kept["action"].tolist()
+        buffer.clear()
+        assert (len(buffer), len(buffer.episodes), buffer.steps().tolist()) == (0, 0, [])
+        figures = buffer.stats()
+        assert (figures["steps"], figures["episodes"], figures["segments"], figures["added"]) == (0, 0, 1, n)
+        with pytest.raises(db.EmptyBufferError):
+            buffer.sample(1)
+        with pytest.raises(db.InputError, match="cannot be read"):
+            buffer.at([last])
+        assert buffer.write("value", [last], np.ones(1, np.float32)) == 0  # it was evicted
+        assert kept["action"].tolist() == before
+        add(buffer, n, 20)  # from where the episode was
+        assert actions(buffer)[-15:] == list(range(n + 5, n + 20))
+        assert buffer.steps().min() > last
+        assert (buffer.at(buffer.steps())["value"] == 0).all()
+        buffer.clear()
+        buffer.clear()
+        add(buffer, 100, 3)
+    for mode in ("r", "a"):
+        with db.ReplayBuffer(tmp_path / "store", mode=mode) as buffer:  # type: ignore[arg-type]
+            assert actions(buffer) == [100, 101, 102]
+            assert buffer.capacity == capacity
+            assert buffer.metadata == {"a": 1}
+            assert len(buffer.episodes) == buffer.stats()["episodes"] == 1
+            assert buffer.check(progress=False).ok
+
+
+def test_rollouts_take_the_space_of_one(tmp_path: Path) -> None:
+    with made(tmp_path / "store", segment_rows=64) as buffer:
+        sizes = []
+        for rollout in range(20):
+            add(buffer, 1000 * rollout, 500)
+            assert actions(buffer) == list(range(1000 * rollout, 1000 * rollout + 500))
+            assert buffer.returns_and_advantages(values=None) == 500
+            assert buffer.map(lambda batch: batch["obs"].float(), 100, "value", progress=False) == 500
+            sizes.append(buffer.stats()["segments"])
+            buffer.clear()
+        assert max(sizes) <= 10
+
+
+def test_readers_samplers_and_loaders_see_it(tmp_path: Path) -> None:
+    with made(tmp_path / "store", segment_rows=16) as buffer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+        sampler, slices = db.Prioritized(seed=1), db.Slices(3, 1, replace=False)
+        add(buffer, 0, 100)
+        reader.refresh()
+        assert len(reader) == 100
+        for one in (sampler, slices):
+            buffer.sample(8, one)
+        loop = iter(buffer.loader(8, db.Uniform(1)))
+        next(loop)
+        buffer.clear()
+        with pytest.raises(db.EmptyBufferError):
+            next(loop)
+        reader.refresh()
+        assert len(reader) == 0
+        add(buffer, 500, 50)
+        for one in (sampler, slices, db.Uniform(2)):
+            for batch in itertools.islice(buffer.loader(32, one), 10):
+                assert (batch["action"] >= 500).all()
+        reader.refresh()
+        assert actions(reader) == list(range(500, 550))
+
+
+def test_protected_episodes_stay_unless_they_are_meant_and_marks_stay(tmp_path: Path) -> None:
+    with made(tmp_path / "store", 100, segment_rows=8, protected=True) as buffer:
+        add(buffer, 0, 30)
+        add(buffer, 700, 20, protect=True)
+        buffer.mark("before")
+        buffer.clear()
+        assert actions(buffer) == list(range(700, 720))
+        buffer.clear(protected=True)
+        assert len(buffer) == 0
+        add(buffer, 800, 20, protect=True)
+        add(buffer, 30, 5)
+    with db.ReplayBuffer(tmp_path / "store", mark="before", mode="r") as mark:
+        assert actions(mark) == [*range(30), *range(700, 720)]
+    with db.ReplayBuffer(tmp_path / "store", mark="before") as buffer:
+        assert actions(buffer) == [*range(30), *range(700, 720)]
+        copy = buffer.snapshot(tmp_path / "copy")
+        buffer.clear(protected=True)
+        add(buffer, 900, 4)
+    for path, expected in ((copy, [*range(30), *range(700, 720)]), (tmp_path / "store", [*range(900, 904)])):
+        with db.ReplayBuffer(path) as buffer:
+            assert actions(buffer) == expected
+            assert buffer.check(progress=False).ok
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
+def test_a_rollout_of_a_vector_goes_on_in_the_middle_of_episodes(autoreset: Any, tmp_path: Path) -> None:
+    """Every environment ends an episode now and then; a reset step behind a rollout is still no step."""
+    none = np.zeros(2, np.bool_)
+    with made(tmp_path / "store", n_envs=2, autoreset=autoreset, segment_rows=8) as buffer:
+        now, ended, added = np.array([0, 1000]), np.zeros(2, bool), 0
+        for step in range(60):
+            reset = ended if autoreset == "next_step" else none
+            following = np.where(reset, now + 100, now + 1)
+            ends = np.array([step % 5 == 4, step % 7 == 6]) & ~reset
+            info = {"final_obs": list(following)} if autoreset == "same_step" else None
+            given = following
+            if autoreset == "same_step":
+                given = np.where(ends, following + 100, following)
+            added += buffer.add(now, now, np.where(reset, 0.0, 1.0), given, ends, none, info=info)
+            now, ended = given, ends
+            if autoreset == "disabled":
+                now = np.where(ends, now + 100, now)
+            if step % 10 == 9:
+                batch = buffer.at(buffer.steps())
+                assert len(buffer) == added
+                assert (batch["next_obs"] == batch["obs"] + 1).all()
+                assert (batch["reward"] == 1).all()
+                buffer.clear()
+                added = 0
+
+
+def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(tmp_path / "store", segment_rows=8) as buffer:
+        add(buffer, 0, 30)
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise OSError(28, "No space left on device")
+
+        for call in (buffer.clear, lambda: buffer.resize(10)):
+            with monkeypatch.context() as patch:
+                patch.setattr(directory, "write_group", fail)
+                with pytest.raises(OSError, match="No space left"):
+                    call()
+            assert actions(buffer) == list(range(30))
+            assert buffer.capacity is None
+        add(buffer, 30, 4)
+        assert len(buffer) == 34
+        buffer.clear()
+        assert len(buffer) == 0
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
+        for call in (buffer.clear, lambda: buffer.resize(10)):
+            with pytest.raises(db.ReadOnlyError):
+                call()
+
+
+# Another capacity
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_capacity_can_be_changed_when_a_store_is_opened_again(each: bool, tmp_path: Path) -> None:
+    def step(buffer: db.ReplayBuffer, first: int, n: int) -> None:
+        for k in range(first, first + n):
+            two = np.array([k, 10_000 + k])
+            buffer.add(two, two, np.ones(2), two + 1, np.zeros(2, bool), np.zeros(2, bool))
+
+    with made(tmp_path / "store", 200, segment_rows=8, n_envs=2, capacity_each=each, autoreset="disabled") as buffer:
+        step(buffer, 0, 300)
+    with pytest.raises(db.SchemaError, match=r"capacity: stored 200, asked for 400(.|\n)*resize\(\)"):
+        db.ReplayBuffer(tmp_path / "store", 400)
+    at = 300
+    for capacity, n in ((400, 400), (60, 0), (60, 100), (None, 500), (100, 0), (1000, 700), (16, 20)):
+        with db.ReplayBuffer(tmp_path / "store") as buffer:
+            before = len(buffer)
+            buffer.resize(capacity)
+            step(buffer, at, n)
+            at += n
+            assert buffer.capacity == capacity
+            if capacity is None:
+                assert len(buffer) == before + 2 * n
+            else:
+                assert min(capacity, before + 2 * n) <= len(buffer) <= capacity + 2 * 9
+            kept = sorted(actions(buffer))
+            mine = len(kept) // 2
+            assert kept[:mine] == list(range(at - mine, at))
+        with db.ReplayBuffer(tmp_path / "store", capacity) as buffer:
+            assert sorted(actions(buffer)) == kept
+            assert buffer.check(progress=False).ok
+
+
+def test_a_capacity_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    def refuse(call: Callable[[], Any], what: str) -> None:
+        with pytest.raises(db.InputError, match=what):
+            call()
+
+    with made(tmp_path / "store", 100, n_envs=2, capacity_each=True, frame_stack=4) as buffer:
+        for wrong in (0, -1, 1.5, "many", True):
+            refuse(lambda wrong=wrong: buffer.resize(wrong), "capacity must be")
+        refuse(lambda: buffer.resize(3), "stack of 4 frames")
+        refuse(lambda: buffer.resize(7), "of each environment")
+        assert buffer.capacity == 100
