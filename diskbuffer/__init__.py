@@ -26,6 +26,7 @@ from diskbuffer.version import __version__
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.checking import Problem, Report, check
+    from diskbuffer.compiling import warmup
     from diskbuffer.marking import marks, remove_mark
     from diskbuffer.mixture import Mixture
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
@@ -57,11 +58,13 @@ __all__ = [
     "check",
     "marks",
     "remove_mark",
+    "warmup",
 ]
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.checking")
+_LATER |= {"warmup": "diskbuffer.compiling"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.marking")
 
 

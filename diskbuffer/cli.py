@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     marking.add_argument("path", help="the directory of the store")
     marking.add_argument("--remove", metavar="NAME", help="remove this mark, and give its space back")
     marking.set_defaults(run=_marks)
+    warming = commands.add_parser("warmup", help="compile what else the first use compiles, for images and CI")
+    warming.set_defaults(run=_warmup)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
@@ -38,6 +40,13 @@ def _check(options: argparse.Namespace) -> int:
     report = check(options.path, repair=options.repair, progress=not options.quiet)
     print(report)
     return 0 if report.ok or report.repaired else 1
+
+
+def _warmup(_: argparse.Namespace) -> int:
+    from diskbuffer.compiling import warmup
+
+    print(f"ready, after {warmup():.0f} s")
+    return 0
 
 
 def _marks(options: argparse.Namespace) -> int:

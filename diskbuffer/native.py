@@ -25,7 +25,11 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from diskbuffer.compiling import announce
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+announce()
 
 
 def compiled(function: F) -> F:

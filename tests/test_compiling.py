@@ -90,3 +90,34 @@ def test_one_place_that_can_be_written_to_is_enough(unwritable: str, tmp_path: P
     assert told == []
     assert all(str(tmp_path / "cache") in path for path in kept) == (unwritable == "InTreeCacheLocator")
     assert not list(temporary.glob("diskbuffer-numba-*"))
+
+
+USES = """
+import numpy as np, sys, tempfile
+import diskbuffer as db
+columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
+with db.ReplayBuffer(sys.argv[1], 1000, columns=columns, frame_stack=4) as b:
+    frame = np.zeros((84, 84), np.uint8)
+    for step in range(100):
+        b.add(frame, step, 1.0, frame, False, step % 10 == 9)
+    for sampler in (None, db.Uniform(n_step=2), db.Slices(4), db.Prioritized(), db.Uniform(replace=False)):
+        b.sample(16, sampler)
+        next(iter(b.loader(16, sampler)))
+    b.returns_and_advantages(values=None)
+print("used")
+"""
+
+
+def test_compiling_is_told_once_and_can_be_done_beforehand(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run(*arguments: str) -> tuple[str, str]:
+        ran = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=600, check=True
+        )
+        return ran.stdout, ran.stderr
+
+    told, errors = run("-m", "diskbuffer", "warmup")
+    assert told.startswith("ready, after")
+    assert errors.count("diskbuffer: compiling for this machine") == len(errors.splitlines()) == 1
+    assert run("-c", USES, str(tmp_path / "store")) == ("used\n", "")

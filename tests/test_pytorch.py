@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import diskbuffer as db
-from diskbuffer.adapters.pytorch import BatchDataset, as_numpy
+from diskbuffer.adapters.pytorch import BatchDataset, StepDataset, as_numpy
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
@@ -166,3 +166,34 @@ with db.ReplayBuffer(sys.argv[1], mode="r") as buffer:
 def test_jax_takes_batches_through_dlpack(made: tuple[Any, Path]) -> None:
     """In a process of its own: JAX objects to every fork of a process that has imported it, and other tests fork."""
     subprocess.run([sys.executable, "-c", IN_JAX, str(made[1])], check=True, timeout=120)
+
+
+# Steps by number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("by_path", [False, True])
+def test_steps_by_number_are_each_read_once(
+    workers: int, by_path: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(2)
+    with world.open(tmp_path / "store", segment_rows=16, frame_stack=2) as buffer:
+        feeder(world, buffer).add(40)
+        dataset = StepDataset(tmp_path / "store" if by_path else buffer)
+        assert len(dataset) == len(buffer) == 80
+        loader = torch.utils.data.DataLoader(dataset, 16, shuffle=True, num_workers=workers)
+        seen: list[int] = []
+        for batch in loader:
+            world.check_batch(batch, 2)
+            seen += batch["steps"].tolist()
+        assert sorted(seen) == sorted(buffer.steps().tolist())
+        one = dataset[3]
+        assert one["obs"].shape == batch["obs"].shape[1:]
+        assert int(one["steps"]) == buffer.steps()[3]
+        assert dataset[-1]["steps"] == buffer.steps()[-1]
+        np.testing.assert_array_equal(dataset[10:20]["steps"], buffer.steps()[10:20])
+        assert sum(1 for _ in dataset) == 80  # type: ignore[misc,unused-ignore]
+        assert set(StepDataset(buffer, columns=["reward"])[0]) == {"reward", "steps"}
+        for wrong in (80, -81, "first"):
+            with pytest.raises(IndexError):
+                dataset[wrong]

@@ -1,15 +1,15 @@
-"""For PyTorch's `DataLoader`: batches of a buffer as an `IterableDataset`; and batches as numpy arrays."""
+"""For PyTorch's `DataLoader`: batches of a buffer, and its steps by number; and batches as numpy arrays."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
@@ -104,6 +104,59 @@ class BatchDataset(IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs: the path, and the sampler as it is."""
         return self.__dict__ | {"_buffer": None}
+
+
+class StepDataset(Dataset[Any]):
+    """The steps of a buffer that are there when this is made, by number, as PyTorch's samplers and `DataLoader` want them.
+
+    For a store that is not being written to: what is evicted later cannot be read any more. `ReplayBuffer.batches` is the faster
+    way to read everything once.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer or path-like
+        A path is opened for reading. Workers open the store for themselves.
+    columns : sequence of str, optional
+        As in `ReplayBuffer.at`: these alone are read.
+
+    Examples
+    --------
+    >>> loader = torch.utils.data.DataLoader(StepDataset("runs/pong"), 256, shuffle=True, num_workers=2)  # doctest: +SKIP
+    """
+
+    def __init__(self, buffer: ReplayBuffer | str | os.PathLike[str], columns: Sequence[str] | None = None) -> None:
+        self.path = buffer.path if isinstance(buffer, ReplayBuffer) else local_path(buffer)
+        self._buffer, self._process = buffer if isinstance(buffer, ReplayBuffer) else None, os.getpid()
+        self._columns = columns
+        self.steps = self._opened().steps()
+
+    def _opened(self) -> ReplayBuffer:
+        if self._buffer is None or self._process != os.getpid():
+            self._buffer, self._process = ReplayBuffer(self.path, mode="r"), os.getpid()
+        return self._buffer
+
+    def __len__(self) -> int:
+        """How many steps there are."""
+        return len(self.steps)
+
+    def __getitem__(self, which: Any) -> Batch:
+        """Return one step, as `ReplayBuffer.at` does, without the first axis; or several, by a list or a slice, as a batch."""
+        names = self.steps[which]
+        batch = self._opened().at(np.atleast_1d(names), columns=self._columns)
+        return _one_of(batch, 0) if np.ndim(names) == 0 else batch
+
+    def __getitems__(self, which: Sequence[int]) -> list[Batch]:
+        """Return several steps, one by one, as `DataLoader` asks for a batch of them."""
+        batch = self[list(which)]
+        return [_one_of(batch, n) for n in range(len(which))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs: all but the open store."""
+        return self.__dict__ | {"_buffer": None}
+
+
+def _one_of(batch: Batch, n: int) -> Batch:
+    return {name: _one_of(value, n) if isinstance(value, dict) else value[n] for name, value in batch.items()}
 
 
 def as_numpy(batch: Batch) -> dict[str, Any]:
