@@ -65,12 +65,15 @@ class ReplayBuffer:
     capacity : int, optional
         Steps to keep, of all environments together. The newest `capacity` are always there, and at most the segments being
         written on top. None keeps everything.
-    env : gymnasium.Env or gymnasium.vector.VectorEnv, optional
-        Where spaces, number of environments and autoreset mode are taken from.
+    env : gymnasium.Env, gymnasium.vector.VectorEnv or stable_baselines3 VecEnv, optional
+        Where spaces, number of environments and autoreset mode are taken from; and `frame_stack` and `padding`, where it stacks
+        frames in a `FrameStackObservation`. A `VecEnv` resets in the same step: `add` needs its infos.
     observation_space, action_space : gymnasium.Space, optional
         Of one environment. Where the observation is stacked (its first axis is `frame_stack` long), single frames are stored.
     columns : mapping of str to Column, optional
-        Instead of spaces: ``{"obs": Column((84, 84), "uint8"), "action": Column((), "int64")}``; nested ones as "obs/pixels".
+        Instead of spaces: ``{"obs": Column((84, 84), "uint8"), "action": Column((), "int64")}``; nested ones as "obs/pixels",
+        where other characters than those of identifiers are written as in URLs: "obs/front%20camera" is what a dict with the key
+        "front camera" has.
         reward (float32, scalar), terminated and truncated are added where they are missing.
     extra : mapping of str to Column, optional
         Columns beside those, given with every step: ``{"log_prob": Column((), "float32")}``.
@@ -78,7 +81,7 @@ class ReplayBuffer:
         Environments that write side by side; 1, or that of `env`.
     frame_stack : int, optional
         Frames in an observation, along a new leading axis, as `gymnasium.wrappers.FrameStackObservation` makes them. Stored
-        are single frames, so a store may be opened with another number later. 1, or that of the store.
+        are single frames, so a store may be opened with another number later. That of the store or of `env`, or 1.
     padding : {"first", "zeros"}, optional
         What an episode's first stack is filled up with: copies of its first frame, or zeros.
     autoreset : {"next_step", "same_step", "disabled"}, optional
@@ -261,8 +264,9 @@ class ReplayBuffer:
             environment that overwrites the array which it returned last has changed `obs` by then: give a copy of it, or say
             ``new_episode=False``.
         action, reward, terminated, truncated : array-like
-        info : dict, optional
-            What ``step`` returned; needed in same-step autoreset mode, for ``final_obs``.
+        info : dict or list of dict, optional
+            What ``step`` returned; needed in same-step autoreset mode, for ``final_obs``, or a `VecEnv`'s
+            ``terminal_observation``.
         new_episode : bool or (n_envs,) bool, optional
             Whether the step starts an episode, where the caller knows; None compares. With False it goes on from the step before,
             whatever `obs` is, unless that ended its episode, or `cut_off` was called since. One observation is stored between two

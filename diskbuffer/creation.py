@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.identity import as_json, describe, differences
+from diskbuffer.identity import as_json, describe, differences, stack_of
 from diskbuffer.inputs import counted
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
@@ -117,6 +117,9 @@ def plan_layout(
         raise InputError("give both observation_space= and action_space=")
     if env is not None:
         observation_space, action_space, envs, mode = _spaces_of(env)
+        if frame_stack is None:
+            frame_stack, filled = stack_of(env, observation_space)
+            padding = padding or filled
         if n_envs not in (None, envs):
             raise InputError(f"env has {counted(envs, 'environment')}, but n_envs is {n_envs}")
         n_envs, autoreset = envs, autoreset or mode
@@ -209,9 +212,13 @@ def _spaces_of(env: Any) -> tuple[Any, Any, int, str | None]:
         mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
         autoreset = _MODES.get(str(getattr(mode, "value", mode)))
         return env.single_observation_space, env.single_action_space, int(env.num_envs), autoreset
+    if hasattr(env, "num_envs") and hasattr(env, "step_wait"):  # a VecEnv of Stable-Baselines3
+        return env.observation_space, env.action_space, int(env.num_envs), SAME_STEP
     if hasattr(env, "observation_space") and hasattr(env, "action_space"):
         return env.observation_space, env.action_space, 1, None
-    raise InputError(f"env must be a gymnasium.Env or gymnasium.vector.VectorEnv, found {type(env).__name__}")
+    raise InputError(
+        f"env must be a gymnasium.Env, a gymnasium.vector.VectorEnv or a VecEnv of Stable-Baselines3, found {type(env).__name__}"
+    )
 
 
 def _unstacked(schema: Schema, frame_stack: int) -> Schema:

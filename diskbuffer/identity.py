@@ -86,7 +86,7 @@ def describe(
     if env is not None:
         spec = getattr(env, "spec", None)
         found["id"] = _text(getattr(spec, "id", None))
-        found["wrappers"] = list(_wrappers(env))
+        found["wrappers"] = [type(wrapper).__name__[:_MOST_TEXT] for wrapper in _wrappers(env)]
         seed = getattr(getattr(env, "unwrapped", env), "_np_random_seed", None)  # the property would set one
         found["seed"] = int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < 2**128 else None
     found = {name: value for name, value in found.items() if value is not None}
@@ -99,14 +99,38 @@ def _text(given: Any) -> str | None:
     return str(given)[:_MOST_TEXT] if given is not None else None
 
 
-def _wrappers(env: Any) -> Iterator[str]:
-    """Yield the names of an environment's wrappers, the innermost last."""
+def _wrappers(env: Any) -> Iterator[Any]:
+    """Yield an environment's wrappers, the innermost last."""
     for _ in range(_MOST_WRAPPERS):
         inner = env.__dict__.get("env") if hasattr(env, "__dict__") else None
         if inner is None:
             return
-        yield type(env).__name__[:_MOST_TEXT]
+        yield env
         env = inner
+
+
+def stack_of(env: Any, observation_space: Any) -> tuple[int | None, str | None]:
+    """Return how many frames an environment's observations are stacks of, and what first ones are filled up with.
+
+    None where no `FrameStackObservation` is among its wrappers, or among those of a vector's first environment, or where
+    others have changed the shape since.
+    """
+    of_first = (getattr(env, "envs", None) or [None])[0]
+    for wrapper in [*_wrappers(env), *_wrappers(of_first)]:
+        if type(wrapper).__name__ == "FrameStackObservation":
+            size = getattr(wrapper, "stack_size", None)
+            if isinstance(size, int | np.integer) and size > 1 and _begins_with(observation_space, int(size)):
+                return int(size), {"zero": "zeros"}.get(str(getattr(wrapper, "padding_type", "")), "first")
+    return None, None
+
+
+def _begins_with(space: Any, size: int) -> bool:
+    """Tell whether every part of an observation has a first axis of that size, and another."""
+    inner = getattr(space, "spaces", None)
+    if isinstance(inner, Mapping):
+        return all(_begins_with(part, size) for part in inner.values())
+    shape = getattr(space, "shape", None)
+    return shape is not None and len(shape) > 1 and shape[0] == size
 
 
 def _versions(env: Any) -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,7 @@ TAKEN = (
 )
 CHECKSUM = "row_checksum"
 TAG = "tag"  # the column of tags
+_PLAIN = {*string.ascii_letters, *string.digits, "_", "-"}  # in a column's path, beside what identifiers have
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
 
@@ -117,8 +120,11 @@ class Schema:
             if not isinstance(path, str) or len(path) > 200:
                 raise SchemaError(f"a column's name must be a string of 200 characters at most, found {str(path)[:300]!r}")
             parts = path.split("/")
-            if not all(part.isidentifier() and not part.startswith("_") for part in parts):
-                raise SchemaError(f"a column's name must be an identifier without a leading underscore, found {path!r}")
+            if not all(part and part_of(key_of(part)) == part for part in parts):
+                raise SchemaError(
+                    f"a column's name must be an identifier without a leading underscore, found {path!r}; other characters "
+                    "are written as %20"
+                )
             if len(parts) > 1 and any("/".join(parts[:n]) in self.columns for n in range(1, len(parts))):
                 raise SchemaError(f"column {path!r} lies inside another column")
             if path in TAKEN or path.startswith("next_obs/"):
@@ -174,6 +180,8 @@ class Schema:
         """Return a schema with one more column; a SchemaError where its name is none."""
         if "/" in name:
             raise SchemaError(f"a column that is written later cannot be nested, found {name!r}")
+        if not name.isidentifier():
+            raise SchemaError(f"a column's name must be an identifier without a leading underscore, found {name!r}")
         return Schema({**self.columns, name: column}, self.derived | {name})
 
     def without_derived(self, name: str) -> Schema:
@@ -217,6 +225,19 @@ class Schema:
         return "\n".join(lines)
 
 
+def part_of(key: str) -> str:
+    """Return a key of a dict as a part of a column's path: as it is, where that is a name, else with %20 for what is none."""
+    if key.isidentifier() and not key.startswith("_"):
+        return key
+    quoted = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode()) for c in key)
+    return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
+
+
+def key_of(part: str) -> str:
+    """Return the key that a part of a column's path stands for."""
+    return unquote(part) if "%" in part else part
+
+
 def is_obs(path: str) -> bool:
     """Tell whether a column is part of the observation."""
     return path == "obs" or path.startswith("obs/")
@@ -228,7 +249,7 @@ def _space_columns(name: str, space: gymnasium.Space[Any]) -> dict[str, Column]:
     if isinstance(space, spaces.Dict):
         found: dict[str, Column] = {}
         for key, inner in space.spaces.items():
-            found.update(_space_columns(f"{name}/{key}", inner))
+            found.update(_space_columns(f"{name}/{part_of(str(key))}", inner))
         return found
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return {name: Column(tuple(space.shape or ()), space.dtype)}

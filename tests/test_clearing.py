@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp
         buffer.clear()
         add(buffer, 100, 3)
     for mode in ("r", "a"):
-        with db.ReplayBuffer(tmp_path / "store", mode=mode) as buffer:  # type: ignore[arg-type]
+        with db.ReplayBuffer(tmp_path / "store", mode=mode) as buffer:
             assert actions(buffer) == [100, 101, 102]
             assert buffer.capacity == capacity
             assert buffer.metadata == {"a": 1}
@@ -95,9 +96,10 @@ def test_readers_samplers_and_loaders_see_it(tmp_path: Path) -> None:
         reader.refresh()
         assert len(reader) == 0
         add(buffer, 500, 50)
-        for one in (sampler, slices, db.Uniform(2)):
-            for batch in itertools.islice(buffer.loader(32, one), 10):
-                assert (batch["action"] >= 500).all()
+        every: list[db.Sampler] = [sampler, slices, db.Uniform(2)]
+        for one in every:
+            for drawn in itertools.islice(buffer.loader(32, one), 10):
+                assert (drawn["action"] >= 500).all()
         reader.refresh()
         assert actions(reader) == list(range(500, 550))
 
@@ -160,7 +162,8 @@ def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, 
         def fail(*_: Any, **__: Any) -> Any:
             raise OSError(28, "No space left on device")
 
-        for call in (buffer.clear, lambda: buffer.resize(10)):
+        calls: list[Callable[[], Any]] = [buffer.clear, lambda: buffer.resize(10)]
+        for call in calls:
             with monkeypatch.context() as patch:
                 patch.setattr(directory, "write_group", fail)
                 with pytest.raises(OSError, match="No space left"):
@@ -172,7 +175,7 @@ def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, 
         buffer.clear()
         assert len(buffer) == 0
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
-        for call in (buffer.clear, lambda: buffer.resize(10)):
+        for call in (buffer.clear, functools.partial(buffer.resize, 10)):
             with pytest.raises(db.ReadOnlyError):
                 call()
 
@@ -218,7 +221,7 @@ def test_a_capacity_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
     with made(tmp_path / "store", 100, n_envs=2, capacity_each=True, frame_stack=4) as buffer:
         for wrong in (0, -1, 1.5, "many", True):
-            refuse(lambda wrong=wrong: buffer.resize(wrong), "capacity must be")
+            refuse(functools.partial(buffer.resize, wrong), "capacity must be")  # type: ignore[arg-type]
         refuse(lambda: buffer.resize(3), "stack of 4 frames")
         refuse(lambda: buffer.resize(7), "of each environment")
         assert buffer.capacity == 100

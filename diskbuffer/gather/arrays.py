@@ -12,6 +12,7 @@ import torch
 
 from diskbuffer.form import Draw
 from diskbuffer.gather.memory import Block, Columns, Memory
+from diskbuffer.schema import key_of
 
 Batch = dict[str, Any]  # tensors, nested for dict observations
 
@@ -88,7 +89,7 @@ class Arrays(ABC):
 
 def put(batch: Batch, path: str, tensor: torch.Tensor) -> None:
     """Put a tensor in its place, nested as its path tells."""
-    *parents, name = path.split("/")
+    *parents, name = map(key_of, path.split("/"))
     for parent in parents:
         batch = batch.setdefault(parent, {})
     batch[name] = tensor

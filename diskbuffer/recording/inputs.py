@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
-from diskbuffer.schema import Column
+from diskbuffer.schema import Column, part_of
 
 Array = npt.NDArray[Any]
 
@@ -20,7 +20,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flatten({f"{name}/{key}": inner for key, inner in value.items()}))
+            found.update(flatten({f"{name}/{part_of(str(key))}": inner for key, inner in value.items()}))
         elif value is not None:
             found[name] = value
     return found

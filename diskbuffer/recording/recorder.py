@@ -17,7 +17,7 @@ from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
 from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Kept, Staging, Told
-from diskbuffer.schema import CHECKSUM
+from diskbuffer.schema import CHECKSUM, key_of
 from diskbuffer.store.checksums import NOT_YET, OBS, STEP, row_checksums
 from diskbuffer.store.store import Store
 
@@ -209,12 +209,7 @@ class Recorder:
         """Put the observations that ended episodes in place of those that the environments were reset to."""
         if not ended.any():
             return next_obs
-        if not isinstance(info, dict) or "final_obs" not in info:
-            raise InputError(
-                "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
-                "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
-            )
-        final, found = info["final_obs"], flatten({"next_obs": next_obs})
+        final, found = _final_obs(info, ended), flatten({"next_obs": next_obs})
         replaced = {path: np.array(value) for path, value in found.items()}
         for env in np.flatnonzero(ended).tolist():
             last = flatten({"next_obs": final[env]} if not isinstance(final, dict) else {"next_obs": _item(final, env)})
@@ -449,6 +444,20 @@ class Recorder:
         return row_checksums(self._schema, self._layout.salt, stream, first, n, rows, word)
 
 
+def _final_obs(info: Any, ended: Bools) -> Any:
+    """Return the observations that ended episodes, as Gymnasium's vectors have them, or those of Stable-Baselines3."""
+    if isinstance(info, dict) and "final_obs" in info:
+        return info["final_obs"]
+    if isinstance(info, list | tuple) and len(info) == len(ended):
+        found = [each.get("terminal_observation") if isinstance(each, dict) else None for each in info]
+        if all(found[env] is not None for env in np.flatnonzero(ended)):
+            return found
+    raise InputError(
+        "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
+        "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
+    )
+
+
 def _is_given(obs: Any) -> bool:
     return bool(flatten({"next_obs": obs}))
 
@@ -480,7 +489,7 @@ def _item(values: dict[str, Any], env: int) -> dict[str, Any]:
 def _nest(values: dict[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for path, value in values.items():
-        *parents, name = path.split("/")
+        *parents, name = map(key_of, path.split("/"))
         inner = nested
         for parent in parents:
             inner = inner.setdefault(parent, {})
