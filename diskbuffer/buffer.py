@@ -41,6 +41,7 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
 from diskbuffer.store import directory, marks, snapshots
+from diskbuffer.store.backup import back_up
 from diskbuffer.store.building import is_there
 from diskbuffer.store.files import Files
 from diskbuffer.store.store import Store
@@ -967,7 +968,7 @@ class ReplayBuffer:
     # Copies
 
     def snapshot(self, path: str | os.PathLike[str]) -> Path:
-        """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on.
+        """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on, here or elsewhere.
 
         It is as if the buffer had been closed and copied. Files of sealed segments, nearly all of a store that `seal` was called
         on, are shared where the file system can do so (hard links, on the same device), and take no space until they are evicted
@@ -990,8 +991,8 @@ class ReplayBuffer:
             The path is inside of the store.
         NotAStoreError
             There is something at the path.
-        ReadOnlyError
-            The buffer was opened with ``mode="r"``.
+        EvictedError
+            The buffer was opened with ``mode="r"``, and its writer evicts segments faster than they can be copied.
         OSError
             The disk is full or fails. Nothing is left at the path.
 
@@ -999,11 +1000,17 @@ class ReplayBuffer:
         -----
         Adding waits while the lock is held: some 1 ms for 100,000 84x84 steps of one environment, 10 ms for sixteen, however much
         is sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
+        With ``mode="r"`` nobody waits: it is a copy as a kill would have left it, which is then recovered and closed. So it has
+        every step that was added before this is called.
         """
         wanted = local_path(path)
-        self._must_write("copied")
+        self._check_open()
         with snapshots.place_for(self.path, wanted) as building:
-            self._build(building.files)
+            if self._recorder is not None and self._process == os.getpid():
+                self._build(building.files)
+            else:  # the writer is elsewhere
+                back_up(self._store.files, building.files)
+                ReplayBuffer(building.files.root, mode="r+").close()
             if not building.put():
                 raise NotAStoreError(f"there is something at {wanted} by now; give another path")
         return wanted

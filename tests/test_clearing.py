@@ -97,9 +97,9 @@ def test_readers_samplers_and_loaders_see_it(tmp_path: Path) -> None:
         assert len(reader) == 0
         add(buffer, 500, 50)
         every: list[db.Sampler] = [sampler, slices, db.Uniform(2)]
-        for one in every:
-            for drawn in itertools.islice(buffer.loader(32, one), 10):
-                assert (drawn["action"] >= 500).all()
+        for sampler_ in every:
+            for some in itertools.islice(buffer.loader(32, sampler_), 10):
+                assert (some["action"] >= 500).all()
         reader.refresh()
         assert actions(reader) == list(range(500, 550))
 

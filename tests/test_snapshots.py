@@ -229,9 +229,9 @@ def test_the_places_and_buffers_that_are_refused(tmp_path: Path, experience: typ
         with pytest.raises(db.NotAStoreError, match="already"):
             buffer.snapshot(tmp_path / "empty")
         with db.ReplayBuffer(path, mode="r") as reader:
-            for call in (lambda: reader.snapshot(tmp_path / "x"), lambda: reader.mark("x"), lambda: reader.remove_mark("x")):
+            for call in (reader.mark, reader.remove_mark):
                 with pytest.raises(db.ReadOnlyError, match="mode='a'"):
-                    call()
+                    call("x")
     for closed in (lambda: buffer.snapshot(tmp_path / "x"), lambda: buffer.mark("x")):
         with pytest.raises(db.ClosedError):
             closed()

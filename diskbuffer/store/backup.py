@@ -1,0 +1,185 @@
+"""A copy of a store that is made by a reader, while a writer in another process goes on.
+
+Nobody can be asked to wait, so what is copied is what a kill would leave, and it is recovered in the same way when it is opened.
+For that, everything is read in the order opposite to that in which it is written: first the table, by which rows count; then the
+tail; then the files into which rows go from there, of each the index before the chunks. Files are held first, by links or by
+maps, which takes microseconds each: what the writer evicts or seals after that is still to be had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError, EvictedError
+from diskbuffer.store import directory
+from diskbuffer.store.files import Files, Map
+from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.marks import Origin
+from diskbuffer.store.segments import NEVER, SegmentTable
+from diskbuffer.store.state import State
+from diskbuffer.store.store import Store, file_checksum
+
+Int64 = npt.NDArray[np.int64]
+
+_TRIES = 20
+_BLOCK = 64 * 1024  # bytes
+
+
+def back_up(source: Files, files: Files) -> None:
+    """Copy the store in a directory to another, as a kill at some instant since this was called would have left it.
+
+    Whoever opens it first must do so for writing. Files of sealed segments are shared, as in a snapshot. Steps that the writer
+    evicts in the first instants may be missing.
+
+    Raises
+    ------
+    EvictedError
+        The writer evicts faster than files can be held.
+    """
+    for _ in range(_TRIES):
+        try:
+            _Backup(source, files).make()
+            return
+        except EvictedError as error:
+            torn = error
+        for name in {*files.directories()} - {SEGMENTS}:  # by which what is being made is known
+            files.remove_directory(name)
+        for name in files.directories(SEGMENTS):
+            files.remove_directory(f"{SEGMENTS}/{name}")
+    raise EvictedError(f"{torn}. That happened {_TRIES} times; let the store's writer make the snapshot")
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A segment's files: those that are not linked are mapped, so that they stay."""
+
+    slot: int
+    rows: int
+    sealed: bool
+    maps: dict[str, Map]
+
+
+class _Backup:
+    def __init__(self, source: Files, files: Files) -> None:
+        self._source, self._files = source, files
+        layout, _ = directory.read_metadata(source)
+        self._state = State.read(source, layout.salt)  # before all that it tells of
+        self._store = Store(source, writable=False)
+        self._layout = self._store.layout
+        self._slots = self._store.table.slots
+
+    def make(self) -> None:
+        layout, files = self._layout, self._files
+        for path in layout.arrays(self._slots):
+            files.make_directory(path)
+        table, segments = self._copy_table()
+        for path in layout.packed:
+            name = directory.tail_file(layout, path)
+            files.copy(self._source, name, name, reserve=True)
+        held = [self._hold_stream(table, slots) for slots in segments]
+        for slot in range(self._slots):
+            table.set_length(slot, 0)
+        for some in held:
+            for segment in some:
+                self._take(table, segment)
+        directory.mend(files, layout, self._slots)
+        self._note()
+
+    def _copy_table(self) -> tuple[SegmentTable, list[Int64]]:
+        """Copy the table; return it, and the slots of each stream in the order of its rows."""
+        for name, values in self._store.table.contents().items():
+            self._write(name, values.view(np.uint8))
+        table = SegmentTable(self._files, self._layout, writable=True)
+        table.grow(self._slots)
+        try:
+            return table, table.by_stream()
+        except CorruptionError as error:  # torn; or damaged, and so it is every time
+            raise EvictedError(str(error)) from error
+
+    def _write(self, name: str, values: npt.NDArray[np.uint8]) -> None:
+        fd = self._files.create(name, values.nbytes, reserve=True)
+        try:
+            self._files.pwrite(fd, np.ascontiguousarray(values).reshape(-1), 0)
+        finally:
+            self._files.close(fd)
+
+    def _hold_stream(self, table: SegmentTable, slots: Int64) -> list[_Held]:
+        """Hold the files of a stream's segments, but for the oldest, where these were evicted by then."""
+        live = () if not len(slots) or table.is_sealed(int(slots[-1])) else self._layout.packed
+        newest = [self._hold(table, int(slot)) for slot in slots[-1:]]  # first, as it may be complete soon, and sealed
+        found = [self._hold(table, int(slot)) for slot in slots[:-1]] + newest
+        there = [held for held in found if held is not None]
+        if slots.size and (not there or None in found[-len(there) :]):
+            raise EvictedError(f"{self._source.root}: segments were evicted while the store was copied")
+        if there and any(mapped.size != self._layout.live_bytes(path) for path, mapped in there[-1].maps.items() if path in live):
+            raise EvictedError(f"{self._source.root}: the newest segment was sealed while the store was copied")
+        if there and table.get("first_row", there[0].slot) > 0 and table.before(there[0].slot) is None:
+            raise EvictedError(f"{self._source.root}: what came before the oldest row was not noted yet")
+        return there
+
+    def _hold(self, table: SegmentTable, slot: int) -> _Held | None:
+        """Hold a segment's files; None where other rows are in its slot by now."""
+        layout, source, now = self._layout, self._source, self._store.table
+        sealed, maps = table.is_sealed(slot), dict[str, Map]()
+        try:
+            for path in layout.schema:
+                name = layout.data_file(path, slot)
+                if path in layout.derived and not source.exists(name):
+                    continue
+                if path in layout.derived or not (sealed and self._files.link(source, name, name)):
+                    maps[path] = source.map(name, -1, writable=False)
+        except (FileNotFoundError, CorruptionError):
+            if now.identity(slot) == table.identity(slot) and now.length(slot):
+                raise  # it is missing, and nobody evicted it
+            return None
+        if now.identity(slot) != table.identity(slot) or not now.length(slot):
+            return None
+        return _Held(slot, table.length(slot), sealed, maps)
+
+    def _take(self, table: SegmentTable, held: _Held) -> None:
+        """Copy a segment's files that are not shared, and have its rows count."""
+        layout, slot = self._layout, held.slot
+        table.set_length(slot, held.rows)
+        if not held.sealed:
+            table.unseal(slot)
+        for path, mapped in held.maps.items():
+            name, contents = layout.data_file(path, slot), mapped.array(np.uint8, (mapped.size,))
+            if path in layout.packed:
+                self._copy_shard(path, name, contents)
+            else:
+                self._write(name, contents)
+        for path in layout.derived:  # which the writer may be writing to
+            noted = NEVER
+            if path in held.maps:
+                mapped = self._files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
+                noted = file_checksum(layout, path, mapped)
+            table.set_checksum(path, slot, noted)
+
+    def _copy_shard(self, path: str, name: str, contents: npt.NDArray[np.uint8]) -> None:
+        """Copy a shard to which chunks are appended: the entry of one is written to the index, at the end, after it."""
+        begin = len(contents) - self._layout.index_bytes(path)
+        index = contents[begin:].copy()
+        fd = self._files.create(name, len(contents), reserve=False)
+        try:
+            for at in range(0, begin, _BLOCK):
+                block = contents[at : min(at + _BLOCK, begin)]
+                if block.any():  # a shard that is not full is mostly a hole
+                    self._files.pwrite(fd, block, at)
+            self._files.pwrite(fd, index, begin)
+        finally:
+            self._files.close(fd)
+
+    def _note(self) -> None:
+        """Describe the copy, and note how it was left."""
+        now, _ = directory.read_metadata(self._source)
+        state = State.read(self._source, self._layout.salt)
+        opened = self._state is not None and self._state.clean and (state is None or not state.clean)
+        if opened or now.removals != self._layout.removals:  # rows that were in columns alone went back into the tail
+            raise EvictedError(f"{self._source.root}: its columns were changed, or a writer came, while it was copied")
+        if self._state is not None:
+            self._state.note(self._files)
+        Origin.new(0).note(self._files)
+        directory.write_group(self._files, self._layout, self._slots)

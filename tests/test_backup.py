@@ -1,0 +1,146 @@
+"""Snapshots that a reader makes of a store that another process writes to, or that a kill left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from soak.writers import WRITTEN, written
+from tests.conftest import steps_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Feeder, Writers
+
+
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [
+        ("add", {"capacity": 2000, "segment_rows": 64}),
+        ("extend", {"capacity": 3000, "segment_rows": 64}),
+        ("everything", {"capacity": 2000, "segment_rows": 32}),
+        ("everything", {"capacity": None, "segment_rows": 64}),
+    ],
+)
+def test_a_copy_beside_a_writer_is_a_whole_store(
+    how: str, options: dict[str, Any], tmp_path: Path, experience: type[Experience], writers: Writers
+) -> None:
+    world = experience(2)
+    writers.start(tmp_path / "store", world, how, **options)
+    writers.wait_for(60)
+    made = judge_copies(tmp_path, world, options["capacity"])
+    assert made >= 8
+    writers.kill()
+
+
+@pytest.mark.parametrize("capacity", [2000, None])
+def test_a_copy_of_vectors_beside_a_thread_that_adds(
+    capacity: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world, over = experience(2, 30, (9,)), threading.Event()
+    with world.open(tmp_path / "store", capacity, segment_rows=64) as buffer, ThreadPoolExecutor(1) as pool:
+        feed = feeder(world, buffer)
+        feed.add(1500)
+
+        def add() -> None:
+            while not over.wait(0.005):
+                feed.add(5)
+
+        adding = pool.submit(add)
+        try:
+            assert judge_copies(tmp_path, world, capacity) >= 8
+        finally:
+            over.set()
+        adding.result()
+
+
+def judge_copies(path: Path, world: Experience, capacity: int | None) -> int:
+    """Make copies of a store that is being written to, and compare each with what was added; return how many could be made."""
+    made, newest = 0, 0
+    with db.ReplayBuffer(path / "store", mode="r") as reader:
+        for n in range(12):
+            reader.refresh()
+            there = len(reader)
+            try:
+                copy = reader.snapshot(path / f"copy{n}")
+            except db.EvictedError:
+                assert not (path / f"copy{n}").exists()
+                continue
+            made += 1
+            report = db.check(copy, progress=False)
+            assert report.ok, report
+            with db.ReplayBuffer(copy) as buffer:
+                steps = steps_of(buffer)
+                assert len(steps) >= (there if capacity is None else min(there, capacity) // 2)  # what was evicted meanwhile
+                assert steps.max() >= newest
+                newest = int(steps.max())
+                world.check(buffer)
+                if WRITTEN in buffer.columns:
+                    found = buffer.at(steps, columns=[WRITTEN])[WRITTEN].numpy()
+                    assert ((found == 0) | (found == written(WRITTEN, steps))).all()
+            shutil.rmtree(copy)
+    assert [name for name in os.listdir(path) if "copy" in name] == []
+    return made
+
+
+def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], writers: Writers
+) -> None:
+    world = experience(2)
+    with world.open(tmp_path / "store", 300, segment_rows=16, metadata={"a": 1}) as buffer:
+        feeder(world, buffer).add(400)
+        buffer.tag("some", buffer.episodes.start[:3])
+        buffer.mark("one")
+        steps, tags = steps_of(buffer), buffer.episodes.tag.tolist()
+        feeder(world, buffer)
+    for mark in (None, "one"):
+        with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as reader:
+            copy = reader.snapshot(tmp_path / f"copy of {mark}")
+        with db.ReplayBuffer(copy, mode="r") as buffer:
+            np.testing.assert_array_equal(steps_of(buffer), steps)
+            assert buffer.episodes.tag.tolist() == tags
+            assert buffer.metadata == {"a": 1}
+            world.check(buffer)
+        assert db.check(copy, progress=False).ok
+    # Of what a kill left, of which nobody has opened it since
+    writers.start(tmp_path / "killed", world, "add", capacity=200, segment_rows=16)
+    writers.wait_for(500)
+    heads = writers.kill()
+    with db.ReplayBuffer(tmp_path / "killed", mode="r") as reader:
+        copy = reader.snapshot(tmp_path / "copy of what was killed")
+        np.testing.assert_array_equal(steps_of(reader), steps_of(db.ReplayBuffer(copy, mode="r")))
+        with pytest.raises(db.NotAStoreError, match="something at"):
+            reader.snapshot(copy)
+        with pytest.raises(db.InputError, match="inside"):
+            reader.snapshot(tmp_path / "killed" / "copy")
+    assert heads.min() > 400
+    with db.ReplayBuffer(copy) as buffer:
+        world.check(buffer)
+
+
+def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+) -> None:
+    world = experience(1)
+    with world.open(tmp_path / "store", segment_rows=64) as buffer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+        feed = feeder(world, buffer)
+        feed.add(500)
+        buffer.seal()
+        reader.refresh()
+        copy = reader.snapshot(tmp_path / "copy")
+        shared = {file.name for file in (copy / "obs").glob("c.*") if file.stat().st_nlink > 1}
+        assert len(shared) >= 5
+        with db.ReplayBuffer(copy) as other:
+            feeder(world, other).add(100)
+            assert world.check(other) == 600
+        feed.add(200)
+        assert world.check(buffer) == 700
+        with db.ReplayBuffer(copy, mode="r") as other:
+            assert world.check(other) == 600
