@@ -502,7 +502,7 @@ class ReplayBuffer:
         wanted = None if columns is None else tuple(dict.fromkeys(columns))
         return self._reader.at(steps, None if length is None else at_least_one("length", length), wanted)
 
-    def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
+    def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99, apart: bool = False) -> Batch:
         """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.
 
         Parameters
@@ -513,6 +513,9 @@ class ReplayBuffer:
             Whose.
         n_step, gamma
             As in `Uniform`.
+        apart : bool
+            Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to. If not, stacks of frames share it:
+            that takes a third less time.
 
         Raises
         ------
@@ -520,7 +523,7 @@ class ReplayBuffer:
             There is no step that old, or no such environment.
         """
         self._check_open()
-        return self._reader.recent(ages, envs, n_step_form(n_step, gamma))
+        return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart))
 
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import StackError
+from diskbuffer.native import compiled
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -80,6 +82,35 @@ class Frames:
         if self._channels() == 1:
             return stacks.movedim(1, -1)
         return stacks.movedim(1, -2).flatten(-2)
+
+    def copied(self, stacks: torch.Tensor) -> torch.Tensor:
+        """Turn stacks into observations that are contiguous; a copy, where that takes one."""
+        if self.stack > 1 and self.last:
+            return _interleaved(stacks.contiguous(), self.shape)
+        joined = self.join(stacks)
+        # Not by torch, whose threads wait for each other where other processes keep the cores busy: five times as long, then.
+        return joined if joined.is_contiguous() else torch.from_numpy(np.ascontiguousarray(joined.numpy()))
+
+
+def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Move the frames of stacks, (n, stack, ...), to the last axis: a fifth of numpy's time for bytes."""
+    found = torch.empty((len(stacks), *shape), dtype=stacks.dtype)
+    if found.numel():
+        source, target = (np.asarray(each.numpy().reshape(len(stacks), -1).view(np.uint8)) for each in (stacks, found))
+        pixels = math.prod(shape[:-1])
+        width = source.shape[1] // stacks.shape[1] // pixels
+        _interleave(source.reshape(len(stacks), -1, pixels, width), target.reshape(len(stacks), pixels, -1, width))
+    return found
+
+
+@compiled
+def _interleave(source: Any, target: Any) -> None:
+    size, stack, pixels, width = source.shape
+    for i in range(size):
+        for frame in range(stack):
+            for pixel in range(pixels):
+                for byte in range(width):
+                    target[i, pixel, frame, byte] = source[i, frame, pixel, byte]
 
 
 def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs: Array, stack: int | None) -> Frames:

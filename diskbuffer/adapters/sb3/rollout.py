@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 from diskbuffer.adapters.sb3.ring import observations_of
-from diskbuffer.adapters.sb3.stored import Stored
+from diskbuffer.adapters.sb3.stored import Stored, batched
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -99,23 +99,19 @@ class DiskRolloutBuffer(RolloutBuffer):
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         """Add a step of every environment, as Stable-Baselines3 does."""
-        starts = np.asarray(episode_start).astype(bool).reshape(self.n_envs)
-        obs = self._copied(obs)
+        each = (self.n_envs,)
+        starts = batched("episode_start", episode_start, each).astype(bool)
+        obs = self.stored.held("obs", obs)
         if self._newest is not None:
             self._record(obs, starts)
-        self._newest, self._rewards = obs, np.array(reward, np.float32).reshape(self.n_envs)
+        self._newest, self._rewards = obs, batched("reward", reward, each).astype(np.float32)
         at = self.pos
-        self.actions[at] = np.asarray(action).reshape(self.n_envs, self.action_dim)
-        self.rewards[at], self.episode_starts[at] = np.array(reward), np.array(episode_start)
+        self.actions[at] = batched("action", action, (self.n_envs, self.action_dim))
+        self.rewards[at], self.episode_starts[at] = self._rewards, batched("episode_start", episode_start, each)
         self.values[at] = value.clone().cpu().numpy().flatten()
         self.log_probs[at] = log_prob.clone().cpu().numpy().flatten()
         self.pos += 1
         self.full = self.pos == self.buffer_size
-
-    def _copied(self, obs: Any) -> Any:
-        if isinstance(obs, dict):
-            return {name: np.array(obs[name]).reshape(self.n_envs, *self.obs_shape[name]) for name in self.obs_shape}
-        return np.array(obs).reshape(self.n_envs, *self.obs_shape)
 
     def _record(self, obs: Any, starts: Array) -> None:
         """Record the last step: what came after it is known by now, but where an episode ended."""
