@@ -371,6 +371,11 @@ class ReplayBuffer:
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
             recorder.cut_off(which.tolist())
 
+    def _advise_on_cut_offs(self, advice: str) -> None:
+        """Say this where most steps cut off an episode: whom an adapter serves calls another `add`."""
+        with self._store.lock:
+            self._writing().cut_offs.advice = advice
+
     def _expect_cut_offs(self) -> None:
         """Do not warn where most steps cut off an episode: those whom an adapter serves need not know what came after a step."""
         with self._store.lock:

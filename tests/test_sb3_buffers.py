@@ -219,3 +219,52 @@ def test_an_episode_longer_than_the_ring_is_known_again(length: int, after: int,
             np.testing.assert_array_equal(ours.ep_length, theirs.ep_length)
             np.testing.assert_array_equal(ours._current_ep_start, theirs._current_ep_start)
             np.testing.assert_array_equal(ours.ep_start[ours.ep_length > 0], theirs.ep_start[theirs.ep_length > 0])
+
+
+# What errors advise is there in the adapters
+
+
+def jump(buffer: Any, steps: int) -> None:
+    """Add steps each of which begins elsewhere than the one before ended."""
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        obs, after = (rng.normal(size=(1, 3)).astype("f4") for _ in range(2))
+        buffer.add(obs, after, np.zeros((1, 1), int), np.ones(1), np.zeros(1, bool), [{}])
+
+
+def test_a_stack_that_does_not_roll_is_refused_with_advice_for_this_buffer(tmp_path: Path, opened: list[Any]) -> None:
+    space = STACKS["first"][0]
+    opened.append(DiskReplayBuffer(100, space, ACTIONS, "cpu", path=tmp_path / "store"))
+    fill(opened, space, 5, stack=4)
+    with pytest.raises(db.StackError, match="give frame_stack=1, which stores them whole, and another path"):
+        fill(opened, space, 1)
+    opened.append(DiskReplayBuffer(100, space, ACTIONS, "cpu", path=tmp_path / "other", frame_stack=1))
+    fill(opened[1:], space, 20)
+
+
+def test_a_second_writer_is_told_what_it_can_do(tmp_path: Path, opened: list[Any]) -> None:
+    for _ in range(2):
+        opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))
+    fill(opened[:1], VECTOR, 5)
+    with pytest.raises(db.LockedError, match=r"give another path\. To read beside it, add nothing") as found:
+        fill(opened[1:], VECTOR, 1)
+    assert "mode=" not in str(found.value)
+
+
+def test_another_number_of_environments_is_refused_with_advice_for_this_buffer(tmp_path: Path, opened: list[Any]) -> None:
+    opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))
+    fill(opened, VECTOR, 5)
+    opened[0].close()
+    with pytest.raises(db.SchemaError, match="n_envs: stored 1, asked for 2\nGive the environment and the sizes") as found:
+        DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", 2, path=tmp_path / "store")
+    assert "path alone" not in str(found.value)
+
+
+def test_the_warning_of_episodes_that_are_cut_off_names_nothing_that_this_buffer_has_not(
+    tmp_path: Path, opened: list[Any]
+) -> None:
+    opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))
+    with pytest.warns(UserWarning, match="cut off an episode") as found:
+        jump(opened[0], 30)
+    assert "new_episode" not in str(found[0].message)
+    assert "give its obs as the next_obs of the step before" in str(found[0].message)

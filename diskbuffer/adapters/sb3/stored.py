@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
+from diskbuffer.adapters.advice import ON_CUT_OFFS, advising
 from diskbuffer.adapters.names import name_of
 from diskbuffer.adapters.opening import OpenedLate
 from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
@@ -123,7 +124,19 @@ class Stored(OpenedLate):
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing, as a store of this capacity."""
-        return super().open_to_write(capacity=self._capacity, **how)
+        if self._writes:
+            return super().open_to_write()
+        with advising():
+            opened = super().open_to_write(capacity=self._capacity, **how)
+        opened._advise_on_cut_offs(ON_CUT_OFFS)
+        return opened
+
+    def open_to_read(self) -> ReplayBuffer | None:
+        """Open it where it is there and not open yet."""
+        if self._buffer is not None:
+            return self._buffer
+        with advising():
+            return super().open_to_read()
 
     def _make(self, obs: Obs, next_obs: Obs, known: Array) -> None:
         """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
@@ -161,7 +174,8 @@ class Stored(OpenedLate):
         assert self._buffer is not None
         if unknown is not None and unknown.any():
             next_obs = self._after(obs, next_obs, unknown)
-        self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
+        with advising():
+            self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         found = {}
