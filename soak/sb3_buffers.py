@@ -8,6 +8,7 @@ differ is in one table of docs/adapters.md.
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import pickle
 import tempfile
@@ -391,13 +392,15 @@ def _rollout(kind: str, path: Path, rng: Rng, rounds: int) -> None:
     space, stack, last = (_dict_space if "dict" in kind else _plain_space)(rng), 1, False
     if "dict" not in kind and rng.random() < 0.4:
         space, stack, last = _stack_space(rng)
-    actions, n_envs = _action_space(rng), int(rng.choice([1, 1, 2, 3]))
-    length = int(rng.choice([1, 2, 5, 30]))
-    given: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
-    ours: Any = (sb3.DiskDictRolloutBuffer if "dict" in kind else sb3.DiskRolloutBuffer)(
-        length, space, actions, **given, path=path, segment_rows=int(2 ** rng.integers(3, 7))
-    )
-    theirs: Any = (library.DictRolloutBuffer if "dict" in kind else library.RolloutBuffer)(length, space, actions, **given)
+    actions, n_envs, length = _action_space(rng), int(rng.choice([1, 1, 2, 3])), int(rng.choice([1, 2, 5, 30]))
+    more = _More(kind, n_envs, rng)
+    if "maskable" in kind and isinstance(actions, spaces.Box):
+        actions = spaces.Discrete(3)
+    own, its = _rollout_classes(kind)
+    given = [length, space, actions, *more.shape(length)]
+    options: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
+    ours = own(*given, **options, path=path, segment_rows=int(2 ** rng.integers(3, 7)))
+    theirs = its(*given, **options)
     world, starts = World(space, n_envs, rng, stack, last), np.ones(n_envs, bool)
     try:
         for _ in range(int(rng.integers(1, rounds + 1))):
@@ -406,13 +409,13 @@ def _rollout(kind: str, path: Path, rng: Rng, rounds: int) -> None:
             for _ in range(length):
                 obs, _, reward, done, _ = world.step()
                 numbers = [torch.as_tensor(rng.normal(size=n_envs).astype(np.float32)) for _ in range(2)]
-                action = _values(actions, n_envs, rng)
+                action, beside = _values(actions, n_envs, rng), more.draw(theirs)
                 for buffer in (ours, theirs):
-                    buffer.add(obs, action, reward, starts, *numbers)
+                    buffer.add(obs, action, reward, starts, *numbers, **beside)
                 starts = done
                 if rng.random() < 0.03:
                     ours.close()
-                if rng.random() < 0.03:
+                if rng.random() < 0.03 and kind in ("rollout", "dict rollout"):
                     ours, theirs = (pickle.loads(pickle.dumps(buffer)) for buffer in (ours, theirs))
             if rng.random() < 0.3:
                 same_columns(ours, theirs, ("observations", "actions", "rewards"), rng)
@@ -423,6 +426,40 @@ def _rollout(kind: str, path: Path, rng: Rng, rounds: int) -> None:
                 _same_minibatches(ours, theirs, size, int(rng.integers(2**31)))
     finally:
         ours.close()
+
+
+def _rollout_classes(kind: str) -> tuple[Any, Any]:
+    """Return our class, and the library's."""
+    if kind in ("rollout", "dict rollout"):
+        dicts = "dict" in kind
+        return (sb3.DiskDictRolloutBuffer, library.DictRolloutBuffer) if dicts else (sb3.DiskRolloutBuffer, library.RolloutBuffer)
+    name = "".join(word.capitalize() for word in (kind.replace("dict ", "").split()[0], *["dict"] * ("dict" in kind)))
+    module = importlib.import_module(f"sb3_contrib.common.{kind.split()[-2]}.buffers")
+    return getattr(sb3, f"Disk{name}RolloutBuffer"), getattr(module, f"{name}RolloutBuffer")
+
+
+class _More:
+    """What sb3-contrib's buffers have beside those of the library."""
+
+    def __init__(self, kind: str, n_envs: int, rng: Rng) -> None:
+        self._kind, self._rng = kind, rng
+        self._states = (int(rng.integers(1, 3)), n_envs, int(rng.integers(1, 5)))
+
+    def shape(self, length: int) -> list[tuple[int, ...]]:
+        """Return arguments for making one."""
+        return [(length, *self._states)] if "recurrent" in self._kind else []
+
+    def draw(self, buffer: Any) -> dict[str, Any]:
+        """Return arguments of `add`."""
+        if "maskable" in self._kind:
+            masks = self._rng.random((buffer.n_envs, buffer.mask_dims)) < 0.7
+            return {"action_masks": masks} if self._rng.random() < 0.9 else {}
+        if "recurrent" in self._kind:
+            from sb3_contrib.common.recurrent.type_aliases import RNNStates
+
+            states = [torch.as_tensor(self._rng.normal(size=self._states).astype(np.float32)) for _ in range(4)]
+            return {"lstm_states": RNNStates((states[0], states[1]), (states[2], states[3]))}
+        return {}
 
 
 def _same_minibatches(ours: Any, theirs: Any, size: int | None, seed: int) -> None:
@@ -440,6 +477,7 @@ def _same_minibatches(ours: Any, theirs: Any, size: int | None, seed: int) -> No
 KINDS: dict[str, Callable[[str, Path, Rng, int], None]] = {
     **dict.fromkeys(("replay", "optimized", "dict", "n_step", "her"), _replay),
     **dict.fromkeys(("rollout", "dict rollout"), _rollout),
+    **dict.fromkeys(("maskable rollout", "dict maskable rollout", "recurrent rollout", "dict recurrent rollout"), _rollout),
 }
 
 
@@ -465,7 +503,8 @@ def main(each: int, *, seed: int = 0, kinds: Collection[str] = tuple(KINDS), rou
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Compare our buffers with Stable-Baselines3's own.")
-    parser.add_argument("--each", type=int, default=100)
+    parser.add_argument("--each", type=int, default=100, help="configurations of each buffer")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     options = parser.parse_args()
-    print(main(options.each, seed=options.seed))
+    print(main(options.each, seed=options.seed, kinds=options.only))

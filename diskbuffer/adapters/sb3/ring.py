@@ -77,7 +77,7 @@ class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
     @property
     def nbytes(self) -> int:
         """What it would take in memory."""
-        return self.size * self.dtype.itemsize
+        return int(self.size * self.dtype.itemsize)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of shape {self.shape}, {self.dtype}: read from the disk when it is indexed>"

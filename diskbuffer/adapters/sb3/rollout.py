@@ -52,6 +52,7 @@ class DiskRolloutBuffer(RolloutBuffer):
     """
 
     obs_shape: Any
+    _flattened: tuple[str, ...] = ("actions", "values", "log_probs", "advantages", "returns")
 
     def __init__(
         self,
@@ -131,10 +132,9 @@ class DiskRolloutBuffer(RolloutBuffer):
         if self._newest is None:  # as the library has it where nothing was added
             self._newest = self._nothing()
         total = self.buffer_size * self.n_envs
-        indices = np.random.permutation(total)  # noqa: NPY002  as it does
+        indices = self._order(total)
         if not self.generator_ready:
-            for name in ("actions", "values", "log_probs", "advantages", "returns"):
-                setattr(self, name, self.swap_and_flatten(getattr(self, name)))
+            self._flatten()
             self.generator_ready = True
         size = total if batch_size is None else batch_size
         envs, steps = np.divmod(indices, self.buffer_size)
@@ -151,6 +151,15 @@ class DiskRolloutBuffer(RolloutBuffer):
                 yield self._minibatch(obs, indices[some])
         finally:  # the learner may leave before the end
             self.updating += time.perf_counter() - begun
+
+    def _order(self, total: int) -> Array:
+        """Draw the order of steps, environment after environment."""
+        return np.random.permutation(total)  # noqa: NPY002  as it does
+
+    def _flatten(self) -> None:
+        """Put the steps of environments, which lie side by side, one after the other."""
+        for name in self._flattened:
+            setattr(self, name, self.swap_and_flatten(getattr(self, name)))
 
     def _all_newest(self, envs: Array, size: int) -> Iterator[tuple[Any, float]]:
         """Yield observations of a rollout of one step, none of which is recorded yet."""
