@@ -1,7 +1,7 @@
 """Our buffers for Stable-Baselines3 against the library's own, drawn at random: ``python -m soak.sb3_buffers --each 1000``.
 
 Observation and action spaces, dtypes, numbers of environments, stacks, endings, n-step returns, capacities that wrap; closed,
-opened again, pickled and emptied in between. With the same seed, every batch must be the library's own, bit for bit. What may
+opened again and pickled in between. With the same seed, every batch must be the library's own, bit for bit. What may
 differ is in one table of docs/adapters.md.
 """
 
@@ -44,9 +44,9 @@ def _box(rng: Rng) -> spaces.Box:
     dtype = np.dtype(str(rng.choice(_DTYPES)))
     shape = tuple(int(n) for n in rng.integers(1, 7, rng.integers(1, 4)))
     if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type)  # type: ignore[arg-type]
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
     info = np.iinfo(dtype)
-    return spaces.Box(max(info.min, -1000), min(info.max, 1000), shape, dtype.type)  # type: ignore[arg-type]
+    return spaces.Box(max(info.min, -1000), min(info.max, 1000), shape, dtype.type)
 
 
 def _plain_space(rng: Rng) -> spaces.Space[Any]:
@@ -245,7 +245,7 @@ class Goals(gymnasium.Env[Any, Any]):
     def compute_reward(self, achieved: Array, desired: Array, infos: Any) -> Array:
         """Return minus the distance, and what is in infos."""
         distance: Array = np.abs(achieved - desired).sum(axis=1)
-        return -distance + np.array([info.get("n", 0) for info in infos])
+        return np.asarray(-distance + np.array([info.get("n", 0) for info in infos]))
 
 
 class _Replay:
@@ -350,7 +350,7 @@ class _Replay:
 
     def disturb(self) -> None:
         """Do what a user may between two steps."""
-        what = self.rng.choice(["close", "reopen", "pickle", "flush", "seal", "reset", "nothing"])
+        what = self.rng.choice(["close", "reopen", "pickle", "flush", "seal", "nothing"])
         if what in ("close", "flush"):
             getattr(self.ours, str(what))()
         elif what == "seal" and self.ours.stored.writes:

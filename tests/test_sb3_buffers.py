@@ -135,7 +135,7 @@ def test_arrays_of_the_buffer_cannot_be_changed(tmp_path: Path, opened: list[Any
     rewards = opened[0].rewards
     attempts: list[Callable[[], Any]] = [
         lambda: operator.setitem(rewards, 0, 1),
-        lambda: operator.iadd(rewards, 1),
+        lambda: rewards.__iadd__(1),
         lambda: np.add(1, 2, out=rewards),
         lambda: np.add.at(rewards, 0, 1),
         lambda: rewards.fill(0),

@@ -18,7 +18,10 @@ except ImportError as error:
     raise ImportError("these buffers are for MaskablePPO and RecurrentPPO: pip install sb3-contrib") from error
 
 Array = npt.NDArray[Any]
-_Disk = DiskRolloutBuffer if TYPE_CHECKING else object  # which comes behind sb3-contrib's classes: these call its methods
+if TYPE_CHECKING:
+    from diskbuffer.adapters.sb3.rollout import DiskRolloutBuffer as _Disk
+else:
+    _Disk = object  # ours comes behind sb3-contrib's classes, which call its methods
 
 
 class _Read:
@@ -134,7 +137,7 @@ class DiskMaskableDictRolloutBuffer(_Maskable, MaskableDictRolloutBuffer, DiskDi
     """sb3-contrib's `MaskableDictRolloutBuffer`, its observations in a store on disk; see `DiskRolloutBuffer`."""
 
 
-class DiskRecurrentRolloutBuffer(_Recurrent, RecurrentRolloutBuffer, DiskRolloutBuffer):
+class DiskRecurrentRolloutBuffer(_Recurrent, RecurrentRolloutBuffer, DiskRolloutBuffer):  # type: ignore[misc]
     """sb3-contrib's `RecurrentRolloutBuffer`, its observations in a store on disk; see `DiskRolloutBuffer`.
 
     Parameters
@@ -149,5 +152,5 @@ class DiskRecurrentRolloutBuffer(_Recurrent, RecurrentRolloutBuffer, DiskRollout
     """
 
 
-class DiskRecurrentDictRolloutBuffer(_Recurrent, RecurrentDictRolloutBuffer, DiskDictRolloutBuffer):
+class DiskRecurrentDictRolloutBuffer(_Recurrent, RecurrentDictRolloutBuffer, DiskDictRolloutBuffer):  # type: ignore[misc]
     """sb3-contrib's `RecurrentDictRolloutBuffer`, its observations in a store on disk; see `DiskRecurrentRolloutBuffer`."""
