@@ -427,6 +427,11 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._writing().log.resize(wanted)
 
+    def _advise_on_cut_offs(self, advice: str) -> None:
+        """Say this where most steps cut off an episode: whom an adapter serves calls another `add`."""
+        with self._store.lock:
+            self._writing().cut_offs.advice = advice
+
     def _expect_cut_offs(self) -> None:
         """Do not warn where most steps cut off an episode: those whom an adapter serves need not know what came after a step."""
         with self._store.lock:
@@ -570,7 +575,7 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.at(steps, None if length is None else at_least_one("length", length), _paths(columns))
 
-    def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
+    def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99, apart: bool = False) -> Batch:
         """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.
 
         Parameters
@@ -581,6 +586,9 @@ class ReplayBuffer:
             Whose.
         n_step, gamma
             As in `Uniform`.
+        apart : bool
+            Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to. If not, stacks of frames share it:
+            that takes a third less time.
 
         Raises
         ------
@@ -588,7 +596,7 @@ class ReplayBuffer:
             There is no step that old, or no such environment.
         """
         self._check_open()
-        return self._reader.recent(ages, envs, n_step_form(n_step, gamma))
+        return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart))
 
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""

@@ -18,6 +18,7 @@ from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.layout import MOST_FRAMES, MOST_STREAMS, Layout, chunk_rows_of, segment_rows_of, tail_rows_of
 
+OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
 _MOST_SLOTS = 2**24
 _RESIZE = "; ReplayBuffer.resize() changes the capacity of one that is open"
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
@@ -189,8 +190,8 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     lines = [line for line in lines if line]
     if lines:
         raise SchemaError(
-            f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + "\nOpen it with its path alone, or "
-            "give another path for a new store" + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else "")
+            f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + f"\n{OPEN_ALONE}, or give another path "
+            "for a new store" + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else "")
         )
 
 

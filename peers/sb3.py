@@ -10,6 +10,9 @@ from stable_baselines3.common import buffers, off_policy_algorithm, on_policy_al
 from stable_baselines3.her import her_replay_buffer
 
 from diskbuffer.adapters import sb3
+from peers.installed import installed
+
+TESTED = installed(stable_baselines3, "stable-baselines3")
 
 
 class ReplayBuffer(sb3.DiskReplayBuffer):
@@ -51,3 +54,8 @@ for module in (buffers, off_policy_algorithm, on_policy_algorithm, her_replay_bu
     for of in (ReplayBuffer, NStepReplayBuffer, DictReplayBuffer, HerReplayBuffer, RolloutBuffer, DictRolloutBuffer):
         if hasattr(module, of.__name__):
             setattr(module, of.__name__, of)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell what was tested."""
+    terminalreporter.write_line(TESTED)

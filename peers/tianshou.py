@@ -5,10 +5,14 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
+import tianshou
 import tianshou.data
 from tianshou.data import collector
 
 from diskbuffer.adapters import tianshou as ours
+from peers.installed import installed
+
+TESTED = installed(tianshou, "tianshou")
 
 
 def _in_a_directory(of: type, name: str) -> type:
@@ -29,3 +33,8 @@ for module in (tianshou.data, collector):
     for one in (ReplayBuffer, VectorReplayBuffer, PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer):
         if hasattr(module, one.__name__):
             setattr(module, one.__name__, one)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell what was tested."""
+    terminalreporter.write_line(TESTED)

@@ -6,11 +6,15 @@ import inspect
 from typing import Any
 
 import pytest
+import torchrl
 import torchrl.data
 from torchrl.data.replay_buffers import storages
 from torchrl.data.replay_buffers.storages import tensor
 
 from diskbuffer.adapters.torchrl import DiskStorage
+from peers.installed import installed
+
+TESTED = installed(torchrl, "torchrl")
 
 
 class LazyMemmapStorage(DiskStorage):
@@ -40,3 +44,8 @@ def _source(item: pytest.Item) -> str:
     if any("Storage" in word for word in storage.split()):  # of many storages
         return storage
     return text
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell what was tested."""
+    terminalreporter.write_line(TESTED)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from soak import crashes, damage, disk_full, examples, fuzz, kills, links, mounts, readers, rings
+from soak import crashes, damage, disk_full, examples, fuzz, kills, links, mounts, readers, rings, sb3_buffers
 from soak.table import Row
 
 
@@ -32,6 +32,7 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "readers": _one(readers.main),
     "examples": _one(examples.main),
     "rings": _one(rings.main),
+    "sb3_buffers": lambda scale, seed: [sb3_buffers.main(max(1, round(1000 * scale)), seed=seed)],
     "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
     "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],
     "fuzz": lambda scale, seed: fuzz.main(round(20_000 * scale), round(1_000_000 * scale), seed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import StackError
+from diskbuffer.native import compiled
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -80,6 +82,39 @@ class Frames:
         if self._channels() == 1:
             return stacks.movedim(1, -1)
         return stacks.movedim(1, -2).flatten(-2)
+
+    def copied(self, stacks: torch.Tensor) -> torch.Tensor:
+        """Turn stacks into observations that are contiguous; a copy, where that takes one."""
+        if self.stack > 1 and self.last:
+            return _interleaved(stacks.contiguous(), self.shape)
+        joined = self.join(stacks)
+        # Not by torch, whose threads wait for each other where other processes keep the cores busy: five times as long, then.
+        return joined if joined.is_contiguous() else torch.from_numpy(np.ascontiguousarray(joined.numpy()))
+
+
+def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Move the frames of contiguous stacks, (n, stack, ...), to the last axis: 3 ms for 256 of 84x84x4 bytes, numpy's 10."""
+    found = torch.empty((len(stacks), *shape), dtype=stacks.dtype)
+    if not found.numel():
+        return found
+    size, stack, pixels = len(stacks), stacks.shape[1], math.prod(shape[:-1])
+    source = stacks.numpy().reshape(size, stack, pixels, -1).view(np.uint8)
+    target = found.numpy().reshape(size, pixels, stack, -1).view(np.uint8)
+    width = source.shape[-1]
+    if width in (2, 4, 8):
+        source, target = source.view(f"u{width}"), target.view(f"u{width}")
+    for channel in range(source.shape[-1]):
+        _interleave(source[..., channel], target[..., channel])
+    return found
+
+
+@compiled
+def _interleave(source: Any, target: Any) -> None:
+    size, stack, pixels = source.shape
+    for i in range(size):
+        for frame in range(stack):
+            for pixel in range(pixels):
+                target[i, pixel, frame] = source[i, frame, pixel]
 
 
 def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs: Array, stack: int | None) -> Frames:

@@ -13,6 +13,9 @@ from diskbuffer.errors import StackError
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+STORE_WHOLE = (
+    "create a store with frame_stack=1, which holds them whole"  # what the error advises: adapters say it in their own terms
+)
 Int64 = npt.NDArray[np.int64]
 
 
@@ -40,8 +43,7 @@ def does_not_roll(what: str, frame_stack: int) -> str:
     """Tell what is wrong with an observation that is no rolling stack, and what can be done."""
     return (
         f"{what}: expected a rolling stack of {frame_stack} frames, but next_obs is not obs moved on by one frame, so that they "
-        "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which "
-        "holds them whole"
+        f"cannot be stored as single frames. If each observation is as it should be, {STORE_WHOLE}"
     )
 
 

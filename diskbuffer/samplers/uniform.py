@@ -110,12 +110,15 @@ class Uniform(Sampler):
         return np.concatenate([found, every[:, chosen]], axis=1)
 
 
-def n_step_form(n_step: int, gamma: float) -> Form:
-    """Return the form of single steps, or of n-step returns; an InputError where the arguments are bad."""
+def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
+    """Return the form of single steps, or of n-step returns; an InputError where the arguments are bad.
+
+    With `apart`, ``obs`` and ``next_obs`` share no memory, as those of n-step returns never do.
+    """
     if not isinstance(gamma, int | float | np.floating) or not 0 <= gamma <= 1:
         raise InputError(f"gamma must be a number from 0 to 1, found {gamma!r}")
     n_step = at_least_one("n_step", n_step)
-    return NSteps(n_step, float(gamma)) if n_step > 1 else Steps()
+    return NSteps(n_step, float(gamma)) if n_step > 1 or apart else Steps()
 
 
 def _draw_recent(index: Index, size: int, half_life: float, rng: np.random.Generator) -> Int64:

@@ -23,6 +23,10 @@ _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.js
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _PATIENCE = 0.05  # seconds, in which who asks whether there is a writer lets go of it
 
+# What errors advise: adapters say it in their own terms.
+READ_BESIDE = "open it here with mode='r', to read beside it"
+READ_ONLY = "open it with mode='r' to read it"
+
 
 class WriterLock:
     """Hold the right to write to a store, until `release`.
@@ -69,8 +73,7 @@ class WriterLock:
 
     def _held(self) -> LockedError:
         return LockedError(
-            f"{self._files.root} is being written to by {describe_holder(self._files)}. Close it there, or open it here with "
-            "mode='r', to read beside it"
+            f"{self._files.root} is being written to by {describe_holder(self._files)}. Close it there, or {READ_BESIDE}"
         )
 
     def _note_holder(self) -> None:
@@ -133,11 +136,11 @@ def _refusal(files: Files, error: Exception) -> Exception:
     """Say why a lock could not be taken, where it is not that somebody else has it."""
     number = getattr(error, "errno", None)
     if number in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(number)}); open it with mode='r' to read it")
+        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(number)}); {READ_ONLY}")
     if isinstance(error, NotImplementedError) or number in _NO_LOCKS:
         return LockedError(
             f"{files.root} is on a file system without locks ({error}), where two writers could not be told apart; keep it on a "
-            "local disk, or open it with mode='r' to read it"
+            f"local disk, or {READ_ONLY}"
         )
     return error
 

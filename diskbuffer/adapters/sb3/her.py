@@ -11,6 +11,7 @@ from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, 
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
+from diskbuffer.adapters.sb3.stored import batched
 from diskbuffer.errors import InputError
 
 _PARTS = ("observation", "achieved_goal", "desired_goal")
@@ -67,10 +68,10 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
                 raise InputError(f"copy_info_dict=True needs each step's info, and those of the steps at {path} were not stored")
             self.infos = np.array([[{} for _ in range(self.n_envs)] for _ in range(self.buffer_size)])
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Add one step of every environment; as of `DiskReplayBuffer`."""
         try:
-            super().add(*args, **kwargs)
+            super().add(obs, next_obs, action, reward, batched("done", done, (self.n_envs,)), infos)
         except BaseException:  # the account of episodes may be behind the store
             self._take_up()
             raise
@@ -86,17 +87,21 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         episodes = buffer.episodes
         for stream in range(self.n_envs):
             mine = np.flatnonzero(episodes.stream == stream)
-            mine = mine[buffer.elapsed(episodes.start[mine]) == 0]  # without one whose first steps are evicted
-            after = np.cumsum(episodes.length[mine][::-1])[::-1]  # steps from each episode's first on
-            for one, steps in zip(mine.tolist(), after.tolist(), strict=True):
-                self._note_episode(stream, steps, int(episodes.length[one]), episodes.ending[one] == "running")
+            lengths = buffer.elapsed(episodes.start[mine]) + episodes.length[mine]  # with steps that are evicted
+            later = np.cumsum(episodes.length[mine][::-1])[::-1] - episodes.length[mine]
+            for one, length, after in zip(mine.tolist(), lengths.tolist(), later.tolist(), strict=True):
+                self._note_episode(stream, length, after, episodes.ending[one] == "running")
 
-    def _note_episode(self, stream: int, steps: int, length: int, running: bool) -> None:
-        """Note an episode from whose first step on there are so many in its stream."""
-        first = (self.pos - steps) % self.buffer_size
+    def _note_episode(self, stream: int, length: int, later: int, running: bool) -> None:
+        """Note an episode of so many steps, and how many there are after it in its stream.
+
+        Of one that is longer than the ring, its steps beyond whole rounds are one for Stable-Baselines3, from its first place on.
+        """
+        first = (self.pos - later - length) % self.buffer_size
         if running:
             self._current_ep_start[stream] = first
-        if steps <= self.buffer_size:
+        length = min(length, self.buffer_size) if running else length % self.buffer_size
+        if length + later <= self.buffer_size:
             places = (first + np.arange(length)) % self.buffer_size
             self.ep_start[places, stream] = first
             self.ep_length[places, stream] = 0 if running else length

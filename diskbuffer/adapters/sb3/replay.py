@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from stable_baselines3.common.vec_env import VecNormalize
 
 from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
-from diskbuffer.adapters.sb3.stored import Stored
+from diskbuffer.adapters.sb3.stored import Stored, batched
 from diskbuffer.errors import InputError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.samplers.sampler import at_least_one
@@ -113,19 +113,28 @@ class DiskReplayBuffer(ReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Add one step of every environment; when this returns, a kill of the process does not lose it.
 
-        Arguments are those of Stable-Baselines3: `next_obs` is the real last observation where an episode ends.
+        Arguments are those of Stable-Baselines3: `next_obs` is the real last observation where an episode ends. The leading axis
+        of environments may be missing, and lists are taken for arrays, as numpy would assign them.
+
+        Raises
+        ------
+        InputError
+            A shape does not fit, or a value does not fit the space's dtype. Nothing was added.
+        StackError
+            The store holds single frames, and these are no rolling stack of them. Nothing was added.
         """
-        done = np.asarray(done).astype(bool).reshape(self.n_envs)
+        each = (self.n_envs,)
+        done = batched("done", done, each).astype(bool)
         timeouts = np.zeros(self.n_envs, bool)
         if self.handle_timeout_termination:
-            timeouts = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+            timeouts = batched("infos", [bool(info.get("TimeLimit.truncated", False)) for info in infos], each)
         opening = not self.stored.writes
         try:
             self.stored.add(
                 obs,
                 next_obs,
-                action=np.asarray(action).reshape(self.n_envs, self.action_dim),
-                reward=np.asarray(reward).reshape(self.n_envs),
+                action=batched("action", action, (self.n_envs, self.action_dim)),
+                reward=batched("reward", reward, each),
                 terminated=done & ~timeouts,
                 truncated=timeouts,
             )

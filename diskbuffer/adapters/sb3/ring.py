@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from diskbuffer.gather.arrays import Batch
 
 Array = npt.NDArray[Any]
 _AT_ONCE = 4096  # steps
+_WRITING = ("byteswap", "fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort")  # methods of arrays
 
 
 class Ring(Protocol):
@@ -30,8 +32,11 @@ class Ring(Protocol):
     def _batch(self, batch_inds: Any, env_indices: Any) -> Batch: ...
 
 
-class RingColumn:
+class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
     """One array, (buffer_size, n_envs, ...), zeros where nothing was added yet. It cannot be written to.
+
+    Indexing reads what is indexed; everything else that arrays have (arithmetic, comparisons, methods such as ``mean``,
+    functions of numpy) reads all of it, and works on that.
 
     Parameters
     ----------
@@ -60,25 +65,42 @@ class RingColumn:
         return int(self.shape[0])
 
     @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
         """What it would take in memory."""
-        return int(np.prod(self.shape) * self.dtype.itemsize)
+        return int(self.size * self.dtype.itemsize)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of shape {self.shape}, {self.dtype}: read from the disk when it is indexed>"
+
+    # Reading
 
     def __getitem__(self, key: Any) -> Any:
-        """Index the first two axes first, and the others of what was read."""
-        first, rest = (key[:2], key[2:]) if isinstance(key, tuple) else ((key,), ())
-        places, envs = np.meshgrid(np.arange(self.shape[0]), np.arange(self.shape[1]), indexing="ij", sparse=True)
-        if len(first) == 2 and all(isinstance(part, np.ndarray | list | int | np.integer) for part in first):
-            places, envs = np.broadcast_arrays(places[:, 0][first[0]], envs[0][first[1]])
-        else:
-            places, envs = (array[first] for array in np.broadcast_arrays(places, envs))
-        found = self._read(places.ravel(), envs.ravel()).reshape(*places.shape, *self._of)
-        return found[(..., *rest)] if rest and rest != (slice(None),) else found
+        parts = _parted(key)
+        if parts is None:
+            return self._pick(key)
+        first, rest = parts
+        places, envs = _steps(first, self.shape[0], self.shape[1])
+        found = self._read(places.ravel(), envs.ravel()).reshape((*places.shape, *self._of))
+        return found[(..., *rest) if rest and any(part != slice(None) for part in rest) else ()]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if self._mark is None or not np.all(value):
-            raise InputError("what was added cannot be changed")
-        self._mark(key)
+    def _pick(self, key: Any) -> Any:
+        """Index number by number, in every way that numpy knows; steps are read once each."""
+        steps = np.arange(self.shape[0] * self.shape[1]).reshape(*self.shape[:2], *(1,) * len(self._of))
+        within = np.arange(math.prod(self._of)).reshape(self._of)
+        chosen, numbers = (np.broadcast_to(each, self.shape)[key] for each in (steps, within))
+        each, back = np.unique(chosen, return_inverse=True)
+        values = self._read(*np.divmod(each, self.shape[1])).reshape(len(each), -1)
+        return values[back.reshape(np.shape(chosen)), numbers]
 
     def _read(self, places: Array, envs: Array) -> Array:
         values = np.zeros((len(places), *self._of), self.dtype)
@@ -88,9 +110,80 @@ class RingColumn:
             values[some] = self._take(self._ring._batch(places[some], envs[some])).numpy()
         return values
 
+    def __iter__(self) -> Iterator[Any]:
+        for begin in range(0, len(self), _AT_ONCE):
+            yield from self[begin : begin + _AT_ONCE]
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self[:]
+
+    def __bool__(self) -> bool:
+        return bool(self[:])
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError(f"{self!r} is not in memory: copy=False is impossible; leave it out")
         found: Array = self[:]
-        return found if dtype is None else found.astype(dtype)
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "at" or any(isinstance(each, RingColumn) for each in kwargs.get("out", ())):
+            _refuse()
+        return getattr(ufunc, method)(*(each[:] if isinstance(each, RingColumn) else each for each in inputs), **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in _WRITING:
+            _refuse()
+        return getattr(self[:], name)
+
+    # Writing
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._mark is None or not np.all(value):
+            _refuse()
+        else:
+            self._mark(key)
+
+
+def _refuse() -> None:
+    raise InputError("what was added cannot be changed; copy it to change the copy: numpy.array(buffer.rewards)")
+
+
+def _parted(key: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """Part a key in those of the first two axes and the others; None where numpy would not take one after the other."""
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(part is None or part is Ellipsis or isinstance(part, bool | np.bool_) for part in parts):
+        return None
+    arrays = [np.ndim(part) > 0 and np.asarray(part).dtype == np.bool_ for part in parts]
+    if any(arrays[:2]):
+        if len(parts) > 1:
+            return None
+        return (parts, ()) if np.ndim(parts[0]) < 3 else None
+    rest = parts[2:]
+    return (parts[:2], rest) if all(isinstance(part, slice | int | np.integer) for part in rest) else None
+
+
+def _steps(key: tuple[Any, ...], places: int, envs: int) -> tuple[Array, Array]:
+    """Return which place and which environment a key of the first two axes means."""
+    if len(key) == 2 and all(isinstance(part, np.ndarray | list | int | np.integer) for part in key):
+        return np.broadcast_arrays(*(_at(part, size) for part, size in zip(key, (places, envs), strict=True)))  # type: ignore[return-value]
+    grid = np.broadcast_arrays(np.arange(places)[:, None], np.arange(envs))
+    return np.asarray(grid[0][key]), np.asarray(grid[1][key])
+
+
+def _at(index: Any, size: int) -> Array:
+    """Return integers that index an axis, none of them negative; an IndexError where one is outside."""
+    found = np.asarray(index)
+    if found.size == 0:
+        return found.astype(np.int64)
+    if found.dtype.kind not in "iu":
+        raise IndexError("arrays used as indices must be of integer (or boolean) type")
+    if found.min() < -size or found.max() >= size:
+        bad = found.min() if found.min() < -size else found.max()
+        raise IndexError(f"index {bad} is out of bounds for an axis of size {size}")
+    return np.where(found < 0, found + size, found)
 
 
 def observations_of(ring: Ring, name: str, space: spaces.Space[Any], shapes: Any) -> Any:

@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 from diskbuffer.adapters.sb3.ring import observations_of
-from diskbuffer.adapters.sb3.stored import Stored
+from diskbuffer.adapters.sb3.stored import Stored, batched
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -52,6 +52,7 @@ class DiskRolloutBuffer(RolloutBuffer):
     """
 
     obs_shape: Any
+    _flattened: tuple[str, ...] = ("actions", "values", "log_probs", "advantages", "returns")
 
     def __init__(
         self,
@@ -99,23 +100,19 @@ class DiskRolloutBuffer(RolloutBuffer):
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         """Add a step of every environment, as Stable-Baselines3 does."""
-        starts = np.asarray(episode_start).astype(bool).reshape(self.n_envs)
-        obs = self._copied(obs)
+        each = (self.n_envs,)
+        starts = batched("episode_start", episode_start, each).astype(bool)
+        obs = self.stored.held("obs", obs)
         if self._newest is not None:
             self._record(obs, starts)
-        self._newest, self._rewards = obs, np.array(reward, np.float32).reshape(self.n_envs)
+        self._newest, self._rewards = obs, batched("reward", reward, each).astype(np.float32)
         at = self.pos
-        self.actions[at] = np.asarray(action).reshape(self.n_envs, self.action_dim)
-        self.rewards[at], self.episode_starts[at] = np.array(reward), np.array(episode_start)
+        self.actions[at] = batched("action", action, (self.n_envs, self.action_dim))
+        self.rewards[at], self.episode_starts[at] = self._rewards, batched("episode_start", episode_start, each)
         self.values[at] = value.clone().cpu().numpy().flatten()
         self.log_probs[at] = log_prob.clone().cpu().numpy().flatten()
         self.pos += 1
         self.full = self.pos == self.buffer_size
-
-    def _copied(self, obs: Any) -> Any:
-        if isinstance(obs, dict):
-            return {name: np.array(obs[name]).reshape(self.n_envs, *self.obs_shape[name]) for name in self.obs_shape}
-        return np.array(obs).reshape(self.n_envs, *self.obs_shape)
 
     def _record(self, obs: Any, starts: Array) -> None:
         """Record the last step: what came after it is known by now, but where an episode ended."""
@@ -135,10 +132,9 @@ class DiskRolloutBuffer(RolloutBuffer):
         if self._newest is None:  # as the library has it where nothing was added
             self._newest = self._nothing()
         total = self.buffer_size * self.n_envs
-        indices = np.random.permutation(total)  # noqa: NPY002  as it does
+        indices = self._order(total)
         if not self.generator_ready:
-            for name in ("actions", "values", "log_probs", "advantages", "returns"):
-                setattr(self, name, self.swap_and_flatten(getattr(self, name)))
+            self._flatten()
             self.generator_ready = True
         size = total if batch_size is None else batch_size
         envs, steps = np.divmod(indices, self.buffer_size)
@@ -155,6 +151,15 @@ class DiskRolloutBuffer(RolloutBuffer):
                 yield self._minibatch(obs, indices[some])
         finally:  # the learner may leave before the end
             self.updating += time.perf_counter() - begun
+
+    def _order(self, total: int) -> Array:
+        """Draw the order of steps, environment after environment."""
+        return np.random.permutation(total)  # noqa: NPY002  as it does
+
+    def _flatten(self) -> None:
+        """Put the steps of environments, which lie side by side, one after the other."""
+        for name in self._flattened:
+            setattr(self, name, self.swap_and_flatten(getattr(self, name)))
 
     def _all_newest(self, envs: Array, size: int) -> Iterator[tuple[Any, float]]:
         """Yield observations of a rollout of one step, none of which is recorded yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +12,15 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
+from diskbuffer.adapters.advice import ON_CUT_OFFS, advising
 from diskbuffer.adapters.names import name_of
 from diskbuffer.adapters.opening import OpenedLate
 from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import SchemaError
+from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.gather.arrays import Batch
 from diskbuffer.identity import describe
+from diskbuffer.recording.inputs import fit
 from diskbuffer.schema import Column
 from diskbuffer.store.building import is_there
 
@@ -121,7 +124,19 @@ class Stored(OpenedLate):
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing, as a store of this capacity."""
-        return super().open_to_write(capacity=self._capacity, **how)
+        if self._writes:
+            return super().open_to_write()
+        with advising():
+            opened = super().open_to_write(capacity=self._capacity, **how)
+        opened._advise_on_cut_offs(ON_CUT_OFFS)
+        return opened
+
+    def open_to_read(self) -> ReplayBuffer | None:
+        """Open it where it is there and not open yet."""
+        if self._buffer is not None:
+            return self._buffer
+        with advising():
+            return super().open_to_read()
 
     def _make(self, obs: Obs, next_obs: Obs, known: Array) -> None:
         """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
@@ -153,12 +168,14 @@ class Stored(OpenedLate):
 
     def add(self, obs: Obs, next_obs: Obs, *, unknown: Array | None = None, **columns: Array) -> None:
         """Add a step of every environment. Where what came after it is `unknown`, as an episode ended, it is made up."""
+        obs, next_obs = self._batched("obs", obs), self._batched("next_obs", next_obs)
         if not self._writes:
             self._make(obs, next_obs, np.ones(self.n_envs, bool) if unknown is None else ~unknown)
         assert self._buffer is not None
         if unknown is not None and unknown.any():
             next_obs = self._after(obs, next_obs, unknown)
-        self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
+        with advising():
+            self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         found = {}
@@ -179,29 +196,52 @@ class Stored(OpenedLate):
             waited, before = loader.waited - before, loader.waited
             yield self.join(batch["obs"]), waited
 
+    def _batched(self, what: str, obs: Any) -> Obs:
+        """Return observations as arrays with a leading axis of environments, and those parts that the space has."""
+        parts = obs if isinstance(obs, dict) else {"": obs}
+        missing = [name for name in self._shapes if name not in parts]
+        if missing:
+            raise InputError(f"{what}: expected {', '.join(self._shapes) or 'an array'}, found {', '.join(parts) or 'an array'}")
+        found = {
+            name: batched(f"{what}[{name!r}]" if name else what, parts[name], (self.n_envs, *shape))
+            for name, (shape, _) in self._shapes.items()
+        }
+        return found.get("", found)
+
+    def held(self, what: str, obs: Any) -> Obs:
+        """Return a copy of observations of a step of every environment, in the space's dtypes."""
+        parts = self._batched(what, obs)
+        found = {}
+        for name, part in _parts(parts).items():
+            column = Column(part.shape, self._shapes[name][1].name, allow_nan=True)
+            found[name] = np.array(fit(f"{what}[{name!r}]" if name else what, column, part, (part.shape,)))
+        return found if isinstance(parts, dict) else found[""]
+
     def _split(self, obs: Obs) -> Any:
         if not isinstance(obs, dict):
-            return self._frames[""].split(np.asarray(obs))
-        return {name_of(name): frames.split(np.asarray(obs[name])) for name, frames in self._frames.items()}
+            return self._frames[""].split(obs)
+        return {name_of(name): frames.split(obs[name]) for name, frames in self._frames.items()}
 
     def join(self, obs: Any) -> Any:
-        """Turn observations of a batch into those of the environment."""
+        """Turn observations of a batch into those of the environment, contiguous as the library's are."""
         if not isinstance(obs, dict):
-            return self._frames[""].join(obs)
-        return {name: frames.join(obs[name_of(name)]) for name, frames in self._frames.items()}
+            return self._frames[""].copied(obs)
+        return {name: frames.copied(obs[name_of(name)]) for name, frames in self._frames.items()}
 
     def batch(self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
-        """Return steps by age, with the environment's own observations."""
+        """Return steps by age, with the environment's own observations, in memory of their own."""
         buffer = self.open_to_read()
         if buffer is None:
             return self._zeros(len(ages))
-        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma)
+        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=buffer.frame_stack > 1)
         return batch | {"obs": self.join(batch["obs"]), "next_obs": self.join(batch["next_obs"])}
 
     def _zeros(self, size: int) -> Batch:
         """Return what the library has in places where nothing was added yet."""
-        obs = {name: torch.from_numpy(np.zeros((size, *shape), dtype)) for name, (shape, dtype) in self._shapes.items()}
-        batch: Batch = dict.fromkeys(("obs", "next_obs"), obs.get("", obs))
+        batch: Batch = {}
+        for path in ("obs", "next_obs"):
+            obs = {name: torch.from_numpy(np.zeros((size, *shape), dtype)) for name, (shape, dtype) in self._shapes.items()}
+            batch[path] = obs.get("", obs)
         batch |= {path: torch.from_numpy(np.zeros((size, *c.shape), c.np_dtype)) for path, c in self._columns.items()}
         flags = {path: torch.zeros(size, dtype=torch.bool) for path in ("terminated", "truncated")}
         return batch | flags | {"steps": torch.full((size,), -1)}
@@ -226,6 +266,27 @@ class Stored(OpenedLate):
         return int(there.min()), int(ever.min())
 
 
+def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """Return a value as an array of a shape, as numpy would assign it to one: the leading axis may be missing, or be of one.
+
+    Those with other axes are taken where they hold as many numbers: numbers of environments, with an axis for each or without.
+    """
+    try:
+        found = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{what}: expected an array of shape {shape}, found something ragged: {error}") from error
+    if found.shape == shape:
+        return found
+    if found.size == math.prod(shape):
+        return found.reshape(shape)
+    try:
+        return np.broadcast_to(found, shape)
+    except ValueError:
+        raise InputError(
+            f"{what}: expected shape {shape}, one for each environment, or {shape[1:]}, found {found.shape}"
+        ) from None
+
+
 def _path(name: str) -> str:
     """Return the path of the column for a part of observations; "" is all of one."""
     return f"obs/{name_of(name)}" if name else "obs"
@@ -236,4 +297,4 @@ def _is(frames: Frames, column: Column | None) -> bool:
 
 
 def _parts(obs: Obs) -> dict[str, Array]:
-    return {name: np.asarray(value) for name, value in obs.items()} if isinstance(obs, dict) else {"": np.asarray(obs)}
+    return obs if isinstance(obs, dict) else {"": obs}

@@ -1,0 +1,36 @@
+"""Errors and warnings in the terms of another library's buffers, which take other arguments than ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from diskbuffer.creation import OPEN_ALONE
+from diskbuffer.errors import DiskBufferError
+from diskbuffer.recording.bulk import STORE_WHOLE
+from diskbuffer.store.lock import READ_BESIDE, READ_ONLY
+
+ADVICE = {
+    OPEN_ALONE: "Give the environment and the sizes that it was made with",
+    STORE_WHOLE: "give frame_stack=1, which stores them whole, and another path",
+    READ_BESIDE: "give another path. To read beside it, add nothing: a buffer is opened for writing by its first add",
+    READ_ONLY: "without an add it is only read",
+}
+ON_CUT_OFFS = (
+    "If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, tell at its last "
+    "step that it is over"
+)
+
+
+@contextmanager
+def advising(advice: Mapping[str, str] = ADVICE) -> Iterator[None]:
+    """Have our errors advise what a caller of an adapter can do: phrases of their texts are replaced."""
+    try:
+        yield
+    except DiskBufferError as error:
+        text = str(error)
+        for ours, its in advice.items():
+            text = text.replace(ours, its)
+        if text == str(error):
+            raise
+        raise type(error)(text) from error

@@ -1,0 +1,510 @@
+"""Our buffers for Stable-Baselines3 against the library's own, drawn at random: ``python -m soak.sb3_buffers --each 1000``.
+
+Observation and action spaces, dtypes, numbers of environments, stacks, endings, n-step returns, capacities that wrap; closed,
+opened again and pickled in between. With the same seed, every batch must be the library's own, bit for bit. What may
+differ is in one table of docs/adapters.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import pickle
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import buffers as library
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.her import HerReplayBuffer
+
+from diskbuffer.adapters import sb3
+from soak.table import Row
+
+Array = npt.NDArray[Any]
+Rng = np.random.Generator
+SHOWN = 20
+_DTYPES = ["float32", "float32", "float64", "float16", "uint8", "uint8", "int8", "int16", "int32", "int64"]
+_AWKWARD = [0.0, -0.0, np.nan, np.inf, -np.inf]
+
+
+# Spaces and values
+
+
+def _box(rng: Rng) -> spaces.Box:
+    dtype = np.dtype(str(rng.choice(_DTYPES)))
+    shape = tuple(int(n) for n in rng.integers(1, 7, rng.integers(1, 4)))
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    info = np.iinfo(dtype)
+    return spaces.Box(max(info.min, -1000), min(info.max, 1000), shape, dtype.type)
+
+
+def _plain_space(rng: Rng) -> spaces.Space[Any]:
+    kind = rng.integers(8)
+    if kind == 0:
+        return spaces.Discrete(int(rng.integers(1, 20)), start=int(rng.integers(-3, 3)))
+    if kind == 1:
+        return spaces.MultiDiscrete(rng.integers(1, 9, rng.integers(1, 5)))
+    if kind == 2:
+        return spaces.MultiBinary(int(rng.integers(1, 6)))
+    if kind == 3:
+        return spaces.MultiBinary([int(n) for n in rng.integers(1, 4, 2)])
+    return _box(rng)
+
+
+def _dict_space(rng: Rng) -> spaces.Dict:
+    names = rng.choice(
+        ["image", "vector", "x y", "_u", "1", "obs", "e\N{COMBINING ACUTE ACCENT}"], rng.integers(1, 4), replace=False
+    )
+    return spaces.Dict({str(name): _plain_space(rng) for name in names})
+
+
+def _stack_space(rng: Rng) -> tuple[spaces.Box, int, bool]:
+    """Return a space of stacks, how many frames they have, and whether along the last axis."""
+    stack, channels, last = int(rng.integers(2, 6)), int(rng.choice([1, 1, 3])), bool(rng.random() < 0.5)
+    picture = tuple(int(n) for n in rng.integers(9, 14, 2))
+    shape = (*picture, stack * channels) if last else (stack * channels, *picture)
+    return spaces.Box(0, 255, shape, np.uint8), stack, last
+
+
+def _goal_space(rng: Rng) -> spaces.Dict:
+    goal = spaces.Box(-np.inf, np.inf, (int(rng.integers(1, 4)),), np.float32)
+    return spaces.Dict({"observation": _plain_space(rng), "achieved_goal": goal, "desired_goal": goal})
+
+
+def _action_space(rng: Rng) -> spaces.Space[Any]:
+    kind = rng.integers(4)
+    if kind == 0:
+        return spaces.MultiDiscrete(rng.integers(2, 5, rng.integers(1, 4)))
+    if kind == 1:
+        return spaces.MultiBinary(int(rng.integers(1, 5)))
+    if kind == 2:
+        shape = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 3)))
+        return spaces.Box(-1, 1, shape, np.float64 if rng.random() < 0.3 else np.float32)
+    return spaces.Discrete(int(rng.integers(2, 9)))
+
+
+def _values(space: Any, n: int, rng: Rng) -> Any:
+    """Return n values of a space, (n, ...)."""
+    if isinstance(space, spaces.Dict):
+        return {name: _values(part, n, rng) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(0, space.nvec, (n, *space.nvec.shape))
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(0, 2, (n, *space.shape)).astype(np.int8)
+    assert isinstance(space, spaces.Box)
+    dtype = np.dtype(space.dtype)
+    if dtype.kind != "f":
+        return rng.integers(space.low, space.high, (n, *space.shape), endpoint=True).astype(dtype)
+    found = rng.normal(size=(n, *space.shape)).astype(dtype)
+    if rng.random() < 0.1:
+        found[rng.random(found.shape) < 0.3] = rng.choice(_AWKWARD)
+    return found
+
+
+class World:
+    """Steps of some environments, whose episodes end in every way.
+
+    Parameters
+    ----------
+    space, n_envs, rng
+    stack, last
+        Of observations that are stacks of frames.
+    jumps : float
+        How often an environment is reset from outside, without an end of its episode.
+    """
+
+    def __init__(self, space: Any, n_envs: int, rng: Rng, stack: int = 1, last: bool = False, jumps: float = 0.0) -> None:
+        self.space, self.n_envs = space, n_envs
+        self._rng, self._stack, self._axis, self._jumps = rng, stack, -1 if last else 0, jumps
+        self._length, self._still = float(rng.choice([1.3, 4, 15, 100])), float(rng.choice([0, 0, 0.5]))
+        self._zeros = bool(rng.random() < 0.5)
+        self.obs = [self._first() for _ in range(n_envs)]
+
+    def _draw(self) -> Any:
+        found = _values(self.space, 1, self._rng)
+        return {name: part[0] for name, part in found.items()} if isinstance(found, dict) else found[0]
+
+    def _first(self) -> Any:
+        drawn = self._draw()
+        if self._stack == 1:
+            return drawn
+        size = drawn.shape[self._axis] // self._stack
+        newest = np.take(drawn, range(size), self._axis)
+        older = np.zeros_like(newest) if self._zeros else newest
+        return np.concatenate([older] * (self._stack - 1) + [newest], self._axis)
+
+    def _next(self, obs: Any) -> Any:
+        if self._rng.random() < self._still and self._stack == 1:
+            return obs
+        drawn = self._draw()
+        if self._stack == 1:
+            return drawn
+        size = drawn.shape[self._axis] // self._stack
+        older = np.take(obs, range(size, size * self._stack), self._axis)
+        return np.concatenate([older, np.take(drawn, range(size), self._axis)], self._axis)
+
+    def step(self) -> tuple[Any, Any, Array, Array, list[dict[str, Any]]]:
+        """Return (obs, next_obs, reward, done, infos), with a leading axis of environments."""
+        rng, before = self._rng, list(self.obs)
+        after = [self._next(obs) for obs in before]
+        done = rng.random(self.n_envs) < 1 / self._length
+        infos: list[dict[str, Any]] = [{"n": int(rng.integers(9))} for _ in before]
+        for env in range(self.n_envs):
+            self.obs[env] = after[env]
+            if done[env]:
+                infos[env]["TimeLimit.truncated"] = bool(rng.random() < 0.5)
+            if done[env] or rng.random() < self._jumps:
+                self.obs[env] = self._first()
+        reward = rng.normal(size=self.n_envs).astype(rng.choice(["float32", "float64"]))
+        return _together(before), _together(after), reward, done, infos
+
+
+def _together(parts: list[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+    return np.stack(parts)
+
+
+# What must be the same
+
+
+def _tensors(batch: Any, where: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(batch, torch.Tensor):
+        yield where, batch
+    elif isinstance(batch, dict):
+        for name in sorted(batch):
+            yield from _tensors(batch[name], f"{where}/{name}")
+    elif isinstance(batch, tuple):
+        for name, part in zip(getattr(batch, "_fields", range(len(batch))), batch, strict=True):
+            yield from _tensors(part, f"{where}/{name}")
+
+
+def same_batch(ours: Any, theirs: Any) -> None:
+    """Require the same types, names, dtypes, shapes and bits, contiguous, and that no tensor shares another's memory."""
+    assert type(ours) is type(theirs), f"{type(ours)} in place of {type(theirs)}"
+    mine, other = dict(_tensors(ours)), dict(_tensors(theirs))
+    assert mine.keys() == other.keys(), f"{list(mine)} in place of {list(other)}"
+    for name, expected in other.items():
+        same_values(mine[name].numpy(), expected.numpy(), name)
+        assert mine[name].is_contiguous() == expected.is_contiguous(), f"{name}: strides {mine[name].stride()}"
+        assert mine[name].device == expected.device
+    memory = sorted((part.data_ptr(), part.data_ptr() + part.nbytes) for part in mine.values() if part.numel())
+    for (_, end), (begin, _) in itertools.pairwise(memory):
+        assert end <= begin, "two tensors of a batch share memory"
+
+
+def same_values(ours: Array, theirs: Array, name: str) -> None:
+    """Require the same dtype, shape and bits, where NaN is NaN."""
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), f"{name}: {ours.dtype} of {ours.shape}"
+    np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    if theirs.dtype.kind == "f":
+        np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(theirs[theirs == 0]), err_msg=f"{name}, signs of 0")
+
+
+def _pairs(ours: Any, theirs: Any, name: str) -> Iterator[tuple[str, Any, Array]]:
+    mine, other = getattr(ours, name), getattr(theirs, name)
+    if isinstance(other, dict):
+        assert mine.keys() == other.keys()
+        yield from ((f"{name}/{part}", mine[part], other[part]) for part in other)
+    else:
+        yield name, mine, other
+
+
+def same_columns(ours: Any, theirs: Any, names: tuple[str, ...], rng: Rng) -> None:
+    """Require that arrays which are read from the disk read as the library's do, whole and indexed at random."""
+    for name in names:
+        for where, mine, other in _pairs(ours, theirs, name):
+            same_values(np.asarray(mine), other, where)
+            at, env = int(rng.integers(other.shape[0])), int(rng.integers(other.shape[1]))
+            for key in (at, (at, env), (slice(None, at), env), ..., (..., -1), (slice(None), [env])):
+                same_values(np.asarray(mine[key]), np.asarray(other[key]), f"{where}[{key}]")
+
+
+# Replay buffers
+
+
+class Goals(gymnasium.Env[Any, Any]):
+    """An environment with goals, of which `HerReplayBuffer` asks what rewards would have been."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def compute_reward(self, achieved: Array, desired: Array, infos: Any) -> Array:
+        """Return minus the distance, and what is in infos."""
+        distance: Array = np.abs(achieved - desired).sum(axis=1)
+        return np.asarray(-distance + np.array([info.get("n", 0) for info in infos]))
+
+
+class _Replay:
+    """One replay buffer of ours beside one of the library's, for as long as a test takes."""
+
+    def __init__(self, kind: str, path: Path, rng: Rng) -> None:
+        self.kind, self.path, self.rng = kind, path, rng
+        self.space: Any = {"dict": _dict_space, "her": _goal_space}.get(kind, _plain_space)(rng)
+        stack, last = 1, False
+        if kind in ("replay", "n_step", "optimized") and rng.random() < 0.4:
+            self.space, stack, last = _stack_space(rng)
+        self.actions, self.n_envs = _action_space(rng), int(rng.choice([1, 1, 2, 3]))
+        self.size = int(rng.choice([1, 2, 7, 20, 50])) * self.n_envs + int(rng.integers(self.n_envs))
+        timeouts = kind != "optimized" and bool(rng.random() < 0.7)
+        given = [self.size, self.space, self.actions]
+        self.options: dict[str, Any] = {"device": "cpu", "n_envs": self.n_envs, "handle_timeout_termination": timeouts}
+        if kind == "n_step":
+            self.options |= {"n_steps": int(rng.integers(2, 6)), "gamma": float(rng.choice([0.9, 0.99, 1.0]))}
+        if kind == "her":
+            self.options |= {"n_sampled_goal": int(rng.integers(1, 6)), "copy_info_dict": bool(rng.random() < 0.3)}
+            self.options |= {"goal_selection_strategy": str(rng.choice(["future", "final", "episode"]))}
+            given.append(DummyVecEnv([lambda: Goals(self.space, self.actions)]))
+        self.given = given
+        own: dict[str, Any] = {"dict": library.DictReplayBuffer, "her": HerReplayBuffer, "n_step": library.NStepReplayBuffer}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.theirs = own.get(kind, library.ReplayBuffer)(*given, **self.options)
+        jumps = 0.05 if kind in ("replay", "dict", "optimized") and rng.random() < 0.3 else 0.0
+        self.world = World(self.space, self.n_envs, rng, stack, last, jumps)
+        self.norm = self._normalized() if rng.random() < 0.2 and _is_floating(self.space) else None
+        self.frame_stack = None if stack == 1 or rng.random() < 0.7 else stack
+        self.rows = int(2 ** rng.integers(3, 7))
+        self.ours: Any = None
+        self.open()
+
+    def _normalized(self) -> VecNormalize:
+        env = DummyVecEnv([lambda: Goals(self.space, self.actions)] * self.n_envs)
+        found = VecNormalize(env, clip_reward=1.0)
+        found.ret_rms.var = np.array(0.3)
+        return found
+
+    def open(self) -> None:
+        """Open ours anew."""
+        of: dict[str, Any] = {"dict": sb3.DiskDictReplayBuffer, "her": sb3.DiskHerReplayBuffer}
+        options = self.options | {"path": self.path, "segment_rows": self.rows, "frame_stack": self.frame_stack}
+        if self.kind == "optimized":
+            options["optimize_memory_usage"] = True
+        self.ours = of.get(self.kind, sb3.DiskReplayBuffer)(*self.given, **options)
+
+    def add(self, steps: int) -> None:
+        """Add to both."""
+        for _ in range(steps):
+            obs, after, reward, done, infos = self.world.step()
+            action = _values(self.actions, self.n_envs, self.rng)
+            if self.rng.random() < 0.2:
+                obs, after = self._as_given(obs, self.space), self._as_given(after, self.space)
+                reward = self._as_given(reward)
+                done = done if self.kind == "her" else self._as_given(done)
+                action = action[0] if self.n_envs == 1 else action
+            for buffer in (self.ours, self.theirs):
+                buffer.add(obs, after, action, reward, done, infos)
+
+    def _as_given(self, value: Any, space: Any = None) -> Any:
+        """Return a value as users may give it: as a list, without the axis of one environment, or in another dtype."""
+        how = self.rng.integers(6)
+        if isinstance(value, dict):
+            return {name: self._as_given(part, self.space[name]) for name, part in value.items()}
+        if how == 0 and self.n_envs == 1:
+            value = value[0]
+        if how == 1 and not isinstance(space, spaces.Discrete):
+            return value.tolist()
+        return value.astype(np.float64) if how == 2 and value.dtype == np.float32 else value
+
+    def draw(self) -> None:
+        """Draw from both, and compare."""
+        where = (self.ours.pos, self.ours.full, self.ours.size())
+        assert where == (self.theirs.pos, self.theirs.full, self.theirs.size()), f"{where}: place, full, size"
+        if self.kind == "her" and not (self.theirs.ep_length > 0).any():
+            assert not (self.ours.ep_length > 0).any()
+            return
+        if not self.theirs.size() or (self.kind == "optimized" and self.theirs.buffer_size == 1):
+            return
+        seed, size = int(self.rng.integers(2**31)), int(self.rng.integers(1, 40))
+        np.random.seed(seed)  # noqa: NPY002  which is what the library draws with
+        ours = self.ours.sample(size, self.norm)
+        np.random.seed(seed)  # noqa: NPY002
+        if self.kind == "optimized":
+            places = np.random.randint(1, self.theirs.buffer_size, size) + self.theirs.pos  # noqa: NPY002
+            if not self.theirs.full:
+                np.random.seed(seed)  # noqa: NPY002
+                places = np.random.randint(0, self.theirs.pos, size)  # noqa: NPY002
+            theirs = self.theirs._get_samples(places % self.theirs.buffer_size, self.norm)
+        else:
+            theirs = self.theirs.sample(size, self.norm)
+        same_batch(ours, theirs)
+
+    def look(self) -> None:
+        """Compare the arrays."""
+        if self.world._jumps:
+            return  # such an episode is cut off, which is told by its flags
+        same_columns(self.ours, self.theirs, ("observations", "next_observations", "actions", "rewards", "dones"), self.rng)
+
+    def disturb(self) -> None:
+        """Do what a user may between two steps."""
+        what = self.rng.choice(["close", "reopen", "pickle", "flush", "seal", "nothing"])
+        if what in ("close", "flush"):
+            getattr(self.ours, str(what))()
+        elif what == "seal" and self.ours.stored.writes:
+            self.ours.stored.buffer.seal()
+        elif what == "reopen" and not self.options.get("copy_info_dict"):
+            self.ours.close()
+            self.open()
+        elif what == "pickle":
+            self.ours, self.theirs = (pickle.loads(pickle.dumps(buffer)) for buffer in (self.ours, self.theirs))
+            if self.kind == "her":
+                self.ours.set_env(self.given[-1])
+                self.theirs.set_env(self.given[-1])
+
+
+def _is_floating(space: Any) -> bool:
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    return all(isinstance(part, spaces.Box) and np.dtype(part.dtype).kind == "f" for part in parts)
+
+
+def _replay(kind: str, path: Path, rng: Rng, rounds: int) -> None:
+    both = _Replay(kind, path, rng)
+    try:
+        for _ in range(int(rng.integers(1, rounds + 1))):
+            both.add(int(rng.choice([1, 2, 5, 20, 60])))
+            for _ in range(2):
+                both.draw()
+            if rng.random() < 0.3:
+                both.look()
+            both.disturb()
+        both.draw()
+    finally:
+        both.ours.close()
+
+
+# Rollout buffers
+
+
+def _rollout(kind: str, path: Path, rng: Rng, rounds: int) -> None:
+    space, stack, last = (_dict_space if "dict" in kind else _plain_space)(rng), 1, False
+    if "dict" not in kind and rng.random() < 0.4:
+        space, stack, last = _stack_space(rng)
+    actions, n_envs, length = _action_space(rng), int(rng.choice([1, 1, 2, 3])), int(rng.choice([1, 2, 5, 30]))
+    more = _More(kind, n_envs, rng)
+    if "maskable" in kind and isinstance(actions, spaces.Box):
+        actions = spaces.Discrete(3)
+    own, its = _rollout_classes(kind)
+    given = [length, space, actions, *more.shape(length)]
+    options: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
+    ours = own(*given, **options, path=path, segment_rows=int(2 ** rng.integers(3, 7)))
+    theirs = its(*given, **options)
+    world, starts = World(space, n_envs, rng, stack, last), np.ones(n_envs, bool)
+    try:
+        for _ in range(int(rng.integers(1, rounds + 1))):
+            ours.reset()
+            theirs.reset()
+            for _ in range(length):
+                obs, _, reward, done, _ = world.step()
+                numbers = [torch.as_tensor(rng.normal(size=n_envs).astype(np.float32)) for _ in range(2)]
+                action, beside = _values(actions, n_envs, rng), more.draw(theirs)
+                for buffer in (ours, theirs):
+                    buffer.add(obs, action, reward, starts, *numbers, **beside)
+                starts = done
+                if rng.random() < 0.03:
+                    ours.close()
+                if rng.random() < 0.03 and kind in ("rollout", "dict rollout"):
+                    ours, theirs = (pickle.loads(pickle.dumps(buffer)) for buffer in (ours, theirs))
+            if rng.random() < 0.3:
+                same_columns(ours, theirs, ("observations", "actions", "rewards"), rng)
+            values = torch.as_tensor(rng.normal(size=n_envs).astype(np.float32))
+            ours.compute_returns_and_advantage(values, starts)
+            theirs.compute_returns_and_advantage(values, starts)
+            for size in (None, int(rng.integers(1, length * n_envs + 1))):
+                _same_minibatches(ours, theirs, size, int(rng.integers(2**31)))
+    finally:
+        ours.close()
+
+
+def _rollout_classes(kind: str) -> tuple[Any, Any]:
+    """Return our class, and the library's."""
+    if kind in ("rollout", "dict rollout"):
+        dicts = "dict" in kind
+        return (sb3.DiskDictRolloutBuffer, library.DictRolloutBuffer) if dicts else (sb3.DiskRolloutBuffer, library.RolloutBuffer)
+    name = "".join(word.capitalize() for word in (kind.replace("dict ", "").split()[0], *["dict"] * ("dict" in kind)))
+    module = importlib.import_module(f"sb3_contrib.common.{kind.split()[-2]}.buffers")
+    return getattr(sb3, f"Disk{name}RolloutBuffer"), getattr(module, f"{name}RolloutBuffer")
+
+
+class _More:
+    """What sb3-contrib's buffers have beside those of the library."""
+
+    def __init__(self, kind: str, n_envs: int, rng: Rng) -> None:
+        self._kind, self._rng = kind, rng
+        self._states = (int(rng.integers(1, 3)), n_envs, int(rng.integers(1, 5)))
+
+    def shape(self, length: int) -> list[tuple[int, ...]]:
+        """Return arguments for making one."""
+        return [(length, *self._states)] if "recurrent" in self._kind else []
+
+    def draw(self, buffer: Any) -> dict[str, Any]:
+        """Return arguments of `add`."""
+        if "maskable" in self._kind:
+            masks = self._rng.random((buffer.n_envs, buffer.mask_dims)) < 0.7
+            return {"action_masks": masks} if self._rng.random() < 0.9 else {}
+        if "recurrent" in self._kind:
+            from sb3_contrib.common.recurrent.type_aliases import RNNStates
+
+            states = [torch.as_tensor(self._rng.normal(size=self._states).astype(np.float32)) for _ in range(4)]
+            return {"lstm_states": RNNStates((states[0], states[1]), (states[2], states[3]))}
+        return {}
+
+
+def _same_minibatches(ours: Any, theirs: Any, size: int | None, seed: int) -> None:
+    np.random.seed(seed)  # noqa: NPY002
+    expected = list(theirs.get(size))
+    np.random.seed(seed)  # noqa: NPY002
+    n = -1
+    for n, batch in enumerate(ours.get(size)):
+        same_batch(batch, expected[n])
+    assert n + 1 == len(expected), f"{n + 1} minibatches, expected {len(expected)}"
+
+
+# Campaign
+
+KINDS: dict[str, Callable[[str, Path, Rng, int], None]] = {
+    **dict.fromkeys(("replay", "optimized", "dict", "n_step", "her"), _replay),
+    **dict.fromkeys(("rollout", "dict rollout"), _rollout),
+    **dict.fromkeys(("maskable rollout", "dict maskable rollout", "recurrent rollout", "dict recurrent rollout"), _rollout),
+}
+
+
+def run(kind: str, seed: int, rounds: int = 6) -> str:
+    """Run one configuration, for so many rounds at most; return what went wrong, or nothing."""
+    rng = np.random.default_rng([seed, list(KINDS).index(kind)])
+    with tempfile.TemporaryDirectory(prefix="diskbuffer-sb3-") as directory, np.errstate(invalid="ignore", over="ignore"):
+        try:
+            KINDS[kind](kind, Path(directory) / "store", rng, rounds)
+        except Exception:  # noqa: BLE001  which is what is looked for
+            return traceback.format_exc(limit=-4)
+    return ""
+
+
+def main(each: int, *, seed: int = 0, kinds: Collection[str] = tuple(KINDS), rounds: int = 6) -> Row:
+    """Run so many configurations of each buffer."""
+    broken = []
+    for n, kind in itertools.product(range(each), kinds):
+        if found := run(kind, seed * 1_000_000 + n, rounds):
+            broken.append(f"{kind}, seed {seed * 1_000_000 + n}: {found}")
+    return Row("buffers for Stable-Baselines3 beside its own", each * len(kinds), len(broken), broken[:SHOWN])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Compare our buffers with Stable-Baselines3's own.")
+    parser.add_argument("--each", type=int, default=100, help="configurations of each buffer")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
+    options = parser.parse_args()
+    print(main(options.each, seed=options.seed, kinds=options.only))
