@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from soak import crashes, damage, disk_full, examples, fuzz, kills, links, mounts, readers, rings
+from soak import crashes, damage, disk_full, examples, fuzz, kills, links, mounts, readers, rings, torchrl_and_tianshou
 from soak.table import Row
 
 
@@ -34,6 +34,7 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "rings": _one(rings.main),
     "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
     "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],
+    "torchrl_and_tianshou": lambda scale, seed: torchrl_and_tianshou.main(round(1000 * scale), seed),
     "fuzz": lambda scale, seed: fuzz.main(round(20_000 * scale), round(1_000_000 * scale), seed),
 }
 

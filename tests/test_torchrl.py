@@ -427,6 +427,25 @@ def test_an_emptied_storage_is_empty_and_stays_so_once_written_to(tmp_path: Path
     assert torch.equal(again[:]["action"], steps["action"])
 
 
+@pytest.mark.parametrize("then", ["close", "pickle"])
+def test_an_emptied_storage_is_empty_where_it_goes_on(then: str, tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    ours.empty()
+    if then == "close":
+        ours.storage.close()
+    else:
+        ours = pickle.loads(pickle.dumps(ours))
+    assert len(ours) == 0
+    ours.extend(TensorDict({"x": torch.arange(100, 103)}, [3]))
+    assert ours[:]["x"].tolist() == [100, 101, 102]
+    ours.dumps(tmp_path / "dumped")
+    for _ in range(3):
+        ours.empty()
+    ours.loads(tmp_path / "dumped")
+    assert ours[:]["x"].tolist() == [100, 101, 102]
+
+
 @pytest.mark.parametrize("sampler", [db.Uniform(0), db.Slices(5, seed=0), db.Prioritized(seed=0)])
 def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
     storage = DiskStorage(100, tmp_path / "store", segment_rows=32)

@@ -151,7 +151,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Find out what a store has, and where."""
         if self.ndim > 2:
             raise InputError(f"{self.path} holds steps already, and a storage of {self.ndim} dimensions cannot be opened again")
-        places = Places(-(-self.max_size // max(opened.n_envs, 1)), (opened.n_envs,) if self.ndim == 2 else ())
+        places = self._no_places(opened)
         if (
             SLOT not in opened.columns
             or (self.ndim == 1 and opened.n_envs > 1)
@@ -176,8 +176,14 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 if self.store.writes or attempt == _PATIENCE - 1:
                     raise
                 opened.refresh()
-                places = Places(len(places.names), places.names.shape[1:])
+                places = self._no_places(opened)
         self._begin(Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack), places)
+
+    def _no_places(self, opened: ReplayBuffer) -> Places:
+        """Return the places of a store that is opened, none of which is filled yet."""
+        places = Places(-(-self.max_size // max(opened.n_envs, 1)), (opened.n_envs,) if self.ndim == 2 else ())
+        places.emptied_as_often(self._places)
+        return places
 
     def _begin(self, entries: Entries, places: Places) -> None:
         self._entries, self._places, self.max_size = entries, places, places.names.size
@@ -476,6 +482,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 shutil.rmtree(loaded, ignore_errors=True)
                 raise
             self.store.close()
+            self._places = Places(0, ())  # which was emptied never
             try:
                 put_in_place(loaded, self.path, self._replaced)
             finally:
