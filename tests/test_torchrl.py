@@ -685,3 +685,24 @@ def test_a_writer_can_be_pickled_after_a_state_was_loaded(then: bool, tmp_path: 
     assert copied._cursor == 20
     ours._writer.load_state_dict(ours._writer.state_dict() | {"_cursor": 3})
     assert ours._writer._cursor == (3 if then else 20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64])
+def test_stacks_are_recognised_though_pixels_are_missing(dtype: torch.dtype, tmp_path: Path) -> None:
+    frames = torch.rand(44, 12, 11).to(dtype)
+    frames[:, 3:5, 2:9] = torch.nan  # as a depth camera has them
+    first = torch.cat([frames[:1].expand(3, -1, -1), frames])
+    stacks = torch.stack([first[n : n + 4] for n in range(41)])
+    storage = DiskStorage(60, tmp_path / "store")
+    data = TensorDict({"depth": stacks[:-1], "next": {"depth": stacks[1:], "done": torch.zeros(40, 1, dtype=torch.bool)}}, [40])
+    storage.set(torch.arange(40), data)
+    assert storage.store.buffer.frame_stack == 4
+    found = storage.get(torch.arange(40))
+    for key in ("depth", ("next", "depth")):
+        assert found[key].numpy().tobytes() == data[key].numpy().tobytes()
+
+
+def test_pictures_on_which_nothing_can_be_seen_are_no_stacks(tmp_path: Path) -> None:
+    storage, nothing = DiskStorage(60, tmp_path / "store"), torch.full((9, 4, 12, 11), torch.nan)
+    storage.set(torch.arange(9), TensorDict({"depth": nothing, "next": {"depth": nothing}}, [9]))
+    assert storage.store.buffer.frame_stack == 1
