@@ -706,3 +706,31 @@ def test_pictures_on_which_nothing_can_be_seen_are_no_stacks(tmp_path: Path) -> 
     storage, nothing = DiskStorage(60, tmp_path / "store"), torch.full((9, 4, 12, 11), torch.nan)
     storage.set(torch.arange(9), TensorDict({"depth": nothing, "next": {"depth": nothing}}, [9]))
     assert storage.store.buffer.frame_stack == 1
+
+
+def test_changes_in_place_raise_or_stay_in_the_copy(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    ours.extend(TensorDict({"x": torch.arange(9.0), "next": {"y": torch.arange(9.0)}}, [9]))
+    found = ours[:]
+    calls: list[Any] = [
+        lambda: found.mul_(2),
+        lambda: found["next"].add_(1),
+        lambda: found.exp_(),
+        lambda: found.set_("x", torch.zeros(9)),
+        lambda: found.update_({"x": torch.zeros(9)}),
+        lambda: found.__iadd__(1),
+        lambda: found.__setitem__(slice(0, 2), found[:2]),
+        lambda: ours.set_("x", torch.zeros(9)),
+        lambda: ours.set_at_("x", torch.zeros(2), [0, 1]),
+        lambda: ours.update_({"x": torch.zeros(9)}),
+    ]
+    for call in calls:
+        with pytest.raises(db.InputError, match="in place"):
+            call()
+    found["x"] *= 2
+    assert found["x"].tolist() == (2 * torch.arange(9.0)).tolist()
+    assert ours[:]["x"].tolist() == list(range(9))
+    steps = ours[:].to_tensordict()
+    steps["x"] *= 2
+    ours[torch.arange(9)] = steps
+    assert ours[:]["x"].tolist() == (2 * torch.arange(9.0)).tolist()
