@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -734,3 +735,30 @@ def test_changes_in_place_raise_or_stay_in_the_copy(tmp_path: Path) -> None:
     steps["x"] *= 2
     ours[torch.arange(9)] = steps
     assert ours[:]["x"].tolist() == (2 * torch.arange(9.0)).tolist()
+
+
+def extend_elsewhere(buffer: Any, told: Any) -> None:
+    """In a process of its own: sample, and try to extend."""
+    told.put(sorted(set(buffer.sample(200)["x"].tolist())))
+    try:
+        buffer.extend(TensorDict({"x": torch.arange(100, 103)}, [3]))
+    except db.InputError as error:
+        told.put(str(error))
+
+
+def test_a_buffer_that_is_shared_has_one_writer(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    for close in (False, True):
+        if close:  # nobody has the writer's lock
+            ours.storage.close()
+        context = multiprocessing.get_context("spawn")
+        told = context.Queue()
+        process = context.Process(target=extend_elsewhere, args=(ours, told))
+        process.start()
+        known = 12 if close else 9
+        assert told.get(timeout=100) == list(range(known))
+        assert "Several writers" in told.get(timeout=100)
+        process.join()
+        assert ours.extend(TensorDict({"x": torch.arange(known, known + 3)}, [3])).tolist() == [known, known + 1, known + 2]
+        assert ours[:]["x"].tolist() == list(range(known + 3))

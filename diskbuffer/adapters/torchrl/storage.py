@@ -109,6 +109,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._entries: Entries | None = None
         self._kind = Kind()
         self._places = Places(0, ())
+        self._shared_with_this = False
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else Path(path)
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
@@ -221,6 +222,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             data = stacked(data)
         with self._lock:
             given = cursor
+            self._must_be_the_writers(cursor)
             if isinstance(cursor, tuple):
                 cursor, data = self._merged(cursor, data)
             alone = isinstance(cursor, int | np.integer) or (isinstance(cursor, torch.Tensor | np.ndarray) and cursor.ndim == 0)
@@ -236,6 +238,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             if set_cursor:
                 self._set_last_cursor(given)
         self._bump_mutation_revision()
+
+    def _must_be_the_writers(self, cursor: Any) -> None:
+        """Refuse to write in a process that the storage was given to when that was started: its writer is shared, the store is not."""
+        if self._shared_with_this:
+            self._recover(cursor, self._places.newest)
+            raise InputError(
+                f"{self.path}: only the process that made this storage writes to it, and this one was given it when it was "
+                "started. Several writers of one replay buffer, as with MultiCollector(replay_buffer=...), do not work yet: have "
+                "collectors return what they collect, and extend the buffer in the process that made it"
+            )
 
     def _put(self, cursor: Any, data: Any) -> None:
         known = self._places
@@ -305,6 +317,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _empty(self) -> None:
         """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
         with self._lock:
+            self._must_be_the_writers(np.zeros(0, np.int64))
             if self._entries is not None:
                 self.open_to_write()  # or who writes first would find them again
             self._places.empty()
@@ -506,9 +519,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         return f"DiskStorage({len(self)} of {self.max_size} steps at {self.path}: {', '.join(keys)})"
 
     def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = Storage.__getstate__(self)
         if get_spawning_popen() is not None:
             self.flush()
-        state: dict[str, Any] = Storage.__getstate__(self)
+            state["_shared_with_this"] = True
         del state["_lock"]
         return state
 
