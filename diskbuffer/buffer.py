@@ -798,6 +798,12 @@ class ReplayBuffer:
             self._writing()
             return self._derived.tag(tag, steps)
 
+    def _numbers_of_strings(self, strings: Collection[str]) -> list[int]:
+        """Return the numbers of strings, which share `tags` with the tags, for a column of them; on the disk when this returns."""
+        with self._store.lock:
+            self._writing()
+            return self._derived.numbers(strings)
+
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
         self._check_open()

@@ -325,7 +325,7 @@ class Both:
 
     def update(self) -> None:
         """Take over the steps of another buffer."""
-        if self.n_envs or self._prioritized or self._how["ignore_obs_next"]:
+        if self.n_envs or self._prioritized or self._how["ignore_obs_next"] or self._how["stack_num"] > 1:
             return
         source = ReplayBuffer(9, **self._how)
         for _ in range(int(self._rng.integers(1, 15))):

@@ -32,6 +32,7 @@ from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows
+from diskbuffer.adapters.torchrl.strings import named
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.inputs import counted
@@ -258,7 +259,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 "by now, and the writer goes on behind them: write again"
             )
         places = np.atleast_1d(np.arange(len(self._places.names))[plain(cursor)])
-        rows = entries.rows(indexed(data, entries, places), len(places))
+        rows = entries.rows(indexed(data, entries, places), len(places), opened._numbers_of_strings)
         self._kind, self._places.axes = Kind.of(data), axes_of(data, self.ndim)
         while len(again := self._places.old_ones(places)):
             if entries.stack > 1:
@@ -266,7 +267,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                     "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
                     "of frames cannot be; make the storage with frame_stack=1, at another path, for such writers"
                 )
-            self._append(opened, entries.rows(self._steps(self._places.names[again]), len(again)), again)
+            old = entries.rows(self._steps(self._places.names[again]), len(again), opened._numbers_of_strings)
+            self._append(opened, old, again)
         self._append(opened, rows, places)
 
     def _recover(self, cursor: Any, newest: int) -> None:
@@ -370,7 +372,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         assert opened is not None
         return opened
 
-    def _column(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
+    def _column(self, names: Int64, entry: Entry, at: str) -> Any:
         opened, flat = self.reading(), names.ravel()
         size = _AT_ONCE if len(entry.frames.shape) else len(flat)
         parts = [
@@ -379,8 +381,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         ]
         return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, entry)
 
-    def _shaped(self, values: torch.Tensor, names: Int64, entry: Entry) -> torch.Tensor:
-        return values.reshape((*names.shape, *entry.frames.shape)).to(self.device)
+    def _shaped(self, values: torch.Tensor, names: Int64, entry: Entry) -> Any:
+        values = values.reshape((*names.shape, *entry.frames.shape))
+        return self._strings(values.numpy()) if entry.strings else values.to(self.device)
+
+    def _strings(self, numbers: Array) -> Any:
+        """Return strings by their numbers."""
+        opened = self.reading()
+        if not self.store.writes and numbers.max(initial=0) > len(opened.tags):  # a writer elsewhere has named them since
+            opened.refresh()
+        return named(numbers, opened.tags)
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
