@@ -872,3 +872,31 @@ def test_a_kill_loses_no_string(tmp_path: Path) -> None:
     assert set(range(max(0, 3 * told - 290), 3 * told + 3)) <= set(found["x"].tolist())
     for number, task in zip(found["x"].tolist(), found["task"], strict=True):
         assert task == f"string {number // 3}, {number % 3}"
+
+
+def test_who_opens_a_storage_while_another_is_loaded_into_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = (TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / name), batch_size=4) for name in ("ours", "other"))
+    ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    other.extend(TensorDict({"x": torch.arange(100, 105)}, [5]))
+    other.dumps(tmp_path / "dumped")
+    real, found = Path.rename, list[Any]()
+
+    def look() -> None:
+        found.append(DiskStorage(20, tmp_path / "ours")[:]["x"].tolist())
+
+    opening = threading.Thread(target=look)
+
+    def rename(self: Path, target: Any) -> Any:
+        moved = real(self, target)
+        if self == tmp_path / "ours":  # it is aside now, and nothing in its place
+            opening.start()
+            opening.join(0.3)
+        return moved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        ours.loads(tmp_path / "dumped")
+        opening.join(60)
+    assert found == [list(range(100, 105))]
+    assert ours[:]["x"].tolist() == list(range(100, 105))
+    assert not (tmp_path / "ours.replaced").exists()
