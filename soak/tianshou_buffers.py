@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,7 @@ class Both:
         stack = int(self._rng.integers(1, 5))
         for key in ("obs", "rew", "act"):
             got = self._each(lambda buffer, key=key: buffer.get(some, key, stack_num=stack))
-            _same(*got, f"get({key}, stack_num={stack})")
+            _same(got[0], got[1], f"get({key}, stack_num={stack})")
 
     def neighbours(self) -> None:
         """Compare what comes before and after, and which episodes are not over."""
@@ -305,7 +306,7 @@ class Both:
         self.ours = self._open()
         for one, other in zip(*(getattr(buffer, "buffers", [buffer]) for buffer in (self.theirs, self.ours)), strict=True):
             if one._ep_len > len(one) or self._uncounted:  # of what the ring does not hold any more
-                one._ep_return, one._ep_len, one._ep_start_idx = other._ep_return, other._ep_len, other._ep_start_idx
+                one._ep_return, one._ep_len, one._ep_start_idx = copy.copy(other._ep_return), other._ep_len, other._ep_start_idx
         self._uncounted = False
         for buffer in (self.theirs, self.ours):
             for ring in {id(ring): ring for ring in [buffer, *getattr(buffer, "buffers", [])]}.values():
@@ -331,7 +332,8 @@ class Both:
         for _ in range(int(self._rng.integers(1, 15))):
             source.add(self._worlds[0].step())
         self._uncounted = True
-        _same(*self._each(lambda buffer: buffer.update(source)), "what update returns")
+        places = self._each(lambda buffer: buffer.update(source))
+        _same(places[0], places[1], "what update returns")
 
 
 def filled_places(buffer: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, is_tensor_collection
+from tensordict import NonTensorData, TensorDict, is_tensor_collection
 from torch.utils._pytree import tree_flatten
 from torchrl.data import (
     LazyTensorStorage,
@@ -57,7 +57,7 @@ class World:
     ) -> None:
         self._rng, self._entries, self._stack, self._flags, self._resets = rng, entries, stack, flags, resets
         self._episode = float(rng.choice([1.5, 5, 40]))
-        self._number = 0
+        self._number, self.words = 0, list[str]()
         self._now = self._observe({})
 
     def _observe(self, before: dict[Any, Any]) -> dict[Any, Any]:
@@ -86,7 +86,10 @@ class World:
         reset = over or (self._resets and self._rng.random() < 0.03)
         self._now = self._observe({}) if reset else after
         self._number += reset
-        return TensorDict({key: value.clone() for key, value in step.items()}, [])
+        found = TensorDict({key: value.clone() for key, value in step.items()}, [])
+        for key in (("task",), ("next", "task")) if self.words else ():
+            found[key] = NonTensorData(str(self._rng.choice(self.words)))
+        return found
 
     def rollout(self, n: int) -> Any:
         """Take n steps."""
@@ -103,6 +106,8 @@ def _same(one: Any, other: Any, where: str) -> None:
         assert one.batch_size == other.batch_size, f"{where}: {one.batch_size}, {other.batch_size}"
         keys = [sorted(td.keys(True, True), key=str) for td in (one, other)]
         assert keys[0] == keys[1], f"{where}: {keys}"
+        for key in (("task",), ("next", "task")):
+            assert one.get(key, None) is None or one[key] == other[key], f"{where}, {key}: {one[key]}, {other[key]}"
         for key in keys[0]:
             same_bits(one[key].numpy(), other[key].numpy(), f"{where}, {key}")
         return
@@ -152,6 +157,10 @@ class Both:
             str(rng.choice(["tensordict", "plain", "dict"], p=[0.7, 0.2, 0.1])) if not (self.lanes or ranked) else "tensordict"
         )
         self._ranked, self._batch_size = ranked, int(rng.integers(1, 9)) * 4
+        if self._kind == "tensordict" and rng.random() < 0.3:
+            words = ["", *(f"task {n}" for n in range(int(rng.integers(1, 30))))]
+            for world in self._worlds:
+                world.words = words
         self._make = self._choose_sampler()
         self._how: dict[str, Any] = {"ndim": 2} if self.lanes else {}
         self.theirs = self._buffer(LazyTensorStorage(self._size, **self._how), self._make(SliceSampler))
@@ -237,8 +246,9 @@ class Both:
                     failed.append(f"{type(error).__name__}")
             assert len(failed) in (0, 2) or failed == ["IndexError"], f"one raised, the other not: {failed}"
             if failed:  # its own draws no slice of a single step, with an IndexError; ours does
+                self._seed_again()
                 return
-            _same(*found, f"a batch of {self._batch_size}")
+            _same(found[0], found[1], f"a batch of {self._batch_size}")
 
     @property
     def empty_now(self) -> bool:

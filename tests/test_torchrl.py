@@ -697,7 +697,7 @@ def test_stacks_are_recognised_though_pixels_are_missing(dtype: torch.dtype, tmp
     storage = DiskStorage(60, tmp_path / "store")
     data = TensorDict({"depth": stacks[:-1], "next": {"depth": stacks[1:], "done": torch.zeros(40, 1, dtype=torch.bool)}}, [40])
     storage.set(torch.arange(40), data)
-    assert storage.store.buffer.frame_stack == 4
+    assert storage.reading().frame_stack == 4
     found = storage.get(torch.arange(40))
     for key in ("depth", ("next", "depth")):
         assert found[key].numpy().tobytes() == data[key].numpy().tobytes()
@@ -706,7 +706,7 @@ def test_stacks_are_recognised_though_pixels_are_missing(dtype: torch.dtype, tmp
 def test_pictures_on_which_nothing_can_be_seen_are_no_stacks(tmp_path: Path) -> None:
     storage, nothing = DiskStorage(60, tmp_path / "store"), torch.full((9, 4, 12, 11), torch.nan)
     storage.set(torch.arange(9), TensorDict({"depth": nothing, "next": {"depth": nothing}}, [9]))
-    assert storage.store.buffer.frame_stack == 1
+    assert storage.reading().frame_stack == 1
 
 
 def test_changes_in_place_raise_or_stay_in_the_copy(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def _refused(name: str) -> Callable[..., NoReturn]:
 class Steps(Batch):
     """A Batch that is read when it is split, or when a key is asked for.
 
-    Keys that are assigned, such as advantages, are this Batch's alone: they are in temporary files without a name, which go with it.
-    What a key returns is a copy: to change a part, assign it again. `split` reads one minibatch ahead of the one that is learned
-    from.
+    Keys that are assigned, such as advantages, are this Batch's alone: they are in temporary files, without a name, that go with
+    it. What a key returns is a copy: to change a part, assign it again. `split` reads one minibatch ahead of the one that is
+    learned from.
 
     Parameters
     ----------

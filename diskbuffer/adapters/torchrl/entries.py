@@ -125,7 +125,7 @@ class Entries:
                 continue
             shape, after = tuple(values.shape[ndim:]), found.get((NEXT, *key))
             frames, paired = Frames(shape, _dtype(key, values)), False
-            if isinstance(after, torch.Tensor) and _alike(values, after):
+            if after is not None and _alike(after, values):
                 paired = True
                 if len(shape) >= 2:
                     before, following = (array[:1].cpu().reshape(-1, *shape).numpy() for array in (values, after))
@@ -231,7 +231,9 @@ class Entries:
             if entry.strings:
                 values, shape = found[entry.key], (n, n_lanes, *entry.frames.shape)
                 if not isinstance(values, Strings) or len(values.values) != math.prod(shape):
-                    raise InputError(f"{entry.key}: expected strings of shape {shape}, found {type(values).__name__} of {values.shape}")
+                    raise InputError(
+                        f"{entry.key}: expected strings of shape {shape}, found {type(values).__name__} of {values.shape}"
+                    )
                 given[entry.path] = values, shape
         different = list(dict.fromkeys(value for values, _ in given.values() for value in values.values))
         known = dict(zip(different, numbers(different), strict=True)) if different else {}
@@ -314,8 +316,8 @@ def _put(tree: dict[str, Any], key: Key, value: Any) -> None:
     tree[key[-1] if key else ""] = value
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
+def _alike(one: Any, other: torch.Tensor) -> bool:
+    return isinstance(one, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _dtype(key: Key, values: torch.Tensor) -> np.dtype[Any]:

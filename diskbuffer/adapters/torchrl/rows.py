@@ -21,8 +21,8 @@ class Rows(TensorDict):  # type: ignore[misc]
     """Many steps of a storage: ``storage[:]["next", "done"]`` reads one column, and no frame.
 
     Entries can be added and replaced here, which changes nothing in the storage. Methods that would change entries in place, and
-    so the storage, if that held them in memory, are refused. An entry that was read is a tensor, and a copy: what is done to it in
-    place, as by ``storage[:]["reward"] *= 2``, is done to the copy alone.
+    so the storage, if that held them in memory, are refused. An entry that was read is a tensor, and a copy: what is done to it
+    in place, as by ``storage[:]["reward"] *= 2``, is done to the copy alone.
     """
 
     @classmethod
@@ -52,8 +52,38 @@ class Rows(TensorDict):  # type: ignore[misc]
 
 _IN_PLACE = (
     *("set", "set_at", "update", "update_at", "zero", "fill", "copy", "copy_at", "masked_fill", "apply", "load", "_stack_onto"),
-    *("_stack_onto_at", "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "ceil", "clamp_max", "clamp_min", "cos", "cosh"),
-    *("div", "erf", "erfc", "exp", "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10", "log1p", "log2", "maximum", "minimum"),
+    *(
+        "_stack_onto_at",
+        "abs",
+        "acos",
+        "add",
+        "addcdiv",
+        "addcmul",
+        "asin",
+        "atan",
+        "ceil",
+        "clamp_max",
+        "clamp_min",
+        "cos",
+        "cosh",
+    ),
+    *(
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "expm1",
+        "floor",
+        "frac",
+        "lerp",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "maximum",
+        "minimum",
+    ),
     *("mul", "neg", "pow", "reciprocal", "round", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc"),
 )
 for _name in (*(f"{name}_" for name in _IN_PLACE), "__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__"):

@@ -51,6 +51,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     What a buffer draws with TorchRL's own samplers and writers is what it would draw from a storage in memory, bit for bit.
     Entries below "next" that are what the next step begins with are stored once, and rolling stacks of frames frame by frame.
+    Entries of tensordicts may be tensors, and strings, of which each is stored once.
 
     It is opened, never wiped: a buffer that is made with the same `path` goes on with what is there, its writer behind the newest
     step. Until something is written it is opened for reading, and needs no lock.
@@ -241,7 +242,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._bump_mutation_revision()
 
     def _must_be_the_writers(self, cursor: Any) -> None:
-        """Refuse to write in a process that the storage was given to when that was started: its writer is shared, the store is not."""
+        """Refuse to write in a process that was given the storage when it started: it shares the writer, and not the store."""
         if self._shared_with_this:
             self._recover(cursor, self._places.newest)
             raise InputError(
