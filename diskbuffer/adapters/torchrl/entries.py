@@ -125,7 +125,7 @@ class Entries:
                 continue
             shape, after = tuple(values.shape[ndim:]), found.get((NEXT, *key))
             frames, paired = Frames(shape, _dtype(key, values)), False
-            if after is not None and _alike(after, values):
+            if isinstance(after, torch.Tensor) and _alike(values, after):
                 paired = True
                 if len(shape) >= 2:
                     before, following = (array[:1].cpu().reshape(-1, *shape).numpy() for array in (values, after))
