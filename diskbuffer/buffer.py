@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -954,6 +954,12 @@ class ReplayBuffer:
             self._writing()
             return self._derived.tag(tag, steps)
 
+    def _numbers_of_strings(self, strings: Collection[str]) -> list[int]:
+        """Return the numbers of strings, which are among `tags` and on the disk when this returns, for a column of them."""
+        with self._store.lock:
+            self._writing()
+            return self._derived.numbers(strings)
+
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
         self._check_open()
@@ -1152,7 +1158,7 @@ class ReplayBuffer:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that there are; the column ``tag`` has their numbers, from 1 on."""
+        """The tags that there are, and strings in columns; the column ``tag`` has their numbers, from 1 on."""
         return self._store.layout.tags
 
     @property

@@ -26,7 +26,7 @@ from diskbuffer.native import address_of, compiled, memcpy
 from diskbuffer.reader import Reader
 from diskbuffer.recording.inputs import fit
 from diskbuffer.recording.interrupts import Uninterrupted
-from diskbuffer.schema import TAG, Column
+from diskbuffer.schema import STRINGS, TAG, Column
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
@@ -127,6 +127,8 @@ class DerivedColumns:
                     f"column {name!r} was recorded with the steps, and stays with them; only those that were "
                     "written later can be removed"
                 )
+            if name == TAG and any(path.startswith(f"{STRINGS}/") for path in schema.columns):
+                raise SchemaError("column 'tag' shares its names with columns of strings; take tags away with tag(None, steps)")
             if name in self._kept:
                 raise SchemaError(f"column {name!r} belongs to a sampler that is in use; delete the sampler first")
             if name in self._in_use:
@@ -200,9 +202,7 @@ class DerivedColumns:
                     f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
                 )
             self.ensure(TAG, TAG_COLUMN)
-            if tag not in (None, *self._store.layout.tags) and len(self._store.layout.tags) >= 2**16 - 1:
-                raise InputError("a store has 65,535 different tags at most; keep numbers in a column of your own")
-            number = 0 if tag is None else self._store.add_tag(tag)
+            number = 0 if tag is None else self.numbers([tag])[0]
             size = self._store.layout.segment_rows
             episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
             places: dict[int, list[Array]] = {}  # by slot; all of them before the first is written to: making a file may fail
@@ -216,6 +216,16 @@ class DerivedColumns:
                     part[...] = number
                 self._store.vouch_for_derived(TAG, slot)
             return int(episodes.shape[1])
+
+    def numbers(self, names: Collection[str]) -> list[int]:
+        """Return the numbers of names, as of tags; new ones are on the disk when this returns."""
+        with self._store.lock:
+            new = set(names) - set(self._store.layout.tags)
+            if len(self._store.layout.tags) + len(new) > 2**16 - 1:
+                raise InputError(
+                    "a store has 65,535 different tags, and strings in columns, at most; keep numbers in a column of your own"
+                )
+            return [self._store.add_tag(name) for name in names]
 
     def open(self, name: str, column: Column, check: Callable[[], Any]) -> Segments:
         """Return a column for a sampler to keep, alone, as long as it lives."""

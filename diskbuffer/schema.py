@@ -35,6 +35,7 @@ TAKEN = (
 )
 CHECKSUM = "row_checksum"
 TAG = "tag"  # the column of tags
+STRINGS = "x_strings"  # columns below it have numbers of strings that the store names, as the column "tag" has
 _PLAIN = {*string.ascii_letters, *string.digits, "_", "-"}  # in a column's path, beside what identifiers have
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold

@@ -13,7 +13,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from soak import crashes, damage, disk_full, examples, fuzz, kills, links, mounts, readers, rings, sb3_buffers
+from soak import (
+    crashes,
+    damage,
+    disk_full,
+    examples,
+    fuzz,
+    kills,
+    links,
+    mounts,
+    readers,
+    rings,
+    sb3_buffers,
+    torchrl_and_tianshou,
+)
 from soak.table import Row
 
 
@@ -35,6 +48,7 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "sb3_buffers": lambda scale, seed: [sb3_buffers.main(max(1, round(1000 * scale)), seed=seed)],
     "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
     "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],
+    "torchrl_and_tianshou": lambda scale, seed: torchrl_and_tianshou.main(round(1000 * scale), seed),
     "fuzz": lambda scale, seed: fuzz.main(round(20_000 * scale), round(1_000_000 * scale), seed),
 }
 

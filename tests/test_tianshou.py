@@ -606,3 +606,93 @@ def test_all_steps_are_a_batch_like_others(tmp_path: Path) -> None:
         other.empty_()
     del other.adv
     assert "adv" not in other
+
+
+@pytest.mark.parametrize("lanes", [0, 2])
+def test_keys_of_a_batch_of_everything_are_its_own(lanes: int, tmp_path: Path) -> None:
+    ours: Any = DiskVectorReplayBuffer(20, 2, path=tmp_path / "store") if lanes else DiskReplayBuffer(20, path=tmp_path / "store")
+    for t in range(8):
+        ours.add(Batch.stack([numbered(t)] * 2) if lanes else numbered(t))
+    one, other = ours.sample(0)[0], ours.sample(0)[0]
+    n = len(one)
+    one.adv, other.adv = np.arange(float(n)), torch.arange(n)
+    one.obs, one.flag = torch.zeros(n, 2, dtype=torch.float16), np.ones(n, np.bool_)
+    assert one.adv.tolist() == other.adv.tolist() == list(range(n))
+    assert isinstance(other.adv, torch.Tensor)
+    assert (one[:3].adv.dtype, one[:3].flag.dtype, one[:3].obs.dtype) == (np.float64, np.bool_, torch.float16)
+    for found in (ours[:], ours.sample(4)[0], ours.sample(0)[0], ours.sample(0)[0][:2]):
+        assert "adv" not in found.get_keys()
+        assert found.obs.shape[1] == 3
+    assert "adv" not in ours.stored.buffer.columns
+    ours.close()
+    reading = (
+        DiskReplayBuffer(20, path=tmp_path / "store") if not lanes else DiskVectorReplayBuffer(20, 2, path=tmp_path / "store")
+    )
+    found = reading.sample(0)[0]
+    found.adv = np.arange(n)
+    assert not reading.stored.writes
+    assert [part.adv.tolist() for part in found.split(n, shuffle=False)] == [list(range(n))]
+
+
+def test_nothing_is_split_into_nothing(tmp_path: Path) -> None:
+    ours = DiskReplayBuffer(20, path=tmp_path / "store")
+    assert list(ours.sample(0)[0].split(4)) == []
+    ours.add(numbered(0))
+    ours.reset()
+    found, indices = ours.sample(0)
+    assert len(found) == len(indices) == 0
+    for merge_last in (False, True):
+        assert list(found.split(4, merge_last=merge_last)) == []
+
+
+@pytest.mark.parametrize("then", ["add", "close", "reopen", "pickle"])
+@pytest.mark.parametrize("lanes", [0, 2])
+def test_priorities_of_steps_that_were_reset_are_forgotten(lanes: int, then: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"path": tmp_path / "store", "alpha": 0.6, "beta": 0.4}
+
+    def make() -> Any:
+        return DiskPrioritizedVectorReplayBuffer(40, 2, **how) if lanes else DiskPrioritizedReplayBuffer(20, **how)
+
+    ours = make()
+    for t in range(8):
+        ours.add(Batch.stack([numbered(t)] * 2) if lanes else numbered(t))
+    ours.reset(keep_statistics=True)
+    if then == "close":
+        ours.close()
+    if then == "pickle":
+        ours = pickle.loads(pickle.dumps(ours))
+        assert len(ours) == 0
+    for t in range(50, 53):
+        ours.add(Batch.stack([numbered(t)] * 2) if lanes else numbered(t))
+    if then == "reopen":
+        ours.close()
+        ours = make()
+    assert set(ours.sample(200)[0].rew.tolist()) == {50.0, 51.0, 52.0}
+
+
+@pytest.mark.parametrize("then", ["close", "pickle"])
+def test_statistics_that_a_reset_kept_go_on(then: str, tmp_path: Path) -> None:
+    theirs, ours = ReplayBuffer(6), DiskReplayBuffer(6, path=tmp_path / "store")
+    for turn in range(3):
+        for t in range(7):  # one more than there are places for
+            last = Batch(numbered(t), terminated=turn == 2 and t == 6)
+            same(Batch(told=theirs.add(last)), Batch(told=ours.add(last)))
+            if then == "close":
+                ours.close()
+            else:
+                ours = pickle.loads(pickle.dumps(ours))
+        if turn < 2:
+            theirs.reset(keep_statistics=True)
+            ours.reset(keep_statistics=True)
+    assert ours.sample(0)[0].done.tolist() == [False] * 5 + [True]
+
+
+def test_all_steps_have_their_weights(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"alpha": 0.6, "beta": 0.4}
+    theirs, ours = PrioritizedReplayBuffer(20, **how), DiskPrioritizedReplayBuffer(20, path=tmp_path / "store", **how)
+    for buffer in (theirs, ours):
+        for t in range(8):
+            buffer.add(numbered(t))
+        buffer.update_weight(np.arange(3), np.arange(1, 4))
+    same(theirs.sample(0)[0].weight, ours.sample(0)[0].weight)
+    same(theirs.sample(0)[0], ours.sample(0)[0].in_memory())

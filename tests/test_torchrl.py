@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -22,7 +23,7 @@ import diskbuffer as db
 
 torchrl = pytest.importorskip("torchrl")
 
-from tensordict import TensorDict  # noqa: E402
+from tensordict import NonTensorData, NonTensorStack, TensorDict  # noqa: E402
 from torchrl.data import (  # noqa: E402
     LazyTensorStorage,
     ReplayBuffer,
@@ -427,6 +428,25 @@ def test_an_emptied_storage_is_empty_and_stays_so_once_written_to(tmp_path: Path
     assert torch.equal(again[:]["action"], steps["action"])
 
 
+@pytest.mark.parametrize("then", ["close", "pickle"])
+def test_an_emptied_storage_is_empty_where_it_goes_on(then: str, tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    ours.empty()
+    if then == "close":
+        ours.storage.close()
+    else:
+        ours = pickle.loads(pickle.dumps(ours))
+    assert len(ours) == 0
+    ours.extend(TensorDict({"x": torch.arange(100, 103)}, [3]))
+    assert ours[:]["x"].tolist() == [100, 101, 102]
+    ours.dumps(tmp_path / "dumped")
+    for _ in range(3):
+        ours.empty()
+    ours.loads(tmp_path / "dumped")
+    assert ours[:]["x"].tolist() == [100, 101, 102]
+
+
 @pytest.mark.parametrize("sampler", [db.Uniform(0), db.Slices(5, seed=0), db.Prioritized(seed=0)])
 def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
     storage = DiskStorage(100, tmp_path / "store", segment_rows=32)
@@ -666,3 +686,217 @@ def test_a_writer_can_be_pickled_after_a_state_was_loaded(then: bool, tmp_path: 
     assert copied._cursor == 20
     ours._writer.load_state_dict(ours._writer.state_dict() | {"_cursor": 3})
     assert ours._writer._cursor == (3 if then else 20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64])
+def test_stacks_are_recognised_though_pixels_are_missing(dtype: torch.dtype, tmp_path: Path) -> None:
+    frames = torch.rand(44, 12, 11).to(dtype)
+    frames[:, 3:5, 2:9] = torch.nan  # as a depth camera has them
+    first = torch.cat([frames[:1].expand(3, -1, -1), frames])
+    stacks = torch.stack([first[n : n + 4] for n in range(41)])
+    storage = DiskStorage(60, tmp_path / "store")
+    data = TensorDict({"depth": stacks[:-1], "next": {"depth": stacks[1:], "done": torch.zeros(40, 1, dtype=torch.bool)}}, [40])
+    storage.set(torch.arange(40), data)
+    assert storage.reading().frame_stack == 4
+    found = storage.get(torch.arange(40))
+    for key in ("depth", ("next", "depth")):
+        assert found[key].numpy().tobytes() == data[key].numpy().tobytes()
+
+
+def test_pictures_on_which_nothing_can_be_seen_are_no_stacks(tmp_path: Path) -> None:
+    storage, nothing = DiskStorage(60, tmp_path / "store"), torch.full((9, 4, 12, 11), torch.nan)
+    storage.set(torch.arange(9), TensorDict({"depth": nothing, "next": {"depth": nothing}}, [9]))
+    assert storage.reading().frame_stack == 1
+
+
+def test_changes_in_place_raise_or_stay_in_the_copy(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    ours.extend(TensorDict({"x": torch.arange(9.0), "next": {"y": torch.arange(9.0)}}, [9]))
+    found = ours[:]
+    calls: list[Any] = [
+        lambda: found.mul_(2),
+        lambda: found["next"].add_(1),
+        lambda: found.exp_(),
+        lambda: found.set_("x", torch.zeros(9)),
+        lambda: found.update_({"x": torch.zeros(9)}),
+        lambda: found.__iadd__(1),
+        lambda: found.__setitem__(slice(0, 2), found[:2]),
+        lambda: ours.set_("x", torch.zeros(9)),
+        lambda: ours.set_at_("x", torch.zeros(2), [0, 1]),
+        lambda: ours.update_({"x": torch.zeros(9)}),
+    ]
+    for call in calls:
+        with pytest.raises(db.InputError, match="in place"):
+            call()
+    found["x"] *= 2
+    assert found["x"].tolist() == (2 * torch.arange(9.0)).tolist()
+    assert ours[:]["x"].tolist() == list(range(9))
+    steps = ours[:].to_tensordict()
+    steps["x"] *= 2
+    ours[torch.arange(9)] = steps
+    assert ours[:]["x"].tolist() == (2 * torch.arange(9.0)).tolist()
+
+
+def extend_elsewhere(buffer: Any, told: Any) -> None:
+    """In a process of its own: sample, and try to extend."""
+    told.put(sorted(set(buffer.sample(200)["x"].tolist())))
+    try:
+        buffer.extend(TensorDict({"x": torch.arange(100, 103)}, [3]))
+    except db.InputError as error:
+        told.put(str(error))
+
+
+def test_a_buffer_that_is_shared_has_one_writer(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    for close in (False, True):
+        if close:  # nobody has the writer's lock
+            ours.storage.close()
+        context = multiprocessing.get_context("spawn")
+        told = context.Queue()
+        process = context.Process(target=extend_elsewhere, args=(ours, told))
+        process.start()
+        known = 12 if close else 9
+        assert told.get(timeout=100) == list(range(known))
+        assert "Several writers" in told.get(timeout=100)
+        process.join()
+        assert ours.extend(TensorDict({"x": torch.arange(known, known + 3)}, [3])).tolist() == [known, known + 1, known + 2]
+        assert ours[:]["x"].tolist() == list(range(known + 3))
+
+
+TASKS = ["pick up the cup", "", "h\u00e4tte", "open the drawer", "x" * 200]
+
+
+def tasks(first: int, n: int, lanes: int = 0) -> TensorDict:
+    """Steps with strings, of which new ones come as time goes on."""
+    shape = (n, lanes) if lanes else (n,)
+    words = np.array([*TASKS, *(f"task {k}" for k in range(20))], object)
+    number = np.arange(first, first + math.prod(shape)).reshape(shape)
+    steps = TensorDict({"x": torch.from_numpy(number)}, shape)
+    steps["task"] = NonTensorStack.from_list(words[(number // 7 + number % 2) % 25].tolist())
+    steps["next", "task"] = NonTensorStack.from_list(words[number % 3].tolist())
+    steps["obs", "a key"] = NonTensorData("always", batch_size=shape)
+    steps["next", "done"] = torch.zeros(*shape, 1, dtype=torch.bool)
+    return steps
+
+
+def same_tasks(one: Any, other: Any) -> None:
+    assert one.batch_size == other.batch_size
+    assert one["x"].tolist() == other["x"].tolist()
+    for key in ("task", ("next", "task"), ("obs", "a key")):
+        assert one[key] == other[key], key
+
+
+@pytest.mark.parametrize("lanes", [0, 3])
+def test_strings_are_stored(lanes: int, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"ndim": 2} if lanes else {}
+    theirs, ours = both(60, tmp_path, **how)
+    first = 0
+    for n in (4, 11, 30, 7):
+        steps = tasks(first, n, lanes)
+        steps = steps.transpose(0, 1) if lanes else steps
+        first += n * max(lanes, 1)
+        theirs.extend(steps.clone())
+        ours.extend(steps.clone())
+        for _ in range(3):
+            same_tasks(theirs.sample(), ours.sample())
+    if not lanes:
+        assert theirs.add(tasks(first, 1)[0]) == ours.add(tasks(first, 1)[0])
+        assert ours[5]["task"] == theirs[5]["task"]
+        assert type(ours.storage.get(5).get("task")) is type(theirs.storage.get(5).get("task")) is NonTensorData
+    same_tasks(theirs[:], ours[:])
+    reading = DiskStorage(60, tmp_path / "store", segment_rows=32, **how)  # beside the writer
+    new = tasks(1000, 10, lanes)
+    ours.extend(new.transpose(0, 1) if lanes else new)
+    theirs.extend(new.transpose(0, 1) if lanes else new)
+    reading.refresh()
+    same_tasks(theirs.storage[:], reading[:])
+    reading.close()
+    copied = pickle.loads(pickle.dumps(ours.storage))
+    same_tasks(theirs.storage[:], copied[:])
+    ours.dumps(tmp_path / "dumped")
+    ours.storage.close()
+    again = DiskStorage(60, tmp_path / "store", segment_rows=32, **how)
+    same_tasks(theirs.storage[:], again[:])
+    assert db.check(tmp_path / "store", progress=False).problems == []
+    loaded = TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "other", segment_rows=32, **how), batch_size=4)
+    loaded.loads(tmp_path / "dumped")
+    same_tasks(theirs.storage[:], loaded.storage[:])
+
+
+def test_what_is_neither_a_tensor_nor_a_string_is_refused_by_name(tmp_path: Path) -> None:
+    ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    bad: list[Any] = [{"a": 1}, 3.5, None, b"bytes", ["a"], "x" * 201]
+    for value in bad:
+        steps = TensorDict({"x": torch.arange(3), "n": {"task": NonTensorData(value, batch_size=[3])}}, [3])
+        with pytest.raises(db.InputError, match=r"\('n', 'task'\) holds .*leave the entry out"):
+            ours.extend(steps)
+        assert len(ours) == 0
+    ours.extend(tasks(0, 5))
+    with pytest.raises(db.InputError, match=r"missing are \[\('task',\)\]"):
+        ours.extend(tasks(5, 2).exclude("task"))
+    for other in (tasks(5, 2).set("task", torch.zeros(2)), tasks(5, 2).set("x", NonTensorStack("a", "b"))):
+        with pytest.raises(db.InputError, match="strings"):
+            ours.extend(other)
+    assert ours[:]["x"].tolist() == list(range(5))
+    stored = ours.storage.store.buffer
+    stored.cut_off()
+    stored.tag("mine", [0])
+    with pytest.raises(db.SchemaError, match="shares its names"):
+        stored.remove_column("tag")
+
+
+TOLD = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_torchrl import *
+buffer = TensorDictReplayBuffer(storage=DiskStorage(300, {path!r}, segment_rows=32), batch_size=16)
+for n in range(10_000):
+    steps = tasks(n * 3, 3)
+    steps["task"] = NonTensorStack(*[f"string {{n}}, {{k}}" for k in range(3)])
+    buffer.extend(steps)
+    print(n, flush=True)
+"""
+
+
+def test_a_kill_loses_no_string(tmp_path: Path) -> None:
+    script = TOLD.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = 0
+        while told < 60:
+            told = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        told = max([told, *map(int, process.stdout.read().split())])
+    found = DiskStorage(300, tmp_path / "store", segment_rows=32)[:].to_tensordict()
+    assert set(range(max(0, 3 * told - 290), 3 * told + 3)) <= set(found["x"].tolist())
+    for number, task in zip(found["x"].tolist(), found["task"], strict=True):
+        assert task == f"string {number // 3}, {number % 3}"
+
+
+def test_who_opens_a_storage_while_another_is_loaded_into_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = (TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / name), batch_size=4) for name in ("ours", "other"))
+    ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    other.extend(TensorDict({"x": torch.arange(100, 105)}, [5]))
+    other.dumps(tmp_path / "dumped")
+    real, found = Path.rename, list[Any]()
+
+    def look() -> None:
+        found.append(DiskStorage(20, tmp_path / "ours")[:]["x"].tolist())
+
+    opening = threading.Thread(target=look)
+
+    def rename(self: Path, target: Any) -> Any:
+        moved = real(self, target)
+        if self == tmp_path / "ours":  # it is aside now, and nothing in its place
+            opening.start()
+            opening.join(0.3)
+        return moved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        ours.loads(tmp_path / "dumped")
+        opening.join(60)
+    assert found == [list(range(100, 105))]
+    assert ours[:]["x"].tolist() == list(range(100, 105))
+    assert not (tmp_path / "ours.replaced").exists()

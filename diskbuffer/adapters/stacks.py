@@ -127,7 +127,7 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
     whole = Frames(shape, dtype)
     if stack == 1 or len(shape) < (2 if stack else 3) or (len(obs) == 0 and stack is None):
         return whole
-    moved = not np.array_equal(obs, next_obs)
+    moved = not _equal(obs, next_obs)
     for last in (False, True):
         length = shape[-1] if last else shape[0]
         for count in [stack] if stack else range(length, 1, -1):  # of single-channel frames first
@@ -135,7 +135,7 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
             if found not in ways_to_stack(shape, dtype, count):
                 continue
             stacks, following = found.split(obs), found.split(next_obs)
-            if not np.array_equal(following[:, :-1], stacks[:, 1:]) or not (stack or begins(stacks)):
+            if not _equal(following[:, :-1], stacks[:, 1:]) or not (stack or begins(stacks)):
                 continue
             if stack or (_is_picture(stacks[:, -1], last=last) and (moved or (count == length and count in _LIKELY))):
                 return found
@@ -145,6 +145,13 @@ def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs
             "frame_stack= out to have them recognised, or give 1 to store them as they are"
         )
     return whole
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Tell whether arrays hold the same numbers, NaN being NaN, as the recorder does when it looks for what it has already."""
+    if one.dtype.kind == "c":
+        one, other = (np.ascontiguousarray(array).view(array.real.dtype) for array in (one, other))
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def ways_to_stack(shape: tuple[int, ...], dtype: np.dtype[Any], count: int) -> list[Frames]:
@@ -158,13 +165,13 @@ def _is_picture(frames: Array, *, last: bool) -> bool:
     pixels = frames if frames.ndim == 3 or last else np.moveaxis(frames, 1, -1)
     if min(pixels.shape[1:3]) < _SMALLEST:
         return False
-    return bool((pixels != pixels[:, :1]).any() and (pixels != pixels[:, :, :1]).any())
+    return not any(_equal(pixels, np.broadcast_to(line, pixels.shape)) for line in (pixels[:, :1], pixels[:, :, :1]))
 
 
 def begins(stacks: Array) -> bool:
     """Tell whether stacks, (n, stack, ...), begin an episode: each is one frame, and copies of it or zeros."""
     older = stacks[:, :-1]
-    return not older.any() or bool((older == stacks[:, 1:]).all())
+    return not older.any() or _equal(older, stacks[:, 1:])
 
 
 def padding(stacks: Array) -> str:

@@ -51,6 +51,7 @@ class StoreBacked:
         """Open the store, and be where its writer would be."""
         n_envs = getattr(self, "buffer_num", 1)
         self.stored = Stored(path, self.maxsize // n_envs, n_envs, self.stack_num, threads=threads, segment_rows=segment_rows)
+        self._counted = np.full(n_envs, -1)  # steps ever added to each ring, as of its account
         self._flags: dict[str, Array] = {}  # and rewards: what Tianshou's compiled code looks at
         self._meta = Meta(self._flags, self._keys, self.stored.read, self._write)
         for env, ring in enumerate(self._rings()):
@@ -76,8 +77,9 @@ class StoreBacked:
         return list(getattr(self, "buffers", [self]))
 
     def _take_up(self) -> None:
-        """Be where the store is: flags, rewards, and Tianshou's account of every ring."""
-        stored, size = self.stored, self.stored.size
+        """Be where the store is: flags, rewards, and Tianshou's account of every ring, unless it is of these very steps."""
+        stored, size, ever = self.stored, self.stored.size, self.stored.ever()
+        known, self._counted = self._counted == ever, ever
         for flag in FLAGS:
             self._flags[flag][:] = False
         there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
@@ -93,6 +95,8 @@ class StoreBacked:
             if ring is not self:
                 self.last_index[env] = newest + env * size
                 self._lengths[env] = ring._size  # type: ignore[attr-defined]
+            if known[env]:  # perhaps of more than is there
+                continue
             ring._ep_return, ring._ep_len, ring._ep_start_idx = 0.0, 0, ring._insertion_idx
             if ring._size and not self._flags["done"][env * size + newest]:  # an episode runs
                 order = (newest - np.arange(ring._size)) % size
@@ -109,11 +113,7 @@ class StoreBacked:
         if self.stored.writes:
             return
         self.stored.begin(batch)
-        statistics = [(ring._ep_return, ring._ep_len) for ring in self._rings()]
         self._take_up()
-        for ring, (ep_return, ep_len) in zip(self._rings(), statistics, strict=True):
-            if not ring._size:  # which `reset` may have been told to keep
-                ring._ep_return, ring._ep_len = ep_return, ep_len
 
     def _write(self, key: str, places: Int64, values: Array) -> None:
         if self._keys():
@@ -144,6 +144,7 @@ class StoreBacked:
                 self._lengths[env] = ring._size  # type: ignore[attr-defined]
             for flag in self._flags:
                 self._flags[flag][place + first] = batch[flag][n]
+            self._counted[env] += 1
         places, returns, lengths, starts = (np.array(column) for column in zip(*told, strict=True))
         return places, returns, lengths, starts
 
@@ -281,7 +282,7 @@ class StoreBacked:
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn
         places = self.sample_indices(0)  # type: ignore[attr-defined]
-        return Steps(places, self.__getitem__, self._keys_of_batches, self._key, self._write), places
+        return Steps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
 
     def _keys_of_batches(self) -> list[str]:
         found: list[str] = self._meta.get_keys()

@@ -68,10 +68,21 @@ class _Prioritized(StoreBacked):
 
     def _take_up(self) -> None:
         super()._take_up()
+        self._forget_what_is_gone()
         there = np.flatnonzero(self.stored.is_there(np.arange(self.maxsize)))
         new = there[self.weight[there] == 0]
         if len(new):
             self.init_weight(new)  # type: ignore[attr-defined]
+
+    def _forget_what_is_gone(self) -> None:
+        gone = np.flatnonzero(~self.stored.is_there(np.arange(self.maxsize)))
+        if len(gone):  # or Tianshou's tree would loop for ever
+            self.weight[gone] = 0.0
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """Have no steps, and draw none of those that there were; Tianshou's own would."""
+        super().reset(keep_statistics)
+        self._forget_what_is_gone()
 
     def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
         told = super()._added_and_noted(batch, envs)
@@ -82,9 +93,19 @@ class _Prioritized(StoreBacked):
         """Return steps, with their weights."""
         index = self._without_slices(index)
         batch = super().__getitem__(index)
-        weight = self.get_weight(index)  # type: ignore[attr-defined]
-        batch.weight = weight / np.max(weight) if self._weight_norm else weight  # type: ignore[attr-defined]
+        batch.weight = self._weights(index)
         return batch
+
+    def _weights(self, index: Any) -> Any:
+        weight = self.get_weight(index)  # type: ignore[attr-defined]
+        return weight / np.max(weight) if self._weight_norm else weight  # type: ignore[attr-defined]
+
+    def _keys_of_batches(self) -> list[str]:
+        found = super()._keys_of_batches()
+        return [*found, "weight"] if found else []
+
+    def _key(self, key: str, places: Int64) -> Any:
+        return self._weights(places) if key == "weight" else super()._key(key, places)
 
 
 class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):

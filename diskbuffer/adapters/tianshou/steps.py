@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +18,7 @@ from diskbuffer.errors import InputError
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_OWN = ("_places", "_read", "_keys", "_key", "_write", "_kept", "_tensors", "_gone")
+_OWN = ("_places", "_read", "_keys", "_key", "_directory", "_kept", "_tensors", "_gone")
 
 
 def _of_all(name: str) -> Callable[..., Any]:
@@ -42,9 +44,9 @@ def _refused(name: str) -> Callable[..., NoReturn]:
 class Steps(Batch):
     """A Batch that is read when it is split, or when a key is asked for.
 
-    Keys that are assigned, such as advantages, become columns of the store; those that were recorded, and are assigned as other
-    tensors, are kept in memory. What a key returns is a copy: to change a part, assign it again. `split` reads one minibatch
-    ahead of the one that is learned from.
+    Keys that are assigned, such as advantages, are this Batch's alone: they are in temporary files, without a name, that go with
+    it. What a key returns is a copy: to change a part, assign it again. `split` reads one minibatch ahead of the one that is
+    learned from.
 
     Parameters
     ----------
@@ -55,8 +57,8 @@ class Steps(Batch):
         Returns the keys that there are.
     key : callable
         ``key(name, places)`` returns one.
-    write : callable
-        ``write(name, places, values)``; raises a ValueError for a key that was recorded.
+    directory : path-like, optional
+        Where the temporary files are; where the system has them, if it is missing.
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class Steps(Batch):
         read: Callable[[Int64], Any],
         keys: Callable[[], list[str]],
         key: Callable[[str, Int64], Any],
-        write: Callable[[str, Int64, Array], None],
+        directory: Path | None = None,
     ) -> None:
         kept, tensors, gone = dict[str, Any](), dict[str, torch.device](), set[str]()
-        for name, value in zip(_OWN, (places, read, keys, key, write, kept, tensors, gone), strict=True):
+        for name, value in zip(_OWN, (places, read, keys, key, directory, kept, tensors, gone), strict=True):
             object.__setattr__(self, name, value)
 
     def in_memory(self) -> Any:
@@ -93,7 +95,8 @@ class Steps(Batch):
         if name in _OWN or name.startswith("__"):
             raise AttributeError(name)
         if name in self._kept:
-            return self._kept[name]
+            kept = self._kept[name]
+            return self._as_given(name, np.array(kept)) if isinstance(kept, np.memmap) else kept
         if name not in self.get_keys():
             raise AttributeError(f"there is no {name} in these steps")
         return self._as_given(name, self._key(name, self._places))
@@ -110,17 +113,13 @@ class Steps(Batch):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._gone.discard(name)
+        self._tensors.pop(name, None)
         value = Batch(value) if isinstance(value, dict) else value
         if isinstance(value, Batch) or not self._is_of_each(value):
             self._kept[name] = value
             return
         values = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-        try:
-            self._write(name, self._places, values)
-        except ValueError:
-            self._kept[name] = value
-            return
-        self._kept.pop(name, None)
+        self._kept[name] = value if values.dtype.hasobject or not values.nbytes else _in_file(values, self._directory)
         if isinstance(value, torch.Tensor):
             self._tensors[name] = value.device
 
@@ -139,11 +138,11 @@ class Steps(Batch):
         found = self._read(self._places[index])
         for name in self._gone:
             found.__dict__.pop(name, None)
-        for name in self._tensors.keys() - self._gone:
-            found.__dict__[name] = self._as_given(name, found[name])
         for name, values in self._kept.items():
-            if name not in self._gone:
-                found.__dict__[name] = values[index] if self._is_of_each(values) else values
+            if name in self._gone:
+                continue
+            part = values[index] if self._is_of_each(values) else values
+            found.__dict__[name] = self._as_given(name, np.array(part)) if isinstance(values, np.memmap) else part
         return found
 
     def __contains__(self, key: object) -> bool:
@@ -203,16 +202,29 @@ class Steps(Batch):
             raise ValueError(f"size must be at least 1, or -1 for all, found {size}")
         order = np.random.permutation(length) if shuffle else np.arange(length)  # noqa: NPY002  as Tianshou does
         begins = list(range(0, length, size))
+        if not begins:
+            return
         if merge_last and length % size and len(begins) > 1:
             begins.pop()
         parts = [order[begin:until] for begin, until in zip(begins, [*begins[1:], length], strict=True)]
         with ThreadPoolExecutor(1, "diskbuffer-steps") as ahead:
-            coming = ahead.submit(self.__getitem__, parts[0]) if parts else None
-            for n in range(len(parts)):
-                assert coming is not None
-                batch = coming.result()
-                coming = ahead.submit(self.__getitem__, parts[n + 1]) if n + 1 < len(parts) else None
+            coming = ahead.submit(self.__getitem__, parts[0])
+            for following in parts[1:]:
+                batch, coming = coming.result(), ahead.submit(self.__getitem__, following)
                 yield batch
+            yield coming.result()
+
+
+def _in_file(values: Array, directory: Path | None) -> Array:
+    """Return an array whose memory is a temporary file without a name."""
+    try:
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed below
+    except PermissionError:  # of who may only read the store
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+    with file:
+        np.ascontiguousarray(values).tofile(file)  # where the disk is full, this raises
+        file.flush()
+        return np.memmap(file, values.dtype, "r", shape=values.shape)
 
 
 for _name in (

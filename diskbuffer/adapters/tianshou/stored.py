@@ -71,7 +71,7 @@ class Stored(OpenedLate):
             )
         there = np.minimum(opened.counts()[0], self.size)
         told = [told_by(opened, opened.recent_steps(np.arange(n), env)) for env, n in enumerate(there.tolist())]  # newest first
-        self._resets = max((int(of.emptied[0]) for of in told if len(of.emptied)), default=0)
+        self._resets = max([self._resets, *(int(of.emptied[0]) for of in told if len(of.emptied))])
         self.has_next = not any(of.extra[:1].any() for of in told)
         for env, (places, emptied, _) in enumerate(told):
             current = int((emptied == self._resets).sum())
@@ -163,6 +163,11 @@ class Stored(OpenedLate):
         """Return how many steps of its environment came after each, and the environment."""
         envs = places // self.size
         return (self.next[envs] - 1 - places % self.size) % self.size, envs
+
+    def ever(self) -> Int64:
+        """Return how many steps each ring has ever had."""
+        opened = self.open_to_read()
+        return np.zeros(self.n_envs, np.int64) if opened is None else opened.counts()[1].copy()
 
     def is_there(self, places: Int64) -> npt.NDArray[np.bool_]:
         """Tell which places are filled."""

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import is_tensor_collection
+from tensordict import is_leaf_nontensor, is_non_tensor, is_tensor_collection
 from torch.utils._pytree import tree_flatten_with_path
 
 from diskbuffer.adapters import names
 from diskbuffer.adapters.slots import OURS, SLOT
 from diskbuffer.adapters.stacks import Frames, padding, recognise
+from diskbuffer.adapters.torchrl.strings import COLUMN_DTYPE, Strings
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.gather.arrays import Batch
-from diskbuffer.schema import Column
+from diskbuffer.schema import STRINGS, Column
 
 Array = npt.NDArray[Any]
 Key = tuple[str, ...]
@@ -40,6 +41,8 @@ def column_of(key: Key, *, paired: bool) -> str:
 
 def key_of(path: str) -> tuple[Key, bool]:
     """Return the entry that a column holds, and whether it is one of a pair."""
+    if path.startswith(f"{STRINGS}/"):
+        return tuple(map(names.key_of, path.split("/")[1:])), False
     if path == "reward":
         return _REWARD, False
     parts = path.split("/")
@@ -60,11 +63,14 @@ class Entry:
         Whether ``("next", *key)`` is what follows it: stored once, unless an episode ends.
     frames : Frames
         What it is made of.
+    strings : bool
+        Whether it holds strings, of which the column has the numbers.
     """
 
     key: Key
     paired: bool
     frames: Frames
+    strings: bool = False
 
     @property
     def is_picture(self) -> bool:
@@ -74,6 +80,8 @@ class Entry:
     @property
     def path(self) -> str:
         """The column's."""
+        if self.strings:
+            return "/".join([STRINGS, *map(names.name_of, self.key)])
         return column_of(self.key, paired=self.paired)
 
     def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:
@@ -110,11 +118,14 @@ class Entries:
         lanes = tuple(next(iter(found.values())).shape[1:ndim])
         entries = []
         for key, values in found.items():
+            if isinstance(values, Strings):
+                entries.append(Entry(key, False, Frames(values.shape[ndim:], COLUMN_DTYPE), strings=True))
+                continue
             if key[:1] == (NEXT,) and key[1:] in found and _alike(found[key[1:]], values):
                 continue
             shape, after = tuple(values.shape[ndim:]), found.get((NEXT, *key))
             frames, paired = Frames(shape, _dtype(key, values)), False
-            if after is not None and _alike(values, after):
+            if isinstance(after, torch.Tensor) and _alike(values, after):
                 paired = True
                 if len(shape) >= 2:
                     before, following = (array[:1].cpu().reshape(-1, *shape).numpy() for array in (values, after))
@@ -141,7 +152,8 @@ class Entries:
             if path in OURS or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
                 continue
             key, paired = key_of(path)
-            entries.append(Entry(key, paired, _told_by(column, stack if paired else 1)))
+            is_text = path.startswith(f"{STRINGS}/")
+            entries.append(Entry(key, paired, _told_by(column, stack if paired else 1), strings=is_text))
         return cls(tuple(entries), lanes, stack)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -159,12 +171,15 @@ class Entries:
         """Tell what an episode's first stack is filled up with, by steps of which the first begins one."""
         for entry in self.entries:
             if entry.frames.stack > 1:
-                first = dict(leaves(data))[entry.key][:1].cpu().reshape(-1, *entry.frames.shape).numpy()
+                first = _tensors(data)[entry.key][:1].cpu().reshape(-1, *entry.frames.shape).numpy()
                 return padding(entry.frames.split(first))
         return "first"
 
-    def rows(self, data: Any, n: int) -> dict[str, Any]:
-        """Return what `ReplayBuffer.extend` is given, with an axis of lanes, (n, lanes, ...), behind that of steps."""
+    def rows(self, data: Any, n: int, numbers: Callable[[list[str]], list[int]]) -> dict[str, Any]:
+        """Return what `ReplayBuffer.extend` is given, with an axis of lanes, (n, lanes, ...), behind that of steps.
+
+        `numbers` returns those of strings, once everything else is known to fit.
+        """
         found, n_lanes = dict(leaves(data)), math.prod(self.lanes)
         missing = [e.key for e in self.entries if e.key not in found or (e.paired and (NEXT, *e.key) not in found)]
         known = {e.key for e in self.entries} | {(NEXT, *e.key) for e in self.entries if e.paired}
@@ -176,6 +191,8 @@ class Entries:
 
         def array(key: Key, frames: Frames) -> Array:
             values = found[key]
+            if isinstance(values, Strings):
+                raise InputError(f"{key}: expected {frames.dtype}, as earlier steps had, found strings")
             feature = tuple(values.shape[len(values.shape) - len(frames.shape) :])
             if (
                 _dtype(key, values) != frames.dtype
@@ -193,6 +210,8 @@ class Entries:
 
         rows: dict[str, Any] = {"reward": np.zeros((n, n_lanes), np.bool_), "obs": {}, "next_obs": {}}
         for entry in self.entries:
+            if entry.strings:
+                continue
             if entry.paired:
                 name = entry.path.removeprefix("obs/")
                 rows["obs"][name] = apart(entry.frames.split(array(entry.key, entry.frames)))
@@ -201,14 +220,33 @@ class Entries:
                 rows[entry.path] = apart(array(entry.key, entry.frames))
         if not rows["obs"]:
             rows["obs"] = rows["next_obs"] = np.zeros((n, n_lanes), np.bool_)
-        return rows | self._flags(found, n, n_lanes)
+        return rows | self._flags(found, n, n_lanes) | self._numbered(found, n, n_lanes, numbers)
+
+    def _numbered(
+        self, found: Mapping[Key, torch.Tensor | Strings], n: int, n_lanes: int, numbers: Callable[[list[str]], list[int]]
+    ) -> dict[str, Array]:
+        """Return the columns of strings."""
+        given = dict[str, tuple[Strings, tuple[int, ...]]]()
+        for entry in self.entries:
+            if entry.strings:
+                values, shape = found[entry.key], (n, n_lanes, *entry.frames.shape)
+                if not isinstance(values, Strings) or len(values.values) != math.prod(shape):
+                    raise InputError(
+                        f"{entry.key}: expected strings of shape {shape}, found {type(values).__name__} of {values.shape}"
+                    )
+                given[entry.path] = values, shape
+        different = list(dict.fromkeys(value for values, _ in given.values() for value in values.values))
+        known = dict(zip(different, numbers(different), strict=True)) if different else {}
+        return {path: values.numbers(known).reshape(shape) for path, (values, shape) in given.items()}
 
     @staticmethod
-    def _flags(found: dict[Key, torch.Tensor], n: int, n_lanes: int) -> dict[str, Array]:
+    def _flags(found: Mapping[Key, torch.Tensor | Strings], n: int, n_lanes: int) -> dict[str, Array]:
         flags: dict[str, Array] = {}
         for name in ("terminated", "truncated", "done"):
             values = found.get((NEXT, name))
-            flat = np.zeros((n, n_lanes, 1), np.bool_) if values is None else values.cpu().numpy().reshape(n, n_lanes, -1)
+            flat = np.zeros((n, n_lanes, 1), np.bool_)
+            if isinstance(values, torch.Tensor):
+                flat = values.cpu().numpy().reshape(n, n_lanes, -1)
             flags[name] = np.asarray(flat.any(axis=2))
         done = flags.pop("done")
         if (NEXT, "terminated") not in found:
@@ -248,16 +286,24 @@ def value_at(tree: Mapping[str, Any], key: Key) -> Any:
     return tree
 
 
-def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor]]:
+def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor | Strings]]:
     """Yield the entries of a tensordict, of nested dicts, lists and tuples, or a tensor under the key ()."""
     if is_tensor_collection(data):
-        found = [(key if isinstance(key, tuple) else (key,), value) for key, value in data.items(True, True)]
+        items = data.items(True, True, is_leaf=is_leaf_nontensor)
+        found = [(key if isinstance(key, tuple) else (key,), value) for key, value in items]
     else:
         found = [(tuple(map(_part, path)), value) for path, value in tree_flatten_with_path(data)[0]]
     for key, value in found:
+        if is_non_tensor(value):
+            yield key, Strings.of(key, value)
+            continue
         if not isinstance(value, torch.Tensor):
             raise InputError(f"entry {key!r} is a {type(value).__name__}; this storage holds tensors, which Zarr can hold, too")
         yield key, value
+
+
+def _tensors(data: Any) -> dict[Key, torch.Tensor]:
+    return {key: value for key, value in leaves(data) if isinstance(value, torch.Tensor)}
 
 
 def _part(entry: Any) -> str:
@@ -270,8 +316,8 @@ def _put(tree: dict[str, Any], key: Key, value: Any) -> None:
     tree[key[-1] if key else ""] = value
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
+def _alike(one: Any, other: torch.Tensor) -> bool:
+    return isinstance(one, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _dtype(key: Key, values: torch.Tensor) -> np.dtype[Any]:

@@ -89,7 +89,7 @@ class Places:
         there, ever = buffer.counts()
         names = [buffer.recent_steps(np.arange(n - 1, -1, -1), lane) for lane, n in enumerate(there.tolist())]
         told = [told_by(buffer, of_lane) for of_lane in names]
-        self._generation = max((int(of_lane.emptied.max(initial=0)) for of_lane in told), default=0)
+        self._generation = max([self._generation, *(int(of_lane.emptied.max(initial=0)) for of_lane in told)])
         self._count, ends = int(there.max(initial=0)), []
         for lane, (of_lane, (places, emptied, axes)) in enumerate(zip(names, told, strict=True)):
             current = emptied == self._generation
@@ -115,6 +115,10 @@ class Places:
                 self.filled += int(empty[0])
                 return
             self.filled = min(self.filled + _AT_ONCE, len(self._table))
+
+    def emptied_as_often(self, others: Places) -> None:
+        """Know that a storage was emptied, of which the steps on the disk cannot tell before another is written."""
+        self._generation = others._generation
 
     def empty(self) -> None:
         """Have no steps. Those on the disk are known to be old once another was written."""

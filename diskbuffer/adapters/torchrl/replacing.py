@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from diskbuffer.store.files import Files
+
+_PATIENCE = 60.0  # seconds, for a process that replaces a directory
 
 
 def remove_tree(path: Path) -> None:
@@ -15,12 +20,29 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Hold a directory, wherever it is moved meanwhile, as far as the file system has locks: who dies lets go of it."""
+    files, begun = Files(directory), time.monotonic()
+    fd = files.open_lock(".", write=False)
+    try:
+        with contextlib.suppress(OSError):  # there are no such locks
+            while not files.lock(fd, exclusive=True) and time.monotonic() - begun < _PATIENCE:
+                time.sleep(0.002)
+        yield
+    finally:
+        os.close(fd)
+
+
 def take_back(place: Path, aside: Path) -> None:
-    """Finish what a crash left: put what was put aside back where nothing took its place, or remove it."""
-    if aside.is_dir():
+    """Finish what a crash left: put what was put aside back where nothing took its place, or remove it.
+
+    Where it was no crash, but another process is at it, that is waited for.
+    """
+    with contextlib.suppress(FileNotFoundError), _held(aside):
         if place.exists():
             remove_tree(aside)
-        else:
+        elif aside.is_dir():
             aside.rename(place)
 
 
@@ -30,16 +52,17 @@ def put_in_place(new: Path, place: Path, aside: Path) -> None:
     All three must be names in the same directory. Where the place is empty for an instant, what was there is aside.
     """
     take_back(place, aside)
-    if place.exists():
-        place.rename(aside)
-    try:
-        new.rename(place)
-    except BaseException:
-        if aside.exists():
-            aside.rename(place)
-        raise
-    Files(place.parent).sync(".")  # or a power loss could take the one back, and leave the other removed
-    remove_tree(aside)
+    with _held(place) if place.exists() else contextlib.nullcontext():  # or who opens it now would take it back
+        if place.exists():
+            place.rename(aside)
+        try:
+            new.rename(place)
+        except BaseException:
+            if aside.exists():
+                aside.rename(place)
+            raise
+        Files(place.parent).sync(".")  # or a power loss could take the one back, and leave the other removed
+        remove_tree(aside)
 
 
 def sync_tree(path: Path) -> None:

@@ -20,8 +20,9 @@ class Later(NamedTuple):
 class Rows(TensorDict):  # type: ignore[misc]
     """Many steps of a storage: ``storage[:]["next", "done"]`` reads one column, and no frame.
 
-    Entries can be added and replaced here, which changes nothing in the storage. What would change entries in place, and so the
-    storage, if that held them in memory, is refused.
+    Entries can be added and replaced here, which changes nothing in the storage. Methods that would change entries in place, and
+    so the storage, if that held them in memory, are refused. An entry that was read is a tensor, and a copy: what is done to it
+    in place, as by ``storage[:]["reward"] *= 2``, is done to the copy alone.
     """
 
     @classmethod
@@ -39,8 +40,6 @@ class Rows(TensorDict):  # type: ignore[misc]
             "change the sample, and extend the buffer with it"
         )
 
-    set_ = set_at_ = update_ = update_at_ = zero_ = fill_ = copy_ = copy_at_ = masked_fill_ = apply_ = _refuse
-
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Return what is left, read."""
         return self.to_tensordict().exclude(*keys, inplace=inplace)
@@ -49,6 +48,46 @@ class Rows(TensorDict):  # type: ignore[misc]
         if not isinstance(index, str) and not (isinstance(index, tuple) and all(isinstance(part, str) for part in index)):
             self._refuse()
         self.set(index, value)
+
+
+_IN_PLACE = (
+    *("set", "set_at", "update", "update_at", "zero", "fill", "copy", "copy_at", "masked_fill", "apply", "load", "_stack_onto"),
+    *(
+        "_stack_onto_at",
+        "abs",
+        "acos",
+        "add",
+        "addcdiv",
+        "addcmul",
+        "asin",
+        "atan",
+        "ceil",
+        "clamp_max",
+        "clamp_min",
+        "cos",
+        "cosh",
+    ),
+    *(
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "expm1",
+        "floor",
+        "frac",
+        "lerp",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "maximum",
+        "minimum",
+    ),
+    *("mul", "neg", "pow", "reciprocal", "round", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc"),
+)
+for _name in (*(f"{name}_" for name in _IN_PLACE), "__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__"):
+    setattr(Rows, _name, Rows._refuse)
 
 
 class _Lazy(dict[str, Any]):

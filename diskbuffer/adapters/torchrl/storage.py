@@ -32,6 +32,7 @@ from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows
+from diskbuffer.adapters.torchrl.strings import named
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.inputs import counted, local_path
@@ -50,6 +51,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     What a buffer draws with TorchRL's own samplers and writers is what it would draw from a storage in memory, bit for bit.
     Entries below "next" that are what the next step begins with are stored once, and rolling stacks of frames frame by frame.
+    Entries of tensordicts may be tensors, and strings, of which each is stored once.
 
     It is opened, never wiped: a buffer that is made with the same `path` goes on with what is there, its writer behind the newest
     step. Until something is written it is opened for reading, and needs no lock.
@@ -109,6 +111,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._entries: Entries | None = None
         self._kind = Kind()
         self._places = Places(0, ())
+        self._shared_with_this = False
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else local_path(path)
         self.store = OpenedLate(where, autoreset="disabled", threads=threads, segment_rows=segment_rows)
         if path is None:
@@ -151,7 +154,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Find out what a store has, and where."""
         if self.ndim > 2:
             raise InputError(f"{self.path} holds steps already, and a storage of {self.ndim} dimensions cannot be opened again")
-        places = Places(-(-self.max_size // max(opened.n_envs, 1)), (opened.n_envs,) if self.ndim == 2 else ())
+        places = self._no_places(opened)
         if (
             SLOT not in opened.columns
             or (self.ndim == 1 and opened.n_envs > 1)
@@ -176,8 +179,14 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 if self.store.writes or attempt == _PATIENCE - 1:
                     raise
                 opened.refresh()
-                places = Places(len(places.names), places.names.shape[1:])
+                places = self._no_places(opened)
         self._begin(Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack), places)
+
+    def _no_places(self, opened: ReplayBuffer) -> Places:
+        """Return the places of a store that is opened, none of which is filled yet."""
+        places = Places(-(-self.max_size // max(opened.n_envs, 1)), (opened.n_envs,) if self.ndim == 2 else ())
+        places.emptied_as_often(self._places)
+        return places
 
     def _begin(self, entries: Entries, places: Places) -> None:
         self._entries, self._places, self.max_size = entries, places, places.names.size
@@ -215,6 +224,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             data = stacked(data)
         with self._lock:
             given = cursor
+            self._must_be_the_writers(cursor)
             if isinstance(cursor, tuple):
                 cursor, data = self._merged(cursor, data)
             alone = isinstance(cursor, int | np.integer) or (isinstance(cursor, torch.Tensor | np.ndarray) and cursor.ndim == 0)
@@ -231,6 +241,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 self._set_last_cursor(given)
         self._bump_mutation_revision()
 
+    def _must_be_the_writers(self, cursor: Any) -> None:
+        """Refuse to write in a process that was given the storage when it started: it shares the writer, and not the store."""
+        if self._shared_with_this:
+            self._recover(cursor, self._places.newest)
+            raise InputError(
+                f"{self.path}: only the process that made this storage writes to it, and this one was given it when it was "
+                "started. Several writers of one replay buffer, as with MultiCollector(replay_buffer=...), do not work yet: have "
+                "collectors return what they collect, and extend the buffer in the process that made it"
+            )
+
     def _put(self, cursor: Any, data: Any) -> None:
         known = self._places
         opened, entries = self._writing(data)
@@ -240,7 +260,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 "by now, and the writer goes on behind them: write again"
             )
         places = np.atleast_1d(np.arange(len(self._places.names))[plain(cursor)])
-        rows = entries.rows(indexed(data, entries, places), len(places))
+        rows = entries.rows(indexed(data, entries, places), len(places), opened._numbers_of_strings)
         self._kind, self._places.axes = Kind.of(data), axes_of(data, self.ndim)
         while len(again := self._places.old_ones(places)):
             if entries.stack > 1:
@@ -248,7 +268,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                     "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
                     "of frames cannot be; make the storage with frame_stack=1, at another path, for such writers"
                 )
-            self._append(opened, entries.rows(self._steps(self._places.names[again]), len(again)), again)
+            old = entries.rows(self._steps(self._places.names[again]), len(again), opened._numbers_of_strings)
+            self._append(opened, old, again)
         self._append(opened, rows, places)
 
     def _recover(self, cursor: Any, newest: int) -> None:
@@ -299,6 +320,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def _empty(self) -> None:
         """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
         with self._lock:
+            self._must_be_the_writers(np.zeros(0, np.int64))
             if self._entries is not None:
                 self.open_to_write()  # or who writes first would find them again
             self._places.empty()
@@ -351,7 +373,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         assert opened is not None
         return opened
 
-    def _column(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
+    def _column(self, names: Int64, entry: Entry, at: str) -> Any:
         opened, flat = self.reading(), names.ravel()
         size = _AT_ONCE if len(entry.frames.shape) else len(flat)
         parts = [
@@ -360,8 +382,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         ]
         return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, entry)
 
-    def _shaped(self, values: torch.Tensor, names: Int64, entry: Entry) -> torch.Tensor:
-        return values.reshape((*names.shape, *entry.frames.shape)).to(self.device)
+    def _shaped(self, values: torch.Tensor, names: Int64, entry: Entry) -> Any:
+        values = values.reshape((*names.shape, *entry.frames.shape))
+        return self._strings(values.numpy()) if entry.strings else values.to(self.device)
+
+    def _strings(self, numbers: Array) -> Any:
+        """Return strings by their numbers."""
+        opened = self.reading()
+        if not self.store.writes and numbers.max(initial=0) > len(opened.tags):  # a writer elsewhere has named them since
+            opened.refresh()
+        return named(numbers, opened.tags)
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
@@ -476,6 +506,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 shutil.rmtree(loaded, ignore_errors=True)
                 raise
             self.store.close()
+            self._places = Places(0, ())  # which was emptied never
             try:
                 put_in_place(loaded, self.path, self._replaced)
             finally:
@@ -499,9 +530,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         return f"DiskStorage({len(self)} of {self.max_size} steps at {self.path}: {', '.join(keys)})"
 
     def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = Storage.__getstate__(self)
         if get_spawning_popen() is not None:
             self.flush()
-        state: dict[str, Any] = Storage.__getstate__(self)
+            state["_shared_with_this"] = True
         del state["_lock"]
         return state
 

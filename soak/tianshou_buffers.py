@@ -1,0 +1,359 @@
+"""Tianshou's buffers on disk and its own in memory, given the same: every batch must be the same."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tianshou.data import (
+    Batch,
+    PrioritizedReplayBuffer,
+    PrioritizedVectorReplayBuffer,
+    ReplayBuffer,
+    VectorReplayBuffer,
+)
+
+from diskbuffer.adapters.tianshou import (
+    DiskPrioritizedReplayBuffer,
+    DiskPrioritizedVectorReplayBuffer,
+    DiskReplayBuffer,
+    DiskVectorReplayBuffer,
+)
+from soak.random_values import Values, random_shape, same_bits
+
+_CALLS = ("add", "sample", "everything", "index", "neighbours", "assign", "write_key", "reset", "reopen", "pickle", "update")
+_WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 1, 0.6, 1.5, 1, 0.4])
+
+
+class World:
+    """Steps of an environment whose episodes end in every way.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    obs : dict
+        What each part of an observation is; under the key "" where there is only one.
+    act, rew, info
+        What actions, rewards, and the parts of infos are.
+    only_last : int
+        Frames of which observations are stacks, the last of which is stored; 1 for none.
+    """
+
+    def __init__(self, rng: np.random.Generator, obs: Any, act: Values, rew: Values, info: Any, only_last: int) -> None:
+        self._rng, self._obs, self._act, self._rew, self._info, self._stack = rng, obs, act, rew, info, only_last
+        self._episode = float(rng.choice([1.5, 5, 40]))
+        self._now = self._observe()
+
+    def _observe(self) -> Any:
+        if "" in self._obs:
+            return self._obs[""]()
+        return {key: values() for key, values in self._obs.items()}
+
+    def _given(self, obs: Any) -> Any:
+        """Return an observation as the environment has it."""
+        return obs if self._stack == 1 else np.stack([np.zeros_like(obs)] * (self._stack - 1) + [obs])
+
+    def step(self) -> Any:
+        """Take a step."""
+        now, after, over = self._now, self._observe(), self._rng.random() < 1 / self._episode
+        terminated = bool(over and self._rng.random() < 0.6)
+        self._now = self._observe() if over else after
+        return Batch(
+            obs=self._given(now),
+            act=self._act(),
+            rew=self._rew(),
+            terminated=terminated,
+            truncated=bool(over and (not terminated or self._rng.random() < 0.2)),
+            obs_next=self._given(after),
+            info={key: values() for key, values in self._info.items()},
+            policy=Batch(),
+        )
+
+
+def _same(one: Any, other: Any, where: str) -> None:
+    """Require the same of what two buffers returned."""
+    if isinstance(one, Batch):
+        assert isinstance(other, Batch), f"{where}: expected a Batch, found {type(other)}"
+        keys = [sorted(batch.get_keys()) for batch in (one, other)]
+        assert keys[0] == keys[1], f"{where}: {keys}"
+        for key in keys[0]:
+            _same(one[key], other[key], f"{where}.{key}")
+        return
+    same_bits(np.asarray(one), np.asarray(other), where)
+
+
+class Both:
+    """A buffer of Tianshou's, one on disk, and the worlds that both are told about.
+
+    Parameters
+    ----------
+    path : Path
+        Of a directory for the store.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, path: Path, rng: np.random.Generator) -> None:
+        self._rng, self._path, self._opened = rng, path / "store", list[Any]()
+        self.n_envs = int(rng.choice([0, 1, 2, 4]))  # 0 for a buffer that is none of several environments
+        self._prioritized = bool(rng.random() < 0.35)
+        self._how = self._random_options()
+        self._size = int(rng.integers(max(2, self._how["stack_num"]), 40)) * max(self.n_envs, 1)
+        self._worlds = self._random_worlds()
+        self.theirs = self._make(
+            (PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer) if self._prioritized else (ReplayBuffer, VectorReplayBuffer)
+        )
+        self.ours = self._open()
+        self._number, self._uncounted = 0, False
+
+    def __repr__(self) -> str:
+        return f"{type(self.ours).__name__} of {self._size} steps, {self.n_envs} environments, {self._how}"
+
+    def _random_options(self) -> dict[str, Any]:
+        rng = self._rng
+        how: dict[str, Any] = {"stack_num": int(rng.choice([1, 1, 2, 4])), "ignore_obs_next": bool(rng.random() < 0.3)}
+        how["save_only_last_obs"] = bool(rng.random() < 0.2)
+        how["sample_avail"] = bool(rng.random() < 0.3 and not self._prioritized)
+        how["random_seed"] = int(rng.integers(100))
+        if self._prioritized:
+            how |= {"alpha": float(rng.choice([0.3, 0.6, 1.0])), "beta": float(rng.choice([0.0, 0.4]))}
+            how["weight_norm"] = bool(rng.random() < 0.5)
+        return how
+
+    def _random_worlds(self) -> list[World]:
+        rng = self._rng
+        names = ("frame", "place", "a value", "obs", "x_61")
+        keys = [""] if rng.random() < 0.5 or self._how["save_only_last_obs"] else rng.choice(names, 2, replace=False).tolist()
+        obs = {key: Values(rng, random_shape(rng)) for key in keys}
+        act = Values(rng, random_shape(rng)[:1])
+        rew = Values(rng, () if rng.random() < 0.9 else (2,), "float64")
+        info = {key: Values(rng, random_shape(rng)[:1]) for key in ("lives", "tag", "steps") if rng.random() < 0.4}
+        only_last = 3 if self._how["save_only_last_obs"] else 1
+        return [World(rng, obs, act, rew, info, only_last) for _ in range(max(self.n_envs, 1))]
+
+    def _make(self, classes: tuple[Any, Any], **where: Any) -> Any:
+        if not self.n_envs:
+            return classes[0](self._size, **self._how, **where)
+        return classes[1](self._size, self.n_envs, **self._how, **where)
+
+    def _open(self) -> Any:
+        classes: tuple[Any, Any] = (
+            (DiskPrioritizedReplayBuffer, DiskPrioritizedVectorReplayBuffer)
+            if self._prioritized
+            else (DiskReplayBuffer, DiskVectorReplayBuffer)
+        )
+        self._opened.append(self._make(classes, path=self._path, segment_rows=16))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        """Close all that was opened."""
+        for buffer in self._opened:
+            buffer.close()
+
+    def _each(self, call: Any) -> list[Any]:
+        """Call a function with both; with the same random numbers."""
+        seed, found = int(self._rng.integers(2**31)), []
+        for buffer in (self.theirs, self.ours):
+            np.random.seed(seed)  # noqa: NPY002  which Tianshou draws from, too
+            found.append(call(buffer))
+        return found
+
+    def _compare(self, one: Any, other: Any, indices: Any, where: str) -> None:
+        """Compare batches, but for the observation after an episode's end, which only ours knows."""
+        if self._how["ignore_obs_next"] and len(np.atleast_1d(one.done)):
+            ends = one.done | np.isin(indices, self.theirs.last_index)
+            parts = (
+                [("obs_next",)] if not isinstance(one.obs_next, Batch) else [("obs_next", key) for key in one.obs_next.get_keys()]
+            )
+            for path in parts:
+                for batch in (one, other):
+                    holder = batch
+                    for key in path[:-1]:
+                        holder = holder[key]
+                    values = np.array(holder[path[-1]])
+                    values[ends] = 0
+                    holder[path[-1]] = values
+        _same(one, other, where)
+
+    # What is called
+
+    def add(self) -> None:
+        """Add some steps to both."""
+        for _ in range(int(self._rng.integers(1, 12))):
+            if not self.n_envs:
+                step = self._worlds[0].step()
+                if self._how["save_only_last_obs"] and self._how["ignore_obs_next"] and self._rng.random() < 0.5:
+                    step = Batch.stack([step])
+                    told = self._each(lambda buffer, step=step: buffer.add(step, [0]))
+                else:
+                    told = self._each(lambda buffer, step=step: buffer.add(step))
+            else:
+                ids = np.arange(self.n_envs) if self._rng.random() < 0.5 else np.flatnonzero(self._rng.random(self.n_envs) < 0.6)
+                if not len(ids):
+                    continue
+                steps = Batch.stack([self._worlds[n].step() for n in ids])
+                told = self._each(lambda buffer, steps=steps, ids=ids: buffer.add(steps, ids))
+            for name, one, other in zip(("places", "returns", "lengths", "starts"), *told, strict=True):
+                _same(one, other, f"{name} that add returns")
+
+    @property
+    def empty_now(self) -> bool:
+        """Whether nothing is there."""
+        assert len(self.theirs) == len(self.ours), f"{len(self.theirs)} steps, {len(self.ours)}"
+        return len(self.theirs) == 0
+
+    def sample(self) -> None:
+        """Draw from both, and tell both new priorities."""
+        if self.empty_now:
+            return
+        n = int(self._rng.integers(1, 20))
+        failed, found = [], []
+        for draw in (n, None) if self._rng.random() < 0.2 and not self.n_envs else (n,):
+            for buffer in (self.theirs, self.ours):
+                np.random.seed(n)  # noqa: NPY002
+                try:
+                    found.append(buffer.sample(draw))
+                except ValueError as error:  # no step has its whole stack
+                    failed.append(str(error))
+            assert len(failed) in (0, 2), f"one raised, the other not: {failed}"
+            if failed:
+                return
+            (one, indices), (other, others) = found[-2:]
+            _same(indices, others, "indices")
+            self._compare(one, other, indices, f"a batch of {draw}")
+        if self._prioritized:
+            weights = self._rng.random(len(found[0][1]))
+            for buffer in (self.theirs, self.ours):
+                buffer.update_weight(found[0][1], weights)
+
+    def everything(self) -> None:
+        """Compare all there is, read at once and in parts."""
+        if self.empty_now:
+            return
+        (one, indices), (other, others) = self._each(lambda buffer: buffer.sample(0))
+        _same(indices, others, "indices of all")
+        if len(indices):
+            self._compare(one, other.in_memory(), indices, "all")
+            self._compare(self.theirs[:], self.ours[:], indices, "[:]")
+
+    def index(self) -> None:
+        """Read some places of both."""
+        if self.empty_now:
+            return
+        filled = self.theirs.sample_indices(0)
+        if not len(filled):
+            return
+        some = self._rng.choice(filled, int(self._rng.integers(1, 9)))
+        for index in (some, int(some[0]), *(() if self.n_envs else (some.reshape(1, -1),))):
+            self._compare(self.theirs[index], self.ours[index], index, f"[{index}]")
+        stack = int(self._rng.integers(1, 5))
+        for key in ("obs", "rew", "act"):
+            got = self._each(lambda buffer, key=key: buffer.get(some, key, stack_num=stack))
+            _same(got[0], got[1], f"get({key}, stack_num={stack})")
+
+    def neighbours(self) -> None:
+        """Compare what comes before and after, and which episodes are not over."""
+        if self.empty_now:
+            return
+        places = filled_places(self.theirs)
+        _same(self.theirs.prev(places), self.ours.prev(places), "prev")
+        _same(self.theirs.next(places), self.ours.next(places), "next")
+        _same(self.theirs.unfinished_index(), self.ours.unfinished_index(), "unfinished_index")
+
+    def assign(self) -> None:
+        """Assign a key to a batch of everything, as algorithms do."""
+        if self.empty_now:
+            return
+        self._number += 1
+        (one, indices), (other, _) = self._each(lambda buffer: buffer.sample(0))
+        if not len(indices):
+            return
+        values = self._rng.normal(size=len(indices))
+        for batch in (one, other):
+            batch.adv = values.copy()
+            if self._number % 2:
+                batch.obs = np.zeros((len(indices), 2))
+        parts = self._each(lambda buffer: list((one if buffer is self.theirs else other).split(3, shuffle=True, merge_last=True)))
+        for left, right in zip(*parts, strict=True):
+            _same(left.adv, right.adv, "adv")
+            _same(left.obs, right.obs, "obs")
+
+    def write_key(self) -> None:
+        """Write a key of all steps."""
+        if self.empty_now or self._prioritized:
+            return
+        values = self._rng.normal(size=self.theirs.maxsize)
+        for buffer in (self.theirs, self.ours):
+            buffer.set_array_at_key(values.copy(), "returns")
+
+    def reset(self) -> None:
+        """Empty both."""
+        keep = bool(self._rng.random() < 0.5)
+        for buffer in (self.theirs, self.ours):
+            buffer.reset(keep_statistics=keep)
+        self._uncounted |= keep
+        if self._prioritized:
+            self.theirs.weight[np.arange(self.theirs.maxsize)] = 0.0  # its own draws what there was before
+        self.empty_now  # noqa: B018  which compares
+
+    def reopen(self) -> None:
+        """Close ours and open it again; what is told to begin anew does so in both."""
+        if self.empty_now:
+            return
+        self.close()
+        self.ours = self._open()
+        for one, other in zip(*(getattr(buffer, "buffers", [buffer]) for buffer in (self.theirs, self.ours)), strict=True):
+            if one._ep_len > len(one) or self._uncounted:  # of what the ring does not hold any more
+                one._ep_return, one._ep_len, one._ep_start_idx = copy.copy(other._ep_return), other._ep_len, other._ep_start_idx
+        self._uncounted = False
+        for buffer in (self.theirs, self.ours):
+            for ring in {id(ring): ring for ring in [buffer, *getattr(buffer, "buffers", [])]}.values():
+                ring._random_state = np.random.RandomState(self._number)
+        if self._prioritized:
+            self.theirs._max_prio = self.theirs._min_prio = 1.0
+            self.theirs.weight[np.arange(self.theirs.maxsize)] = 0.0
+            self.theirs.init_weight(filled_places(self.theirs))
+
+    def pickle(self) -> None:
+        """Pickle both, and go on with the copies."""
+        self.theirs, self.ours = pickle.loads(pickle.dumps(self.theirs)), pickle.loads(pickle.dumps(self.ours))
+        self._opened.append(self.ours)
+        if self.n_envs:  # or parts of its own would not know what is added from now on
+            for n, ring in enumerate(self.theirs.buffers):
+                ring._meta = self.theirs._meta[n * ring.maxsize : (n + 1) * ring.maxsize]
+
+    def update(self) -> None:
+        """Take over the steps of another buffer."""
+        if self.n_envs or self._prioritized or self._how["ignore_obs_next"] or self._how["stack_num"] > 1:
+            return
+        source = ReplayBuffer(9, **self._how)
+        for _ in range(int(self._rng.integers(1, 15))):
+            source.add(self._worlds[0].step())
+        self._uncounted = True
+        places = self._each(lambda buffer: buffer.update(source))
+        _same(places[0], places[1], "what update returns")
+
+
+def filled_places(buffer: Any) -> Any:
+    """Return the places that are filled."""
+    rings = list(getattr(buffer, "buffers", [buffer]))
+    return np.concatenate([np.arange(len(ring)) + n * ring.maxsize for n, ring in enumerate(rings)])
+
+
+def compare(path: Path, seed: int, calls: int = 40) -> None:
+    """Give both the same, some random calls long; an AssertionError where they differ."""
+    rng = np.random.default_rng([seed, 2])
+    both, done = Both(path, rng), list[str]()
+    both.add()
+    try:
+        for name in rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist():
+            done.append(name)
+            getattr(both, name)()
+        both.everything()
+    except Exception as error:
+        error.add_note(f"seed {seed}: {both} after {done}")
+        raise
+    finally:
+        both.close()

@@ -1,0 +1,345 @@
+"""TorchRL's buffers on a `DiskStorage` and on its own storage in memory, given the same: every batch must be the same."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NonTensorData, TensorDict, is_tensor_collection
+from torch.utils._pytree import tree_flatten
+from torchrl.data import (
+    LazyTensorStorage,
+    PrioritizedSampler,
+    ReplayBuffer,
+    TensorDictMaxValueWriter,
+    TensorDictReplayBuffer,
+)
+from torchrl.data.replay_buffers.samplers import (
+    RandomSampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
+
+from diskbuffer.adapters.torchrl import DiskSliceSampler, DiskStorage
+from soak.random_values import Values, random_shape, same_bits
+
+_KEYS: tuple[Any, ...] = (
+    *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "protect", "x_61", "_own", "a value", "a/b", "\u00e4"),
+    *(("agents", "one"), ("agents", "two", "value"), ("collector", "traj_ids"), ("next_", "next")),
+)
+_CALLS = ("extend", "add", "sample", "index", "all", "set", "reopen", "pickle", "empty", "dump")
+_WEIGHTS = np.array([6, 3, 8, 3, 2, 1, 1.5, 0.7, 0.4, 0.5])
+
+
+class World:
+    """Steps of an environment, or of nothing in particular, that end in every way.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    entries : dict
+        What each entry's values are, and whether it is there below "next", too.
+    stack : int
+        Frames in the stacks that pictures are; 1 for none.
+    flags : list of str
+        Which of "done", "terminated" and "truncated" are told.
+    resets : bool
+        Whether it is reset from outside now and then.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator, entries: dict[Any, tuple[Values, bool]], stack: int, flags: list[str], *, resets: bool
+    ) -> None:
+        self._rng, self._entries, self._stack, self._flags, self._resets = rng, entries, stack, flags, resets
+        self._episode = float(rng.choice([1.5, 5, 40]))
+        self._number, self.words = 0, list[str]()
+        self._now = self._observe({})
+
+    def _observe(self, before: dict[Any, Any]) -> dict[Any, Any]:
+        found = {}
+        for key, (values, paired) in self._entries.items():
+            if paired and self._stack > 1 and len(values.shape) == 2 and values.shape[0] >= 8:
+                frames = before.get(key)
+                new = values()
+                found[key] = np.stack([new] * self._stack) if frames is None else np.concatenate([frames[1:], new[None]])
+            elif paired:
+                found[key] = values()
+        return found
+
+    def step(self) -> Any:
+        """Take a step."""
+        after, over = self._observe(self._now), self._rng.random() < 1 / self._episode
+        flags = dict.fromkeys(self._flags, False)
+        ending = {"done": over} | dict.fromkeys(("terminated", "truncated"), False)
+        ending[str(self._rng.choice(["terminated", "truncated"]))] |= over
+        step: dict[Any, Any] = {key: torch.from_numpy(np.asarray(value)) for key, value in self._now.items()}
+        step |= {key: torch.from_numpy(values()) for key, (values, paired) in self._entries.items() if not paired}
+        step |= {("next", *_path(key)): torch.from_numpy(np.asarray(value)) for key, value in after.items()}
+        step |= {name: torch.tensor([value]) for name, value in flags.items()}
+        step |= {("next", name): torch.tensor([ending[name]]) for name in flags}
+        step |= {("next", "reward"): torch.tensor([float(self._rng.normal())]), "episode": torch.tensor(self._number)}
+        reset = over or (self._resets and self._rng.random() < 0.03)
+        self._now = self._observe({}) if reset else after
+        self._number += reset
+        found = TensorDict({key: value.clone() for key, value in step.items()}, [])
+        for key in (("task",), ("next", "task")) if self.words else ():
+            found[key] = NonTensorData(str(self._rng.choice(self.words)))
+        return found
+
+    def rollout(self, n: int) -> Any:
+        """Take n steps."""
+        return torch.stack([self.step() for _ in range(n)])
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _same(one: Any, other: Any, where: str) -> None:
+    """Require the same of what two buffers returned."""
+    if is_tensor_collection(one):
+        assert one.batch_size == other.batch_size, f"{where}: {one.batch_size}, {other.batch_size}"
+        keys = [sorted(td.keys(True, True), key=str) for td in (one, other)]
+        assert keys[0] == keys[1], f"{where}: {keys}"
+        for key in (("task",), ("next", "task")):
+            assert one.get(key, None) is None or one[key] == other[key], f"{where}, {key}: {one[key]}, {other[key]}"
+        for key in keys[0]:
+            same_bits(one[key].numpy(), other[key].numpy(), f"{where}, {key}")
+        return
+    (leaves, tree), (others, other_tree) = tree_flatten(one), tree_flatten(other)
+    assert tree == other_tree, f"{where}: {tree}, {other_tree}"
+    for n, (left, right) in enumerate(zip(leaves, others, strict=True)):
+        same_bits(left.numpy(), right.numpy(), f"{where}, leaf {n}")
+
+
+def _has_priorities() -> bool:
+    try:
+        PrioritizedSampler(2, 0.6, 0.4)
+    except RuntimeError:  # its compiled trees do not load with every version of PyTorch
+        return False
+    return True
+
+
+class Both:
+    """A buffer of TorchRL's on its own storage, one on ours, and the world that both are told about.
+
+    Parameters
+    ----------
+    path : Path
+        Of a directory for the store.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, path: Path, rng: np.random.Generator) -> None:
+        self._rng, self._path, self._dumps, self._in_order = rng, path, 0, True
+        self._opened = list[DiskStorage]()
+        self.lanes = int(rng.integers(2, 5)) if rng.random() < 0.3 else 0
+        ranked = not self.lanes and rng.random() < 0.1
+        self._stack = int(rng.choice([1, 1, 2, 4])) if not ranked else 1
+        flags = [name for name in ("done", "terminated", "truncated") if name == "done" or rng.random() < 0.7]
+        chosen = rng.choice(len(_KEYS), int(rng.integers(1, 7)), replace=False)
+        entries = {_KEYS[n]: (Values(rng, random_shape(rng)), bool(rng.random() < 0.6)) for n in chosen}
+        if self._stack > 1:
+            entries["picture"] = (Values(rng, (12, 11), "uint8", few=False), True)
+            entries = {k: v for k, v in entries.items() if k == "picture" or not (v[1] and len(v[0].shape) >= 2)}
+        slices = DiskSliceSampler if rng.random() < 0.5 else SliceSampler  # ours takes a reset for the end of an episode
+        resets = slices is SliceSampler
+        self._worlds = [World(rng, entries, self._stack, flags, resets=resets) for _ in range(max(self.lanes, 1))]
+        size = int(rng.integers(3, 120))
+        self._size = size if not self.lanes else -(-size // self.lanes) * self.lanes
+        self._segment = int(rng.choice([8, 16, 64]))
+        self._kind = (
+            str(rng.choice(["tensordict", "plain", "dict"], p=[0.7, 0.2, 0.1])) if not (self.lanes or ranked) else "tensordict"
+        )
+        self._ranked, self._batch_size = ranked, int(rng.integers(1, 9)) * 4
+        if self._kind == "tensordict" and rng.random() < 0.3:
+            words = ["", *(f"task {n}" for n in range(int(rng.integers(1, 30))))]
+            for world in self._worlds:
+                world.words = words
+        self._make = self._choose_sampler()
+        self._how: dict[str, Any] = {"ndim": 2} if self.lanes else {}
+        self.theirs = self._buffer(LazyTensorStorage(self._size, **self._how), self._make(SliceSampler))
+        self.ours = self._buffer(self._storage(), self._make(slices))
+
+    def __repr__(self) -> str:
+        return f"{self.ours.storage}, {self._kind}, {type(self.ours.sampler).__name__}, {self._stack=}, {self.lanes=}"
+
+    def _choose_sampler(self) -> Callable[[Any], Any]:
+        """Return what makes a sampler, by the class of slices."""
+        slices: dict[str, Any] = {"strict_length": False, "end_key": ("next", "done")}
+        slices["num_slices" if self._rng.random() < 0.5 else "slice_len"] = 4 if self._rng.random() < 0.5 else 2
+        made: list[Callable[[Any], Any]] = [lambda _: RandomSampler()]
+        if self._kind == "tensordict" and not self._ranked:
+            made += [lambda cls: cls(**slices)] * 2
+            if not self.lanes:
+                made += [lambda _: SliceSamplerWithoutReplacement(**slices)]
+        if not self.lanes:
+            drop_last = bool(self._rng.random() < 0.5)
+            made += [lambda _: SamplerWithoutReplacement(drop_last=drop_last)]
+            if _has_priorities():
+                made += [lambda _: PrioritizedSampler(self._size, 0.7, 0.9)]
+        return made[int(self._rng.integers(len(made)))]
+
+    def _storage(self, name: str = "store") -> DiskStorage:
+        return DiskStorage(self._size, self._path / name, segment_rows=self._segment, **self._how)
+
+    def _buffer(self, storage: Any, sampler: Any) -> Any:
+        make = TensorDictReplayBuffer if self._kind == "tensordict" else ReplayBuffer
+        how: dict[str, Any] = {"writer": TensorDictMaxValueWriter(rank_key=("next", "reward"))} if self._ranked else {}
+        generator = torch.Generator().manual_seed(7)
+        return make(storage=storage, sampler=sampler, batch_size=self._batch_size, generator=generator, **how)
+
+    def _steps(self, n: int) -> Any:
+        """Return steps of all environments, as `extend` takes them."""
+        if self.lanes:
+            return torch.stack([world.rollout(n) for world in self._worlds])
+        steps = self._worlds[0].rollout(n)
+        if self._kind != "dict":
+            return steps
+        return {".".join(_path(key)): steps[key] for key in steps.keys(True, True)}
+
+    def close(self) -> None:
+        """Close all that was opened."""
+        for storage in [*self._opened, self.ours.storage]:
+            storage.close()
+
+    def _seed_again(self) -> None:
+        seed = int(self._rng.integers(2**31))
+        for buffer in (self.theirs, self.ours):
+            buffer.set_rng(torch.Generator().manual_seed(seed))
+
+    # What is called
+
+    def extend(self) -> None:
+        """Add steps to both: now and then more than there are places for, one after the other."""
+        most = self._size // max(self.lanes, 1)
+        n = int(self._rng.integers(2 if self.lanes else 1, max(min(most, 40), 2) + 1))
+        if n > most:
+            return
+        steps = self._steps(n)
+        given = [{k: v.clone() for k, v in steps.items()} if isinstance(steps, dict) else steps.clone() for _ in range(2)]
+        _same(self.theirs.extend(given[0]), self.ours.extend(given[1]), "indices")
+
+    def add(self) -> None:
+        """Add a step to both."""
+        if self.lanes or self._ranked or self._kind == "dict":
+            return
+        step = self._worlds[0].step()
+        indices = [buffer.add(step.clone()) for buffer in (self.theirs, self.ours)]
+        assert indices[0] == indices[1], f"places: {indices}"
+
+    def sample(self) -> None:
+        """Draw from both."""
+        if self.empty_now:
+            return
+        for _ in range(3):
+            failed, found = list[str](), list[Any]()
+            for buffer in (self.theirs, self.ours):
+                try:
+                    found.append(buffer.sample())
+                except (RuntimeError, ValueError, IndexError) as error:  # such as that there is no slice of that length
+                    failed.append(f"{type(error).__name__}")
+            assert len(failed) in (0, 2) or failed == ["IndexError"], f"one raised, the other not: {failed}"
+            if failed:  # its own draws no slice of a single step, with an IndexError; ours does
+                self._seed_again()
+                return
+            _same(found[0], found[1], f"a batch of {self._batch_size}")
+
+    @property
+    def empty_now(self) -> bool:
+        """Whether nothing is there."""
+        assert len(self.theirs) == len(self.ours), f"{len(self.theirs)} steps, {len(self.ours)}"
+        return len(self.theirs) == 0
+
+    def index(self) -> None:
+        """Read some places of both."""
+        if self.empty_now or self.lanes:
+            return
+        n = len(self.theirs)
+        first, last = sorted(self._rng.integers(0, n + 1, 2).tolist())
+        some = torch.from_numpy(self._rng.integers(0, n, int(self._rng.integers(0, 9))))
+        for index in (slice(first, last), some, int(self._rng.integers(n)), slice(None, None, 2)):
+            _same(self.theirs[index], self._read(self.ours[index]), f"[{index}]")
+
+    @staticmethod
+    def _read(found: Any) -> Any:
+        return found.to_tensordict() if is_tensor_collection(found) else found
+
+    def all(self) -> None:
+        """Read all of both."""
+        if not self.empty_now:
+            _same(self.theirs[:], self._read(self.ours[:]), "all")
+
+    def set(self) -> None:
+        """Put other steps in some places of both."""
+        if self.empty_now or self.lanes or self._stack > 1 or self._kind == "dict":
+            return
+        n = len(self.theirs)
+        places = torch.from_numpy(self._rng.permutation(n)[: int(self._rng.integers(1, min(n, 6) + 1))])
+        steps = self._steps(len(places))
+        if self._kind == "tensordict" and not self._ranked:
+            steps.set("index", places)
+        self._in_order = False
+        self.theirs[places] = steps.clone()
+        self.ours[places] = steps.clone()
+
+    def reopen(self) -> None:
+        """Close ours, and open it again; its sampler and, where it ranks, its writer are the ones that there were."""
+        sampler = self.ours.sampler
+        if self._ranked or self._kind == "dict" or self.empty_now or (isinstance(sampler, SliceSampler) and not self._in_order):
+            return
+        getattr(sampler, "_cache", {}).clear()  # of another storage
+        self.close()
+        self.ours = self._buffer(self._storage(), sampler)
+        cursors = [buffer.writer._cursor for buffer in (self.theirs, self.ours)]
+        assert cursors[0] == cursors[1] or not self._in_order, f"the writers are at {cursors}"
+        self.theirs.writer._cursor = cursors[1]  # behind the step that was written last, wherever that was
+        self._seed_again()
+
+    def pickle(self) -> None:
+        """Pickle both storages, and go on with copies."""
+        self._opened.append(self.ours.storage)
+        self.theirs, self.ours = (pickle.loads(pickle.dumps(buffer)) for buffer in (self.theirs, self.ours))
+        self._seed_again()
+
+    def empty(self) -> None:
+        """Empty both."""
+        if not self.empty_now:
+            self.theirs.empty()
+            self.ours.empty()
+            self._in_order = True
+            self._seed_again()
+
+    def dump(self) -> None:
+        """Save ours, and load it in another place, from where it goes on."""
+        if self.empty_now or self._kind == "dict" or self._ranked:
+            return
+        self._dumps += 1
+        self.ours.dumps(self._path / "dumps")
+        other = self._buffer(self._storage(f"store-{self._dumps}"), self._make(type(self.ours.sampler)))
+        other.loads(self._path / "dumps")
+        _same(self.theirs[:], self._read(other[:]), "what was loaded")
+        other.storage.close()
+
+
+def compare(path: Path, seed: int, calls: int = 30) -> None:
+    """Give both the same, some random calls long; an AssertionError where they differ."""
+    rng = np.random.default_rng([seed, 1])
+    torch.manual_seed(seed)
+    both, done = Both(path, rng), list[str]()
+    both.extend()
+    try:
+        for name in rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist():
+            done.append(name)
+            getattr(both, name)()
+        both.all()
+    except Exception as error:
+        error.add_note(f"seed {seed}: {both} after {done}")
+        raise
+    finally:
+        both.close()

@@ -1,0 +1,38 @@
+"""A short run of the comparison with the libraries' own buffers, and that it sees a batch that differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import diskbuffer as db
+from soak import torchrl_and_tianshou
+
+EACH, CALLS = 40, 10
+
+
+@pytest.mark.parametrize("first", range(0, EACH, EACH // 4))
+@pytest.mark.parametrize("library", torchrl_and_tianshou.LIBRARIES)
+def test_random_buffers_draw_what_the_libraries_own_draw(library: str, first: int) -> None:
+    pytest.importorskip(library)
+    for seed in range(first, first + EACH // 4):
+        assert torchrl_and_tianshou.run(library, seed, CALLS) == ""
+
+
+@pytest.mark.parametrize("library", torchrl_and_tianshou.LIBRARIES)
+def test_a_batch_that_differs_is_seen(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(library)
+    real = db.ReplayBuffer.at if library == "torchrl" else db.ReplayBuffer.recent
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        batch = real(*args, **kwargs)
+        for name in ("action", "episode"):
+            if name in batch:
+                batch[name] = ~batch[name] if batch[name].dtype == torch.bool else batch[name] + 1
+        return batch
+
+    monkeypatch.setattr(db.ReplayBuffer, real.__name__, other)
+    found = [torchrl_and_tianshou.run(library, seed, 4) for seed in range(6)]
+    assert any("differs at" in what for what in found)
