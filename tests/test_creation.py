@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import diskbuffer as db
 from diskbuffer.store.building import Building
@@ -299,3 +300,21 @@ def test_a_kill_while_a_store_is_moved_into_a_directory_is_no_harm_to_the_next(t
     with db.ReplayBuffer(path, columns=COLUMNS) as buffer:
         assert not list(path.glob(".*.new"))
         assert buffer.check(progress=False).ok
+
+
+def test_many_environments_with_pictures_begin_with_little_of_the_disk(tmp_path: Path) -> None:
+    """The tails of all share 64 MB, and hold what is not packed yet all the same."""
+    n, columns = 96, {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
+    none = np.zeros(n, np.bool_)
+    with db.ReplayBuffer(tmp_path / "store", 4000, columns=columns, n_envs=n, autoreset="disabled") as buffer:
+        assert buffer.stats()["disk_bytes"] < 80e6
+        for k in range(100):
+            frames = [np.full((n, 84, 84), t % 256, np.uint8) + np.arange(n, dtype=np.uint8)[:, None, None] for t in (k, k + 1)]
+            buffer.add(frames[0], np.full(n, k), none, frames[1], none, none)
+        steps = buffer.steps()
+        batch = buffer.at(steps[::7])
+        env = torch.from_numpy(steps[::7] % n)
+        for name, later in (("obs", 0), ("next_obs", 1)):
+            wanted = ((batch["action"] + later + env) % 256).to(torch.uint8)
+            assert (batch[name] == wanted[:, None, None]).all()
+        assert len(steps) >= 4000
