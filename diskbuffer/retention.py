@@ -32,8 +32,9 @@ class Retention:
         self._left: dict[
             int, deque[tuple[int, int]]
         ] = {}  # how many steps had been added, and the stream; by stream, or all in one
-        self.look_at: float = float("inf")
+        self.look_at: float = 0
         self.resize(capacity)
+        self.look_at = float("inf")  # as there is nothing yet
 
     def resize(self, capacity: int | None) -> None:
         """Go by another capacity from now on."""

@@ -213,9 +213,9 @@ class Entries:
             if entry.strings:
                 continue
             if entry.paired:
-                name = entry.path.removeprefix("obs/")
-                rows["obs"][name] = apart(entry.frames.split(array(entry.key, entry.frames)))
-                rows["next_obs"][name] = apart(entry.frames.split(array((NEXT, *entry.key), entry.frames)))
+                name = tuple(entry.path.split("/")[1:])
+                _put(rows["obs"], name, apart(entry.frames.split(array(entry.key, entry.frames))))
+                _put(rows["next_obs"], name, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
             else:
                 rows[entry.path] = apart(array(entry.key, entry.frames))
         if not rows["obs"]:

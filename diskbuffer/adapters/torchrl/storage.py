@@ -564,4 +564,4 @@ class _LoadAndGoOn:
 
 
 def _each(values: Any, function: Any) -> Any:
-    return {name: function(v) for name, v in values.items()} if isinstance(values, dict) else function(values)
+    return {name: _each(v, function) for name, v in values.items()} if isinstance(values, dict) else function(values)
