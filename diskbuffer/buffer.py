@@ -496,8 +496,9 @@ class ReplayBuffer:
         device : torch.device or str, optional
             Where tensors go. `loader` does so while the GPU computes.
         transform : callable, optional
-            ``transform(batch)`` is returned instead, tensors and arrays in it sent to `device`. It gets the batch in RAM, and may
-            write into it, but for what ``obs`` and ``next_obs`` share.
+            ``transform(batch)`` is returned instead. It gets the batch in RAM, and may write into it, but for what ``obs`` and
+            ``next_obs`` share. Tensors and arrays of numbers, in dicts, lists and tuples, are sent to `device`, if it is given
+            and not the CPU.
 
         Returns
         -------
@@ -648,7 +649,12 @@ class ReplayBuffer:
             As in `at`: these alone are read.
         """
         self._check_open()
-        for episode in self.episodes if episodes is None else episodes:
+        if episodes is not None and not isinstance(episodes, Episodes):
+            raise InputError(f"expected some of buffer.episodes, such as buffer.episodes[:10], found {type(episodes).__name__}")
+        return self._iterate(self.episodes if episodes is None else episodes, columns)
+
+    def _iterate(self, episodes: Episodes, columns: Sequence[str] | None) -> Iterator[Batch]:
+        for episode in episodes:
             if self.remaining([episode.start])[0] < episode.length:
                 continue
             try:
@@ -1275,6 +1281,8 @@ class ReplayBuffer:
 
 def _paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns that alone are to be read, each once."""
+    if isinstance(columns, str):
+        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
     return None if columns is None else tuple(dict.fromkeys(columns))
 
 

@@ -44,8 +44,8 @@ def _moved(found: Any, device: torch.device | None) -> Any:
     """Copy tensors and arrays in something to a device; dicts, lists and tuples of them stay such."""
     if device is None:
         return found
-    if isinstance(found, np.ndarray):
-        found = torch.from_numpy(found)
+    if isinstance(found, np.ndarray) and found.dtype.kind in "biufc":
+        found = torch.from_numpy(np.ascontiguousarray(found))
     if isinstance(found, torch.Tensor):
         return found.to(device, non_blocking=True, copy=True)
     if isinstance(found, dict):

@@ -239,7 +239,9 @@ class DerivedColumns:
     # Passes over the columns of whole streams
 
     def pieces(self, stream: int, some: Int64 | None = None) -> Iterator[Piece]:
-        """Yield the steps of a stream as of now, newest first, segment by segment. The lock is held while each is looked at.
+        """Yield the steps of a stream as of now, newest first, segment by segment.
+
+        The lock is held until the next is asked for: whoever writes to a segment must do so before it can be evicted.
 
         With `some`, positions in ascending order, as if there were no others.
         """
@@ -258,11 +260,11 @@ class DerivedColumns:
                 ended = np.append(last[1:], behind)
                 behind = bool(last[0])
                 rows, ended = np.flatnonzero(~last) + first - ordinal * size, ended[~last]
-            if some is not None:
-                wanted = _among(rows + ordinal * size, some)
-                rows, ended = rows[wanted], ended[wanted] | ~_among(rows[wanted] + ordinal * size + 1, some)
-            if len(rows):
-                yield Piece(slot, rows, ended)
+                if some is not None:
+                    wanted = _among(rows + ordinal * size, some)
+                    rows, ended = rows[wanted], ended[wanted] | ~_among(rows[wanted] + ordinal * size + 1, some)
+                if len(rows):
+                    yield Piece(slot, rows, ended)
 
     def _by_stream(self, names: Int64) -> list[Int64]:
         """Return the positions of steps that are there in each stream, in ascending order."""

@@ -178,7 +178,7 @@ class Reader:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
-            raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all")
+            raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
         pool = self.pool if paths is None else ArraysPool()  # what is asked for once is not kept
         return self.plan(self.draw_named(ids, length), Steps(length), paths).batch(pool)
 

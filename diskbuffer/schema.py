@@ -121,7 +121,9 @@ class Schema:
             if not isinstance(path, str) or len(path) > 200:
                 raise SchemaError(f"a column's name must be a string of 200 characters at most, found {str(path)[:300]!r}")
             parts = path.split("/")
-            if not all(part and part_of(key_of(part)) == part for part in parts):
+            if "" in parts:
+                raise SchemaError(f"a column's name, and a key of a dict, must not be empty, found {path!r}")
+            if not all(part_of(key_of(part)) == part for part in parts):
                 raise SchemaError(
                     f"a column's name must be an identifier without a leading underscore, found {path!r}; other characters "
                     "are written as %20"
@@ -230,7 +232,7 @@ def part_of(key: str) -> str:
     """Return a key of a dict as a part of a column's path: as it is, where that is a name, else with %20 for what is none."""
     if key.isidentifier() and not key.startswith("_"):
         return key
-    quoted = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode()) for c in key)
+    quoted = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode(errors="surrogatepass")) for c in key)
     return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
 
 

@@ -108,6 +108,8 @@ def test_protected_episodes_stay_unless_they_are_meant_and_marks_stay(tmp_path: 
     with made(tmp_path / "store", 100, segment_rows=8, protected=True) as buffer:
         add(buffer, 0, 30)
         add(buffer, 700, 20, protect=True)
+        assert buffer.episodes.ending.tolist() == ["running", "cut off"]
+        assert buffer.tag("demonstration", buffer.episodes.start[1:]) == 1
         buffer.mark("before")
         buffer.clear()
         assert actions(buffer) == list(range(700, 720))

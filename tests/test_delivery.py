@@ -74,6 +74,16 @@ def test_batches_go_to_a_device_with_and_without_a_function(way: str, buffer: db
             WAYS[way](buffer, {"device": wrong})
 
 
+def test_whatever_a_function_returns_goes_to_the_device_as_far_as_it_can(buffer: db.ReplayBuffer) -> None:
+    def turned(batch: Any) -> Any:
+        return [np.flip(batch["obs"].numpy(), 0), np.array(["a", "b"]), {"steps": batch["steps"]}]
+
+    found: Any = buffer.sample(4, transform=turned, device="meta")
+    flipped, text, inner = found
+    assert (flipped.device.type, inner["steps"].device.type) == ("meta", "meta")
+    assert text.tolist() == ["a", "b"]
+
+
 def test_a_loader_calls_it_in_its_threads(buffer: db.ReplayBuffer) -> None:
     seen = set()
 

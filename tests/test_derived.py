@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -369,6 +370,27 @@ def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path, experience: ty
             buffer.map(triple, 16, "triple", steps=some, resume=True)
         with pytest.raises(db.InputError, match="cannot be read"):
             buffer.map(triple, 16, "triple", steps=[10**6], progress=False)
+
+
+def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path) -> None:
+    """Each writes to a segment while it is there, and to files that the other does not replace."""
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    for n in range(12):
+        with (
+            db.ReplayBuffer(tmp_path / str(n), 1500, columns=columns, segment_rows=64) as buffer,
+            ThreadPoolExecutor(3) as pool,
+        ):
+            buffer.extend(obs=np.arange(2001), action=np.arange(2000), reward=np.ones(2000))
+            compute = [pool.submit(buffer.returns_and_advantages, values=None, out=("return", "")) for _ in range(3)]
+            for first in range(2000, 4000, 100):
+                buffer.extend(obs=np.arange(first, first + 101), action=np.arange(first, first + 100), reward=np.zeros(100))
+            for one in compute:
+                one.result()
+            steps = steps_of(buffer)
+            assert (buffer.at(steps[-100:])["return"] < 1e-3).all()  # of those there were no rewards, nor are there to come
+        assert db.check(tmp_path / str(n), progress=False).ok
+        with db.ReplayBuffer(tmp_path / str(n)) as buffer:
+            buffer.at(steps)
 
 
 def test_advantages_are_those_of_stable_baselines(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ def test_keys_of_dicts_stay_what_they_are(tmp_path: Path) -> None:
 def test_a_key_that_is_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(db.SchemaError, match="name"):
         db.ReplayBuffer(tmp_path / "store", env=Counting(keys=("", "a")))
+    with pytest.raises(db.SchemaError, match="name"):
+        db.ReplayBuffer(tmp_path / "store", env=Counting(keys=("\ud800", "a")))
     for wrong in ("obs/a b", "obs/a%2f", "obs/a%61", "obs/%"):
         with pytest.raises(db.SchemaError, match="%20"):
             db.ReplayBuffer(tmp_path / "store", columns={wrong: db.Column(), "action": db.Column()})

@@ -93,6 +93,11 @@ def test_an_episode_has_an_observation_more_than_steps(tmp_path: Path) -> None:
             assert "next_obs" not in episode
         assert set(buffer.episode(0, columns=["reward"])) == {"reward", "steps"}
         assert buffer.episode(0, columns=["obs/b"])["obs"]["b"].tolist() == [0, 1, 2, 3]
+        with pytest.raises(db.InputError, match="list of names"):
+            buffer.episode(0, columns="obs")
+        for some in (buffer.episodes[0], [1], 3):
+            with pytest.raises(db.InputError, match=r"buffer\.episodes"):
+                buffer.iterate_episodes(some)  # type: ignore[arg-type]
         for wrong in (3, -4, "first", 1.5, None):
             with pytest.raises(db.InputError, match="episode"):
                 buffer.episode(wrong)  # type: ignore[arg-type]

@@ -193,6 +193,8 @@ def test_steps_by_number_are_each_read_once(
         assert dataset[-1]["steps"] == buffer.steps()[-1]
         np.testing.assert_array_equal(dataset[10:20]["steps"], buffer.steps()[10:20])
         assert set(StepDataset(buffer, columns=["reward"])[0]) == {"reward", "steps"}
+        with pytest.raises(db.InputError, match="no column 'nope'"):
+            StepDataset(buffer, columns=["nope"])
         for wrong in (80, -81, "first"):
             with pytest.raises(IndexError):
                 dataset[wrong]

@@ -128,6 +128,7 @@ class StepDataset(Dataset[Any]):
         self.path = buffer.path if isinstance(buffer, ReplayBuffer) else local_path(buffer)
         self._buffer, self._process = buffer if isinstance(buffer, ReplayBuffer) else None, os.getpid()
         self._columns = columns
+        self._opened().at([], columns=columns)  # or a name that is wrong would be found in a worker
         self.steps = self._opened().steps()
 
     def _opened(self) -> ReplayBuffer:

@@ -250,6 +250,8 @@ class Recorder:
                     None if told is None else told[part],
                     env,
                 )
+        if cut:  # nothing can go on behind it
+            self.cut_off([env])
         return recorded
 
     def _fit_steps(self, values: dict[str, Any]) -> dict[str, Array]:
