@@ -16,7 +16,7 @@ from diskbuffer.delivery import send
 from diskbuffer.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.form import Draw, Form, Steps
-from diskbuffer.gather.arrays import Arrays, Batch, Request
+from diskbuffer.gather.arrays import Arrays, Batch, Request, one_of
 from diskbuffer.gather.batch import ArraysPool, windows_of
 from diskbuffer.gather.gatherer import Gatherer, default_threads
 from diskbuffer.gather.memory import Columns, Memory
@@ -185,7 +185,7 @@ class Reader:
     def episode(self, episode: Episode, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
         batch = self.at([episode.start], episode.length, paths)
-        found = {name: _first(value) for name, value in batch.items()}
+        found: Batch = one_of(batch, 0)
         if "obs" in found:
             found["obs"] = _with_last(found["obs"], found.pop("next_obs"))
         return found
@@ -277,10 +277,6 @@ class Reader:
     def close(self) -> None:
         """Stop the threads."""
         self.gatherer.close()
-
-
-def _first(value: Any) -> Any:
-    return {name: _first(part) for name, part in value.items()} if isinstance(value, dict) else value[0]
 
 
 def _with_last(obs: Any, following: Any) -> Any:

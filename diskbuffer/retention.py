@@ -28,18 +28,19 @@ class Retention:
     """
 
     def __init__(self, capacity: int | None, streams: int = 1, *, each: bool = False) -> None:
-        self._each, self._streams = each, streams
+        self._each, self._share = each, streams if each else 1
+        self._capacity = self._shared(capacity)
         self._left: dict[
             int, deque[tuple[int, int]]
         ] = {}  # how many steps had been added, and the stream; by stream, or all in one
-        self.look_at: float = 0
-        self.resize(capacity)
-        self.look_at = float("inf")  # as there is nothing yet
+        self.look_at: float = float("inf")
+
+    def _shared(self, capacity: int | None) -> int | None:
+        return None if capacity is None else capacity // self._share
 
     def resize(self, capacity: int | None) -> None:
         """Go by another capacity from now on."""
-        self._capacity = capacity if capacity is None or not self._each else capacity // self._streams
-        self.look_at = 0
+        self._capacity, self.look_at = self._shared(capacity), 0
 
     def leave(self, stream: int, added: int) -> None:
         """Note that a stream's oldest segment not noted yet was left behind when `added` of the steps that count had been."""

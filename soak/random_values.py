@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,20 @@ class Values:
         odd = self._rng.random(self.shape) < 0.05
         with np.errstate(over="ignore", under="ignore"):
             return np.where(odd, self._rng.choice(_ODD, self.shape), found).astype(self.dtype)
+
+
+def make_calls(both: Any, names: Iterable[str], seed: int) -> None:
+    """Call methods of a pair of buffers by name, and close it; an error tells what was called before."""
+    done = list[str]()
+    try:
+        for name in names:
+            done.append(name)
+            getattr(both, name)()
+    except Exception as error:
+        error.add_note(f"seed {seed}: {both} after {done}")
+        raise
+    finally:
+        both.close()
 
 
 def random_shape(rng: np.random.Generator) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from diskbuffer.adapters.tianshou import (
     DiskReplayBuffer,
     DiskVectorReplayBuffer,
 )
-from soak.random_values import Values, random_shape, same_bits
+from soak.random_values import Values, make_calls, random_shape, same_bits
 
 _CALLS = ("add", "sample", "everything", "index", "neighbours", "assign", "write_key", "reset", "reopen", "pickle", "update")
 _WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 1, 0.6, 1.5, 1, 0.4])
@@ -345,15 +345,6 @@ def filled_places(buffer: Any) -> Any:
 def compare(path: Path, seed: int, calls: int = 40) -> None:
     """Give both the same, some random calls long; an AssertionError where they differ."""
     rng = np.random.default_rng([seed, 2])
-    both, done = Both(path, rng), list[str]()
+    both = Both(path, rng)
     both.add()
-    try:
-        for name in rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist():
-            done.append(name)
-            getattr(both, name)()
-        both.everything()
-    except Exception as error:
-        error.add_note(f"seed {seed}: {both} after {done}")
-        raise
-    finally:
-        both.close()
+    make_calls(both, [*rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist(), "everything"], seed)

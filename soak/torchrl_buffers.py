@@ -26,7 +26,7 @@ from torchrl.data.replay_buffers.samplers import (
 )
 
 from diskbuffer.adapters.torchrl import DiskSliceSampler, DiskStorage
-from soak.random_values import Values, random_shape, same_bits
+from soak.random_values import Values, make_calls, random_shape, same_bits
 
 _KEYS: tuple[Any, ...] = (
     *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "protect", "x_61", "_own", "a value", "a/b", "\u00e4"),
@@ -331,15 +331,6 @@ def compare(path: Path, seed: int, calls: int = 30) -> None:
     """Give both the same, some random calls long; an AssertionError where they differ."""
     rng = np.random.default_rng([seed, 1])
     torch.manual_seed(seed)
-    both, done = Both(path, rng), list[str]()
+    both = Both(path, rng)
     both.extend()
-    try:
-        for name in rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist():
-            done.append(name)
-            getattr(both, name)()
-        both.all()
-    except Exception as error:
-        error.add_note(f"seed {seed}: {both} after {done}")
-        raise
-    finally:
-        both.close()
+    make_calls(both, [*rng.choice(_CALLS, calls, p=_WEIGHTS / _WEIGHTS.sum()).tolist(), "all"], seed)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Batch
+from diskbuffer.gather.arrays import Batch, one_of
 from diskbuffer.inputs import local_path
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs
@@ -144,20 +144,16 @@ class StepDataset(Dataset[Any]):
         """Return one step, as `ReplayBuffer.at` does, without the first axis; or several, by a list or a slice, as a batch."""
         names = self.steps[which]
         batch = self._opened().at(np.atleast_1d(names), columns=self._columns)
-        return _one_of(batch, 0) if np.ndim(names) == 0 else batch
+        return one_of(batch, 0) if np.ndim(names) == 0 else batch
 
     def __getitems__(self, which: Sequence[int]) -> list[Batch]:
         """Return several steps, one by one, as `DataLoader` asks for a batch of them."""
         batch = self[list(which)]
-        return [_one_of(batch, n) for n in range(len(which))]
+        return [one_of(batch, n) for n in range(len(which))]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs: all but the open store."""
         return self.__dict__ | {"_buffer": None}
-
-
-def _one_of(batch: Batch, n: int) -> Batch:
-    return {name: _one_of(value, n) if isinstance(value, dict) else value[n] for name, value in batch.items()}
 
 
 def as_numpy(batch: Batch) -> dict[str, Any]:

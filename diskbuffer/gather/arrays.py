@@ -87,6 +87,11 @@ class Arrays(ABC):
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
 
 
+def one_of(values: Any, n: int) -> Any:
+    """Return number `n` along the first axis of a batch, or of a part of it, nested or not."""
+    return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]
+
+
 def put(batch: Batch, path: str, tensor: torch.Tensor) -> None:
     """Put a tensor in its place, nested as its path tells."""
     *parents, name = map(key_of, path.split("/"))
