@@ -26,9 +26,9 @@ from diskbuffer.version import __version__
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.checking import Problem, Report, check
-    from diskbuffer.compiling import warmup
     from diskbuffer.marking import marks, remove_mark
     from diskbuffer.mixture import Mixture
+    from diskbuffer.native.compiling import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
 
 __all__ = [
@@ -64,7 +64,7 @@ __all__ = [
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.checking")
-_LATER |= {"warmup": "diskbuffer.compiling"}
+_LATER |= {"warmup": "diskbuffer.native.memory.compiling"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.marking")
 
 

@@ -20,20 +20,20 @@ import torch
 
 from diskbuffer import codec
 from diskbuffer.checking import Report, check
-from diskbuffer.creation import checked_capacity, doubts, plan_layout, refuse_another
 from diskbuffer.delivery import Transform, sending
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gather.arrays import Batch
-from diskbuffer.index import LOW
+from diskbuffer.index.index import LOW
 from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loader import Loader
 from diskbuffer.mapping import Progress, map_steps, names_of
+from diskbuffer.options import checked_capacity, doubts, plan_layout, refuse_another
 from diskbuffer.passes import Batches, Listed, Pass
 from diskbuffer.reader import Reader
-from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.recorder import Recorder
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence

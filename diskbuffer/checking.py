@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.bars import bar
 from diskbuffer.errors import CorruptionError
 from diskbuffer.inputs import counted, local_path
+from diskbuffer.runtime.progress import bar
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store import directory, marks, recovery, salvage, state
 from diskbuffer.store import repair as repairing

@@ -18,8 +18,8 @@ import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.crc32c import crc32c
-from diskbuffer.native import (
+from diskbuffer.native.crc32c import crc32c
+from diskbuffer.native.memory import (
     HAVE_BLOSC,
     HAVE_LZ4,
     address_of,

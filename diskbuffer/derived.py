@@ -20,12 +20,12 @@ import numpy.typing as npt
 from diskbuffer.advantages import advantages, returns_to_go
 from diskbuffer.episodes import TAG_COLUMN
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.index.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.inputs import as_array, step_names
-from diskbuffer.native import address_of, compiled, memcpy
+from diskbuffer.native.memory import address_of, compiled, memcpy
 from diskbuffer.reader import Reader
 from diskbuffer.recording.inputs import fit
-from diskbuffer.recording.interrupts import Uninterrupted
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column
 from diskbuffer.store.store import Store
 

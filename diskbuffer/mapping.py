@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from diskbuffer.bars import bar
 from diskbuffer.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
 from diskbuffer.loader import Loader
 from diskbuffer.passes import Listed, Pass
+from diskbuffer.runtime.progress import bar
 from diskbuffer.samplers.epochs import Place
 from diskbuffer.store.store import Store
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
-from diskbuffer.index import NO_LEADS, Index
+from diskbuffer.index.index import NO_LEADS, Index
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.delivery import Transform
-from diskbuffer.form import Draw, Steps
+from diskbuffer.draws import Draw, Steps
 from diskbuffer.gather.arrays import Arrays, Request
 from diskbuffer.gather.batch import allocate
-from diskbuffer.index import Index
+from diskbuffer.index.index import Index
 from diskbuffer.loader import Loader
 from diskbuffer.reader import Planned, Reader
 from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskbuffer.delivery import send
+from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
-from diskbuffer.form import Draw
 from diskbuffer.gather.arrays import Arrays, Batch, Request
 from diskbuffer.gather.batch import ArraysPool, allocate
 from diskbuffer.gather.memory import Columns

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.recording import interrupts
+from diskbuffer.runtime import signals
 
 COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
 INTERRUPTS = 150
@@ -151,7 +151,7 @@ class Strike:
         self.at, self.number, self.instructions = at, number, 0
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != interrupts.__file__:
+        if frame.f_code.co_filename != signals.__file__:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -169,7 +169,7 @@ def striking(number: int, also: int | None) -> None:
         handled.append(given)
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, handler) for each in interrupts._SIGNALS}
+    before = {each: signal.signal(each, handler) for each in signals._SIGNALS}
     tracing = sys.gettrace()
     try:
         at, struck = 0, True
@@ -179,7 +179,7 @@ def striking(number: int, also: int | None) -> None:
             strike = Strike(at, number)
             try:
                 sys.settrace(strike.trace)
-                with interrupts.Uninterrupted():
+                with signals.Uninterrupted():
                     entered = True
                     if also is not None:
                         signal.raise_signal(also)
@@ -189,7 +189,7 @@ def striking(number: int, also: int | None) -> None:
             finally:
                 sys.settrace(tracing)
             struck = strike.instructions >= at
-            assert [signal.getsignal(each) for each in interrupts._SIGNALS] == [handler] * len(interrupts._SIGNALS), at
+            assert [signal.getsignal(each) for each in signals._SIGNALS] == [handler] * len(signals._SIGNALS), at
             assert number in handled or not struck, at
             assert also is None or also in handled or not entered, at
             assert len(handled) <= 3  # where one comes while the other is being handled, that may be done twice
@@ -208,8 +208,8 @@ def test_a_guard_within_a_guard_puts_signals_off_until_the_outer_one_is_left() -
     handled: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: handled.append(number))
     try:
-        with interrupts.Uninterrupted():
-            with interrupts.Uninterrupted():
+        with signals.Uninterrupted():
+            with signals.Uninterrupted():
                 signal.raise_signal(signal.SIGUSR1)
             assert handled == []
         assert handled == [signal.SIGUSR1]

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer import codec, errors
-from diskbuffer.index import Index
-from diskbuffer.native import HAVE_BLOSC
+from diskbuffer.index.index import Index
+from diskbuffer.native.memory import HAVE_BLOSC
 from diskbuffer.recording.bulk import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
 from diskbuffer.retention import Retention

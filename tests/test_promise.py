@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer import codec
-from diskbuffer.native import address_of, crc32c_slowly
+from diskbuffer.native.memory import address_of, crc32c_slowly
 from diskbuffer.store import checksums, recovery
 from diskbuffer.store.files import Files
 from diskbuffer.store.state import Fate, State

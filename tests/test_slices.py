@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.index import Index
+from diskbuffer.index.index import Index
 from tests.chi_square import assert_uniform
 from tests.conftest import heads_of, steps_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from diskbuffer.creation import OPEN_ALONE
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.options import OPEN_ALONE
 from diskbuffer.recording.bulk import STORE_WHOLE
 from diskbuffer.store.lock import READ_BESIDE, READ_ONLY
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import torch
 
-from diskbuffer.form import Draw
+from diskbuffer.draws import Draw
 from diskbuffer.gather.memory import Block, Columns, Memory
 from diskbuffer.schema import key_of
 

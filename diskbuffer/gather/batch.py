@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import threading
 
-from diskbuffer import forks
-from diskbuffer import form as forms
-from diskbuffer.form import Draw, Form
+from diskbuffer import draws
+from diskbuffer.draws import Draw, Form
 from diskbuffer.gather.arrays import Arrays, Request, Windows
 from diskbuffer.gather.goals import RelabelledArrays
 from diskbuffer.gather.n_steps import NStepArrays
 from diskbuffer.gather.rows import RowArrays
 from diskbuffer.gather.steps import StepArrays
+from diskbuffer.runtime import forks
 
 _ARRAYS: dict[type[Form], type[Arrays]] = {
-    forms.Steps: StepArrays,
-    forms.NSteps: NStepArrays,
-    forms.Rows: RowArrays,
-    forms.Relabelled: RelabelledArrays,
+    draws.Steps: StepArrays,
+    draws.NSteps: NStepArrays,
+    draws.Rows: RowArrays,
+    draws.Relabelled: RelabelledArrays,
 }
 
 

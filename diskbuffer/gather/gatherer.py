@@ -14,10 +14,10 @@ import numpy.typing as npt
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gather import kernel, slow
-from diskbuffer.gather.helpers import Helpers
 from diskbuffer.gather.memory import Memory
 from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
-from diskbuffer.native import HAVE_BLOSC, HAVE_MADVISE, address_of
+from diskbuffer.native.memory import HAVE_BLOSC, HAVE_MADVISE, address_of
+from diskbuffer.runtime.helper_threads import Helpers
 
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[str, int, int, int, int], str]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import form as forms
+from diskbuffer import draws
+from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
-from diskbuffer.form import Draw
 from diskbuffer.gather.arrays import Batch, Request, Windows
 from diskbuffer.gather.memory import Columns, Memory
 from diskbuffer.gather.steps import StepArrays
@@ -34,7 +34,7 @@ class RelabelledArrays(StepArrays):
 
     def allocate(self, columns: Columns, pinned: bool) -> None:
         """Allocate steps, and a goal for each."""
-        self._reward, self._form = self.request.form.reward, forms.Steps()
+        self._reward, self._form = self.request.form.reward, draws.Steps()
         super().allocate(columns, pinned)
         self.memories.append(Memory(columns.select((ACHIEVED,)), {ACHIEVED: (0, 1, True)}, self._size, False))
 
@@ -42,7 +42,7 @@ class RelabelledArrays(StepArrays):
     def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:
         """Return what is to be gathered."""
         goals = drawn._replace(positions=drawn.notes["_goals"])
-        return [*StepArrays.windows(frame_stack, forms.Steps(), drawn), Windows(goals, 0, 1)]
+        return [*StepArrays.windows(frame_stack, draws.Steps(), drawn), Windows(goals, 0, 1)]
 
     def finish(self, drawn: Draw) -> None:
         """Put the goals in, and ask for the rewards."""

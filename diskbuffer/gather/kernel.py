@@ -12,7 +12,7 @@ import numpy as np
 
 from diskbuffer.codec import BAD_ENTRY, decode
 from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
-from diskbuffer.native import compiled, fetch_add, load_i64, madvise, memcpy, memset, prefetch
+from diskbuffer.native.memory import compiled, fetch_add, load_i64, madvise, memcpy, memset, prefetch
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.form import Draw, NSteps
+from diskbuffer.draws import Draw, NSteps
 from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
 from diskbuffer.gather.memory import Block, Columns, Memory
 from diskbuffer.schema import is_obs

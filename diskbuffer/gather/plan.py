@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.form import Draw
-from diskbuffer.index import HEAD, LEADS, LOW, SLOTS, Index, lead_in
-from diskbuffer.native import compiled, load_i64
+from diskbuffer.draws import Draw
+from diskbuffer.index.index import HEAD, LEADS, LOW, SLOTS, Index, lead_in
+from diskbuffer.native.memory import compiled, load_i64
 from diskbuffer.store.maps import Era, Maps
 
 Int64 = npt.NDArray[np.int64]

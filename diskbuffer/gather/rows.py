@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from diskbuffer.form import Draw, Rows
+from diskbuffer.draws import Draw, Rows
 from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
 from diskbuffer.gather.memory import Columns, Memory
 from diskbuffer.schema import is_obs

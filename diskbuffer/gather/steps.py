@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from diskbuffer.form import Draw, Steps
+from diskbuffer.draws import Draw, Steps
 from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
 from diskbuffer.gather.memory import Block, Columns, Memory
 from diskbuffer.schema import is_obs

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.native import compiled, load_i64, load_u8, load_u32, memcmp
+from diskbuffer.native.memory import compiled, load_i64, load_u8, load_u32, memcmp
 
 
 def float_bytes(dtype: np.dtype[Any]) -> int:

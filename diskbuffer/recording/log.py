@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError
-from diskbuffer.index import HEAD, LOW, Index
+from diskbuffer.index.index import HEAD, LOW, Index
 from diskbuffer.retention import Retention
 from diskbuffer.store.sealer import Sealer
 from diskbuffer.store.store import Store

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index import ENDED, HEAD, NO_LEADS, Index
+from diskbuffer.index.index import ENDED, HEAD, NO_LEADS, Index
 from diskbuffer.recording import steps
 from diskbuffer.recording.bulk import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
-from diskbuffer.recording.interrupts import Uninterrupted
 from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Kept, Staging, Told
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import CHECKSUM, key_of
 from diskbuffer.store.checksums import NOT_YET, OBS, STEP, row_checksums
 from diskbuffer.store.store import Store

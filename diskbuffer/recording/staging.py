@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, StackError
-from diskbuffer.native import address_of
+from diskbuffer.native.memory import address_of
 from diskbuffer.recording import steps
 from diskbuffer.recording.bulk import does_not_roll, same_rows
 from diskbuffer.recording.equality import float_bytes

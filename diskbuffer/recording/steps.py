@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diskbuffer.crc32c import crc32c
-from diskbuffer.index import ENDED, HEAD
-from diskbuffer.native import compiled, load_u8, memcpy, memset, store_i64, store_u8, store_u32
+from diskbuffer.index.index import ENDED, HEAD
+from diskbuffer.native.crc32c import crc32c
+from diskbuffer.native.memory import compiled, load_u8, memcpy, memset, store_i64, store_u8, store_u32
 from diskbuffer.recording.equality import all_zero, same_values
 from diskbuffer.store import checksums
 from diskbuffer.store.checksums import length_word, pad, row_seed

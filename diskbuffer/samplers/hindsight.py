@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from diskbuffer.draws import Draw, Relabelled
 from diskbuffer.errors import InputError
-from diskbuffer.form import Draw, Relabelled
-from diskbuffer.index import LOW, Index
+from diskbuffer.index.index import LOW, Index
 from diskbuffer.samplers.sampler import Sampler, count_steps
 
 

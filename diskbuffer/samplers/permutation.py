@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native import compiled
+from diskbuffer.native.memory import compiled
 
 Int64 = npt.NDArray[np.int64]
 _ROUNDS = 8

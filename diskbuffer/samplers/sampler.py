@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Draw, Form, Steps
-from diskbuffer.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.index.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.schema import Column
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.draws import Draw, Rows, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Draw, Rows, Steps
-from diskbuffer.index import ENDED, FLOOR, HEAD, Index
+from diskbuffer.index.index import ENDED, FLOOR, HEAD, Index
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps

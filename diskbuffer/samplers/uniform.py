@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.draws import Draw, Form, NSteps, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.form import Draw, Form, NSteps, Steps
-from diskbuffer.index import Index
+from diskbuffer.index.index import Index
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps

@@ -20,8 +20,8 @@ from typing import Any
 import google_crc32c
 
 from diskbuffer import codec
+from diskbuffer.environment import is_sane
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
-from diskbuffer.identity import is_sane
 from diskbuffer.schema import Column, Schema
 
 FORMAT = 1
@@ -113,7 +113,7 @@ class Layout:
     capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
     generation: int = 0  # how often the group was described; of two descriptions of a store the one with the larger counts
     removals: int = 0  # of columns, so far: by it readers know that a column is another one of the same name
-    environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells; see `diskbuffer.identity`
+    environment: Mapping[str, Any] | None = None  # where the steps come from, as far as it tells; see `diskbuffer.environment`
     metadata: Mapping[str, Any] | None = None  # the user's own
     removed: tuple[str, ...] = ()  # columns whose files are to be removed, and may be there still
     begins: tuple[int, ...] = ()  # by stream, the position before which rows do not count: steps were cleared; empty for none

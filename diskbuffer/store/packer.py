@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec
-from diskbuffer.cores import core, step_aside
+from diskbuffer.runtime.cores import core, step_aside
 from diskbuffer.store.layout import Layout
 from diskbuffer.store.shard import LiveShard
 

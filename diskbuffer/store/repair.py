@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import codec
-from diskbuffer.native import address_of
+from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.inspection import Inspected

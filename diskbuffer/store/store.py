@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec, forks
+from diskbuffer import codec
 from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, LockedError, NotAStoreError
+from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory, marks, recovery
 from diskbuffer.store.files import Files, Map, files_at

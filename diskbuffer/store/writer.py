@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
-from diskbuffer.native import address_of
+from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.checksums import NOT_YET, STEP, covered, row_checksums
 from diskbuffer.store.directory import tail_file

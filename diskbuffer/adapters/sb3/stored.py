@@ -17,9 +17,9 @@ from diskbuffer.adapters.names import name_of
 from diskbuffer.adapters.opening import OpenedLate
 from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.environment import describe
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.gather.arrays import Batch
-from diskbuffer.identity import describe
 from diskbuffer.recording.inputs import fit
 from diskbuffer.schema import Column
 from diskbuffer.store.building import is_there

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native import compiled, load_i64
+from diskbuffer.native.memory import compiled, load_i64
 
 Int64 = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from diskbuffer.native import CRC_TABLE, compiled, crc32c_extend
+from diskbuffer.native.memory import CRC_TABLE, compiled, crc32c_extend
 
 _LINE, _LINES, _WORD = 64, 4, 8
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from diskbuffer import forks
-from diskbuffer.cores import core, step_aside
+from diskbuffer.runtime import forks
+from diskbuffer.runtime.cores import core, step_aside
 
 
 class _Helper(threading.Thread):

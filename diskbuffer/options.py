@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.identity import as_json, describe, differences, stack_of
 from diskbuffer.inputs import counted
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs

@@ -25,7 +25,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from diskbuffer.compiling import announce
+from diskbuffer.native.compiling import announce
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,0 +1,1 @@
+"""The streams and their episodes in RAM."""

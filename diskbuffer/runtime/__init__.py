@@ -1,0 +1,1 @@
+"""The process that a buffer lives in: threads, forks, signals, progress bars."""
