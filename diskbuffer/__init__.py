@@ -25,11 +25,11 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-    from diskbuffer.checking import Problem, Report, check
-    from diskbuffer.marking import marks, remove_mark
     from diskbuffer.mixture import Mixture
     from diskbuffer.native.compiling import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
+    from diskbuffer.store.checking.check import Problem, Report, check
+    from diskbuffer.store.copies.closed_marks import marks, remove_mark
 
 __all__ = [
     "ClosedError",
@@ -63,9 +63,9 @@ __all__ = [
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
-_LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.checking")
+_LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.store.checking.check")
 _LATER |= {"warmup": "diskbuffer.native.memory.compiling"}
-_LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.marking")
+_LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer import codec
-from diskbuffer.checking import Report, check
 from diskbuffer.delivery import Transform, sending
 from diskbuffer.derived import DerivedColumns, Segments
 from diskbuffer.episodes import Episode, Episodes, pick_episode
@@ -40,11 +38,14 @@ from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
-from diskbuffer.store import directory, marks, snapshots
-from diskbuffer.store.backup import back_up
+from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
-from diskbuffer.store.files import Files
+from diskbuffer.store.checking.check import Report, check
+from diskbuffer.store.copies import marks, snapshots
+from diskbuffer.store.copies.backup import back_up
+from diskbuffer.store.format import codec
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 
 if TYPE_CHECKING:
     import zarr

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from diskbuffer.checking import check
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.marking import marks, remove_mark
+from diskbuffer.store.checking.check import check
+from diskbuffer.store.copies.closed_marks import marks, remove_mark
 from diskbuffer.version import __version__
 
 

@@ -15,7 +15,7 @@ import google_crc32c
 import numcodecs.blosc
 import numpy as np
 
-from diskbuffer import codec
+from diskbuffer.store.format import codec
 
 _PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 from soak.experience import Array, Experience, Feeder, heads_of, steps_of
 from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch_directory, serve

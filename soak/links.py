@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
-from diskbuffer.store.marks import Origin
+from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.system.files import Files
 from soak import fuzz
 from soak.specimens import KINDS, make
 from soak.table import Row

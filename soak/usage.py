@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store import directory
-from diskbuffer.store.checksums import STEP, covered
-from diskbuffer.store.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
-from diskbuffer.store.segments import NEVER
-from diskbuffer.store.shard import EMPTY, index_of
+from diskbuffer.store.format.checksums import STEP, covered
+from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
+from diskbuffer.store.segments.shard import EMPTY, index_of
+from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]

@@ -11,16 +11,16 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from diskbuffer import codec
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
-from diskbuffer.store.files import Files
-from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import ATTRIBUTE, Layout
-from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
-from diskbuffer.store.shard import identity, identity_of, shard_checksum
-from diskbuffer.store.state import State
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.layout import ATTRIBUTE, Layout
+from diskbuffer.store.last_writer import State
+from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
+from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 
 _COPY, _STATE = "_segments/length/group.json", "_segments/length/state.json"
 _LARGEST = 2**22  # bytes of a segment in a column that are worth the time

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
-from diskbuffer.store.sealer import Sealer
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.writing.sealer import Sealer
 from soak.simulated_disk import Disk, Event
 from soak.tracing import Trace
 

@@ -18,7 +18,7 @@ import torch
 import zarr
 
 import diskbuffer as db
-from diskbuffer.store import layout
+from diskbuffer.store.format import layout
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

@@ -18,7 +18,7 @@ import torch
 
 import diskbuffer as db
 from diskbuffer.store.building import Building
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 from soak import mounts
 from tests.conftest import Experience, Feeder
 from tests.test_snapshots import die_at

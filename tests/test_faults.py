@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 
 import diskbuffer as db
-from diskbuffer.store.layout import _checksum
+from diskbuffer.store.format.layout import _checksum
 
 SCREEN = spaces.Box(0, 255, (4, 4), np.uint8)
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 from soak.experience import Experience, Feeder, steps_of
 
 

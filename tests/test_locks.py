@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
-from diskbuffer.store.lock import is_held
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import is_held
 from soak import mounts
 from tests.conftest import Experience, Feeder
 

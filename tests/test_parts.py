@@ -21,14 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer import codec, errors
+from diskbuffer import errors
 from diskbuffer.index.index import Index
 from diskbuffer.native.memory import HAVE_BLOSC
 from diskbuffer.recording.bulk import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
 from diskbuffer.retention import Retention
 from diskbuffer.schema import Schema
-from diskbuffer.store.layout import Layout, chunk_rows_of, segment_rows_of
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.layout import Layout, chunk_rows_of, segment_rows_of
 
 Array = npt.NDArray[Any]
 FRAMES = Schema.of({"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")})

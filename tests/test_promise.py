@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer import codec
 from diskbuffer.native.memory import address_of, crc32c_slowly
-from diskbuffer.store import checksums, recovery
-from diskbuffer.store.files import Files
-from diskbuffer.store.state import Fate, State
+from diskbuffer.store.format import checksums, codec
+from diskbuffer.store.last_writer import Fate, State
+from diskbuffer.store.recovery import recovery
+from diskbuffer.store.system.files import Files
 from soak.experience import steps_of
 
 if TYPE_CHECKING:

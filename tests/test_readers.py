@@ -18,8 +18,8 @@ import xarray
 import zarr
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
-from diskbuffer.store.sealer import Sealer
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.writing.sealer import Sealer
 from soak.experience import steps_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.store import directory
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 from tests.conftest import steps_of
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import Layout, _checksum
+from diskbuffer.store.format.layout import Layout, _checksum
+from diskbuffer.store.system.files import Files
 from soak.experience import Experience, Feeder, steps_of
 
 WORLD = Experience(1, shape=(20,))

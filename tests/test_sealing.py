@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 

@@ -18,10 +18,10 @@ import torch
 import zarr
 
 import diskbuffer as db
-from diskbuffer.store import snapshots
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import TABLE
-from diskbuffer.store.marks import MARKS, Origin
+from diskbuffer.store.copies import snapshots
+from diskbuffer.store.copies.marks import MARKS, Origin
+from diskbuffer.store.format.layout import TABLE
+from diskbuffer.store.system.files import Files
 from tests.conftest import steps_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 from soak import crashes
 from soak.simulated_disk import Contents, Disk, Kind, Names, Sync, Tree, Write, build
 from soak.tracing import IGNORED, Trace

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from diskbuffer.errors import DiskBufferError
 from diskbuffer.options import OPEN_ALONE
 from diskbuffer.recording.bulk import STORE_WHOLE
-from diskbuffer.store.lock import READ_BESIDE, READ_ONLY
+from diskbuffer.store.system.writer_lock import READ_BESIDE, READ_ONLY
 
 ADVICE = {
     OPEN_ALONE: "Give the environment and the sizes that it was made with",

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gather import kernel, slow
 from diskbuffer.gather.memory import Memory
 from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.native.memory import HAVE_BLOSC, HAVE_MADVISE, address_of
 from diskbuffer.runtime.helper_threads import Helpers
+from diskbuffer.store.format import codec
 
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[str, int, int, int, int], str]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.codec import BAD_ENTRY, decode
 from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.native.memory import compiled, fetch_add, load_i64, madvise, memcpy, memset, prefetch
+from diskbuffer.store.format.codec import BAD_ENTRY, decode
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources

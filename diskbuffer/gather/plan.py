@@ -16,7 +16,7 @@ import numpy.typing as npt
 from diskbuffer.draws import Draw
 from diskbuffer.index.index import HEAD, LEADS, LOW, SLOTS, Index, lead_in
 from diskbuffer.native.memory import compiled, load_i64
-from diskbuffer.store.maps import Era, Maps
+from diskbuffer.store.segments.mapped import Era, Maps
 
 Int64 = npt.NDArray[np.int64]
 

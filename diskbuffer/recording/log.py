@@ -13,9 +13,9 @@ import numpy.typing as npt
 from diskbuffer.errors import ClosedError
 from diskbuffer.index.index import HEAD, LOW, Index
 from diskbuffer.retention import Retention
-from diskbuffer.store.sealer import Sealer
 from diskbuffer.store.store import Store
-from diskbuffer.store.writer import Writer
+from diskbuffer.store.writing.sealer import Sealer
+from diskbuffer.store.writing.writer import Writer
 
 Int64 = npt.NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Kept, Staging, Told
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import CHECKSUM, key_of
-from diskbuffer.store.checksums import NOT_YET, OBS, STEP, row_checksums
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, row_checksums
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]

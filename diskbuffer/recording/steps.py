@@ -12,8 +12,8 @@ from diskbuffer.index.index import ENDED, HEAD
 from diskbuffer.native.crc32c import crc32c
 from diskbuffer.native.memory import compiled, load_u8, memcpy, memset, store_i64, store_u8, store_u32
 from diskbuffer.recording.equality import all_zero, same_values
-from diskbuffer.store import checksums
-from diskbuffer.store.checksums import length_word, pad, row_seed
+from diskbuffer.store.format import checksums
+from diskbuffer.store.format.checksums import length_word, pad, row_seed
 
 # Fields of a source: what one column is written from.
 VALUE, STRIDE = 0, 1  # address of the value of stream 0, and bytes to that of the next

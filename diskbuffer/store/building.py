@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Self
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, NotAStoreError
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS, Layout
+from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.system.files import Files
 
 _ALWAYS = {"lost+found"}  # what a file system may have in its topmost directory
 _OURS = {SEGMENTS, "zarr.json"}  # by one of which a directory that is being built, or removed, is known

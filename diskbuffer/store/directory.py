@@ -14,13 +14,13 @@ import numpy as np
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.building import Building, remove_left
-from diskbuffer.store.files import Files, files_at
-from diskbuffer.store.jsons import read_json
-from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
-from diskbuffer.store.lock import WriterLock
-from diskbuffer.store.segments import SegmentTable, table_file
-from diskbuffer.store.state import NAME as STATE
-from diskbuffer.store.state import Fate, State, older_note
+from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
+from diskbuffer.store.last_writer import NAME as STATE
+from diskbuffer.store.last_writer import Fate, State, older_note
+from diskbuffer.store.segments.table import SegmentTable, table_file
+from diskbuffer.store.system.files import Files, files_at
+from diskbuffer.store.system.json_files import read_json
+from diskbuffer.store.system.writer_lock import WriterLock
 
 _GROUP = "zarr.json"
 _SLOT = re.compile(r"c\.([0-9]{1,9})\.0")  # a file of row checksums

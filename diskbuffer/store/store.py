@@ -14,21 +14,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.errors import ClosedError, CorruptionError, EvictedError, LockedError, NotAStoreError
 from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column
-from diskbuffer.store import directory, marks, recovery
-from diskbuffer.store.files import Files, Map, files_at
-from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, Layout
-from diskbuffer.store.lock import WriterLock, describe_holder, is_held
-from diskbuffer.store.maps import Maps, Zeros, checked_map
-from diskbuffer.store.marks import Origin
-from diskbuffer.store.overlay import Layers
-from diskbuffer.store.recovery import Kept
-from diskbuffer.store.segments import NEVER, UNCHECKED, SegmentTable
-from diskbuffer.store.shard import shard_checksum
-from diskbuffer.store.state import Fate, State, how_it_was_left
+from diskbuffer.store import directory
+from diskbuffer.store.copies import marks
+from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
+from diskbuffer.store.last_writer import Fate, State, how_it_was_left
+from diskbuffer.store.recovery import recovery
+from diskbuffer.store.recovery.recovery import Kept
+from diskbuffer.store.segments.mapped import Maps, Zeros, checked_map
+from diskbuffer.store.segments.shard import shard_checksum
+from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
+from diskbuffer.store.system.files import Files, Map, files_at
+from diskbuffer.store.system.overlay import Layers
+from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held
 
 Int64 = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 
 _PATIENCE = 60.0  # seconds, for a process that replaces a directory
 

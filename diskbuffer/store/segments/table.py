@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store.checksums import UInt64, fold, length_word, length_words
-from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import CHECKSUMS, SEGMENTS, TABLE_SLOTS, Layout
-from diskbuffer.store.overlay import Layers
+from diskbuffer.store.format.checksums import UInt64, fold, length_word, length_words
+from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE_SLOTS, Layout
+from diskbuffer.store.system.files import Files, Map
+from diskbuffer.store.system.overlay import Layers
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

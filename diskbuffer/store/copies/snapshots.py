@@ -22,14 +22,14 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
 from diskbuffer.store import directory
 from diskbuffer.store.building import Building, is_there
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import Layout
-from diskbuffer.store.marks import Origin
-from diskbuffer.store.segments import UNCHECKED, SegmentTable
-from diskbuffer.store.shard import LiveShard
-from diskbuffer.store.state import State
+from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments.shard import LiveShard
+from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.store import Store, file_checksum
-from diskbuffer.store.writer import Writer, publish
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.writing.writer import Writer, publish
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

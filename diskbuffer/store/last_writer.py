@@ -19,10 +19,10 @@ import google_crc32c
 import numpy as np
 
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import length_word, mix
-from diskbuffer.store.files import Files
-from diskbuffer.store.jsons import read_json
-from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.format.checksums import length_word, mix
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.json_files import read_json
 
 NAME = f"{SEGMENTS}/length/state.json"  # inside an array's directory, which no Zarr tool lists
 REVISION = f"{CHECKSUM}/revision"  # as that, and not below `_segments`, which may be replaced as a whole

@@ -19,10 +19,10 @@ from typing import Any
 
 import google_crc32c
 
-from diskbuffer import codec
 from diskbuffer.environment import is_sane
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
 from diskbuffer.schema import Column, Schema
+from diskbuffer.store.format import codec
 
 FORMAT = 1
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store import shard
-from diskbuffer.store.checksums import NOT_YET, STEP, covered, row_checksums
-from diskbuffer.store.files import Map
-from diskbuffer.store.shard import EMPTY, identity_of, index_of
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.checksums import NOT_YET, STEP, covered, row_checksums
+from diskbuffer.store.segments import shard
+from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
+from diskbuffer.store.system.files import Map
 
 if TYPE_CHECKING:
     from diskbuffer.store.store import Store

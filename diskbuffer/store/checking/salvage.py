@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store import directory, shard
-from diskbuffer.store.checksums import OBS, STEP, covered, row_checksums
-from diskbuffer.store.files import Files
-from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import Layout
-from diskbuffer.store.segments import table_files
+from diskbuffer.store import directory
+from diskbuffer.store.format.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.segments import shard
+from diskbuffer.store.segments.table import table_files
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 
 Identity = tuple[int, int]  # the stream, and the position of the first row
 _AT_ONCE = 4096  # candidates

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store.checksums import fold
-from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import ENTRY_BYTES, IDENTITY_BYTES, SPARE_CHUNKS, Layout
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.checksums import fold
+from diskbuffer.store.format.layout import ENTRY_BYTES, IDENTITY_BYTES, SPARE_CHUNKS, Layout
+from diskbuffer.store.system.files import Files, Map
 
 Int64 = npt.NDArray[np.int64]
 EMPTY = -1  # an entry's offset and size where there is no chunk: all ones
@@ -47,7 +47,7 @@ class LiveShard:
             finally:
                 files.close(fd)
         else:
-            files.close(files.open(self.name))  # before it is mapped: see `diskbuffer.store.overlay`
+            files.close(files.open(self.name))  # before it is mapped: see `diskbuffer.store.system.overlay`
             self.map = files.map(self.name, layout.live_bytes(path), writable=False, random=True)
             if (identity_of(self.map, layout.chunks(path)) != identity(layout, path, rows)).any():
                 raise CorruptionError(f"{files.root}/{self.name}: holds other rows than it should; was it replaced?")

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
-from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import SEGMENTS, Layout
-from diskbuffer.store.maps import InMemory
-from diskbuffer.store.segments import NEVER, UNCHECKED
-from diskbuffer.store.shard import EMPTY, LiveShard, index_of, write_live
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.segments.mapped import InMemory
+from diskbuffer.store.segments.shard import EMPTY, LiveShard, index_of, write_live
+from diskbuffer.store.segments.table import NEVER, UNCHECKED
 
 if TYPE_CHECKING:
     from diskbuffer.store.store import Store

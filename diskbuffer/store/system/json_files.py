@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 
 MOST_BYTES = 16 * 1024**2  # what parsing takes is some thirty times that at most
 

@@ -7,11 +7,11 @@ import os
 from diskbuffer.errors import NotAStoreError
 from diskbuffer.inputs import local_path
 from diskbuffer.store import directory
-from diskbuffer.store import marks as stored
 from diskbuffer.store.building import is_there
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS
-from diskbuffer.store.lock import WriterLock
+from diskbuffer.store.copies import marks as stored
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import WriterLock
 
 
 def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:

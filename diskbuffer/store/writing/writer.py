@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import NOT_YET, STEP, covered, row_checksums
 from diskbuffer.store.directory import tail_file
-from diskbuffer.store.files import Map
-from diskbuffer.store.layout import Layout
-from diskbuffer.store.packer import Packer, Run
-from diskbuffer.store.shard import LiveShard, decode_chunk
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.checksums import NOT_YET, STEP, covered, row_checksums
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.segments.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Map
+from diskbuffer.store.writing.packer import Packer, Run
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

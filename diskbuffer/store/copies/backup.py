@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.store import directory
-from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import SEGMENTS
-from diskbuffer.store.marks import Origin
-from diskbuffer.store.segments import NEVER, SegmentTable
-from diskbuffer.store.state import State
+from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments.table import NEVER, SegmentTable
 from diskbuffer.store.store import Store, file_checksum
+from diskbuffer.store.system.files import Files, Map
 
 Int64 = npt.NDArray[np.int64]
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
 from diskbuffer.store import directory
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS, Layout
-from diskbuffer.store.segments import SegmentTable
-from diskbuffer.store.state import State
+from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments.table import SegmentTable
+from diskbuffer.store.system.files import Files
 
 MARKS = f"{SEGMENTS}/length/marks"  # inside an array's directory, which no Zarr tool lists
 _ORIGIN = f"{SEGMENTS}/length/origin.json"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checksums import NOT_YET, OBS, STEP, covered, row_checksums
-from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import Layout
-from diskbuffer.store.shard import write_live
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.segments.shard import write_live
 from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]

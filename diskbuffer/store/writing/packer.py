@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import codec
 from diskbuffer.runtime.cores import core, step_aside
-from diskbuffer.store.layout import Layout
-from diskbuffer.store.shard import LiveShard
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.segments.shard import LiveShard
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

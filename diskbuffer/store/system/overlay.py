@@ -12,7 +12,7 @@ import os
 import sys
 from functools import cached_property
 
-from diskbuffer.store.files import Files
+from diskbuffer.store.system.files import Files
 
 _OVERLAY = 0x794C7630  # OVERLAYFS_SUPER_MAGIC, the first word of what statfs returns
 

@@ -11,8 +11,8 @@ import sys
 import time
 
 from diskbuffer.errors import CorruptionError, LockedError, ReadOnlyError
-from diskbuffer.store.files import Files
-from diskbuffer.store.layout import SEGMENTS
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.system.files import Files
 
 if sys.platform == "win32":
     import filelock

@@ -16,16 +16,19 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.inputs import counted, local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store import directory, marks, recovery, salvage, state
-from diskbuffer.store import repair as repairing
-from diskbuffer.store.checksums import OBS, STEP, covered
-from diskbuffer.store.files import Files
-from diskbuffer.store.inspection import Inspected
-from diskbuffer.store.layout import SEGMENTS, Layout
-from diskbuffer.store.lock import WriterLock, is_held
-from diskbuffer.store.segments import NEVER
-from diskbuffer.store.state import Fate, State, how_it_was_left
+from diskbuffer.store import directory, last_writer
+from diskbuffer.store.checking import repair as repairing
+from diskbuffer.store.checking import salvage
+from diskbuffer.store.copies import marks
+from diskbuffer.store.format.checksums import OBS, STEP, covered
+from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.last_writer import Fate, State, how_it_was_left
+from diskbuffer.store.recovery import recovery
+from diskbuffer.store.recovery.inspection import Inspected
+from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import WriterLock, is_held
 
 Bools = npt.NDArray[np.bool_]
 _Segments = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # slots of a stream in the order of its rows, and their lengths
@@ -255,14 +258,15 @@ class _Framework:
         """Note files that were replaced by older ones of the same store; return whether the rest can be looked at."""
         if is_held(self._files) and not self._report.repaired:
             return True  # only a writer knows
-        older = state.older_note(self._files, layout.salt), directory.older_description(self._root, layout.salt)
-        for name, what in zip((state.NAME, "zarr.json"), older, strict=True):
+        older = last_writer.older_note(self._files, layout.salt), directory.older_description(self._root, layout.salt)
+        for name, what in zip((last_writer.NAME, "zarr.json"), older, strict=True):
             if what is not None:
                 self._note(name, f"{what}; rows may be missing, and repair looks for them")
                 self.outdated = True
-        if state.is_second_place_damaged(self._files, layout.salt):
+        if last_writer.is_second_place_damaged(self._files, layout.salt):
             self._note(
-                state.REVISION, f"is missing or damaged, which tells whether {state.NAME} is the newest; repair makes it anew"
+                last_writer.REVISION,
+                f"is missing or damaged, which tells whether {last_writer.NAME} is the newest; repair makes it anew",
             )
         return self._report.repaired or not self.outdated
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store.files import Files, Map
-from diskbuffer.store.layout import IDENTITY_BYTES, Layout
-from diskbuffer.store.overlay import Layers
+from diskbuffer.store.format.layout import IDENTITY_BYTES, Layout
+from diskbuffer.store.system.files import Files, Map
+from diskbuffer.store.system.overlay import Layers
 
 
 class Verify(Protocol):

@@ -15,9 +15,9 @@ from collections import deque
 
 import numpy as np
 
-from diskbuffer import codec
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store.shard import write_sealed
+from diskbuffer.store.format import codec
+from diskbuffer.store.segments.shard import write_sealed
 from diskbuffer.store.store import Store
 
 Waiting = tuple[int, tuple[int, int]]  # a slot, and whose rows it holds: (stream, position of the first)

@@ -1,0 +1,1 @@
+"""Checking a store, and repairing it."""

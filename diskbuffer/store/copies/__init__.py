@@ -1,0 +1,1 @@
+"""Snapshots, marks and backups."""

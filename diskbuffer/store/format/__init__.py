@@ -1,0 +1,1 @@
+"""The format on disk, as bytes and JSON. Nothing here reads or writes a file."""

@@ -1,0 +1,1 @@
+"""What a writer that was killed, or a power loss, left."""

@@ -1,0 +1,1 @@
+"""Segments: their table, their files, their memory maps."""

@@ -1,0 +1,1 @@
+"""The operating system: files, memory maps, locks. Tests replace what is here."""
