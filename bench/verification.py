@@ -26,7 +26,7 @@ from bench.measure import Report, arguments, ratio
 PACKAGE = Path(db.__file__).parent
 VERIFYING = ("codec.py", "if crc32c(0, chunk, body) != load_u32(chunk + body):", "if False:")
 VOUCHING = (
-    "recording/steps.py",
+    "recording/kernel.py",
     "    crc, size, place = row_seed(salt, s, position, word), 0, 0\n",
     "    return\n    crc, size, place = 0, 0, 0\n",
 )

@@ -24,7 +24,7 @@ from diskbuffer.index.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.memory import address_of, compiled, memcpy
 from diskbuffer.reader import Reader
-from diskbuffer.recording.inputs import fit
+from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column
 from diskbuffer.store.store import Store

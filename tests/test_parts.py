@@ -24,9 +24,9 @@ import diskbuffer as db
 from diskbuffer import errors
 from diskbuffer.index.index import Index
 from diskbuffer.native.memory import HAVE_BLOSC
-from diskbuffer.recording.bulk import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
+from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
-from diskbuffer.retention import Retention
+from diskbuffer.recording.retention import Retention
 from diskbuffer.schema import Schema
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.layout import Layout, chunk_rows_of, segment_rows_of

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from diskbuffer.errors import DiskBufferError
 from diskbuffer.options import OPEN_ALONE
-from diskbuffer.recording.bulk import STORE_WHOLE
+from diskbuffer.recording.blocks import STORE_WHOLE
 from diskbuffer.store.system.writer_lock import READ_BESIDE, READ_ONLY
 
 ADVICE = {

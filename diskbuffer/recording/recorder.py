@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import ENDED, HEAD, NO_LEADS, Index
-from diskbuffer.recording import steps
-from diskbuffer.recording.bulk import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
+from diskbuffer.recording import kernel
+from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.cut_offs import CutOffs
-from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
-from diskbuffer.recording.log import Log
 from diskbuffer.recording.staging import Kept, Staging, Told
+from diskbuffer.recording.stream_log import Log
+from diskbuffer.recording.values import check_names, fit, flatten, shape_of
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import CHECKSUM, key_of
 from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, row_checksums
@@ -91,11 +91,11 @@ class Recorder:
             raise
 
     def _told(self, new_episode: Any) -> Told:
-        """Return how a step of every stream begins, as `steps.record` takes it; `cut_off` comes first."""
+        """Return how a step of every stream begins, as `kernel.record` takes it; `cut_off` comes first."""
         envs = self._layout.n_envs
-        goes_on = np.where(self._index.table[self._envs, ENDED] != 0, steps.COMPARE, steps.GO_ON)  # or it cannot
-        told = np.where(_flags("new_episode", new_episode, envs), steps.START, goes_on)
-        return np.where(self._cut[self._envs], steps.START, told).astype(np.int8)
+        goes_on = np.where(self._index.table[self._envs, ENDED] != 0, kernel.COMPARE, kernel.GO_ON)  # or it cannot
+        told = np.where(_flags("new_episode", new_episode, envs), kernel.START, goes_on)
+        return np.where(self._cut[self._envs], kernel.START, told).astype(np.int8)
 
     def _put_leads(self, streams: list[int], kept: Kept) -> None:
         """Write lead-ins in some streams, for the episodes that start there with the next step."""
@@ -128,7 +128,7 @@ class Recorder:
         if self._crowded:
             with Uninterrupted():
                 self.log.make_room()
-        code = steps.record(
+        code = kernel.record(
             table,
             staging.sources,
             staging.flags,
@@ -156,15 +156,15 @@ class Recorder:
 
     def _note_starts(self) -> None:
         """Have the index know of the episodes that the last step started."""
-        for stream in np.flatnonzero(self._events[:, 0] >= steps.STARTED).tolist():
+        for stream in np.flatnonzero(self._events[:, 0] >= kernel.STARTED).tolist():
             position = int(self._events[stream, 1])
             self._index.start_episode(stream, position)
             lead = self._leads.pop(stream, None)
             if lead is not None:
                 self._index.add_leads(stream, np.array([lead], np.int64))
             self._cut[stream] = False
-        self.cut_offs.note(int((self._events[:, 0] == steps.CUT_OFF).sum()))
-        self._events[:, 0] = steps.WENT_ON
+        self.cut_offs.note(int((self._events[:, 0] == kernel.CUT_OFF).sum()))
+        self._events[:, 0] = kernel.WENT_ON
 
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, StackError
 from diskbuffer.native.memory import address_of
-from diskbuffer.recording import steps
-from diskbuffer.recording.bulk import does_not_roll, same_rows
+from diskbuffer.recording import kernel
+from diskbuffer.recording.blocks import does_not_roll, same_rows
 from diskbuffer.recording.equality import float_bytes
-from diskbuffer.recording.inputs import check_names, fit, flatten, shape_of
-from diskbuffer.recording.stacks import Compared, RollingStacks
+from diskbuffer.recording.rolling_stacks import Compared, RollingStacks
+from diskbuffer.recording.values import check_names, fit, flatten, shape_of
 from diskbuffer.schema import CHECKSUM, Column, Schema
 
 Array = npt.NDArray[Any]
@@ -23,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 Told = npt.NDArray[np.int8]
 Kept = list[tuple[str, bool, Array, Array]]  # path, whether stacked, next_obs and obs: what compiled code reads from
 
-_ROLES = {"is_last": steps.IS_LAST, CHECKSUM: steps.CHECK}
+_ROLES = {"is_last": kernel.IS_LAST, CHECKSUM: kernel.CHECK}
 _BOOLS = {bool, np.bool_}
 _INTEGERS = {int, bool, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
 _FLOATS = {float, np.float32, np.float64}
@@ -105,7 +105,7 @@ class Staging:
     Attributes
     ----------
     sources : (columns, SOURCE_FIELDS) int64
-        For `steps.record`.
+        For `kernel.record`.
     flags : (3,) int64
         Places of terminated, truncated and reward in it.
     """
@@ -126,16 +126,16 @@ class Staging:
         self._obs = tuple((self._place[path], _ObsColumn(path, schema[path], streams, frame_stack)) for path in schema.obs)
         self._stacked = [False] * len(schema)
         self._stacks: dict[str, RollingStacks] = {}
-        self.sources = np.zeros((len(schema), steps.SOURCE_FIELDS), np.int64)
+        self.sources = np.zeros((len(schema), kernel.SOURCE_FIELDS), np.int64)
         for path, i in self._place.items():
-            self.sources[i, [steps.STRIDE, steps.NEXT_STRIDE, steps.ROW_BYTES]] = schema[path].row_bytes
-            self.sources[i, steps.TAIL] = tails[i]
-            self.sources[i, steps.FLOAT] = float_bytes(schema[path].np_dtype)
-            self.sources[i, steps.ROLE] = _ROLES.get(path, steps.STEP)
+            self.sources[i, [kernel.STRIDE, kernel.NEXT_STRIDE, kernel.ROW_BYTES]] = schema[path].row_bytes
+            self.sources[i, kernel.TAIL] = tails[i]
+            self.sources[i, kernel.FLOAT] = float_bytes(schema[path].np_dtype)
+            self.sources[i, kernel.ROLE] = _ROLES.get(path, kernel.STEP)
             if path in self._columns:
-                self.sources[i, steps.VALUE] = self._columns[path].array.ctypes.data
+                self.sources[i, kernel.VALUE] = self._columns[path].array.ctypes.data
         for i, _ in self._obs:
-            self.sources[i, steps.ROLE] = steps.OBS
+            self.sources[i, kernel.ROLE] = kernel.OBS
         self._reward = next(path for path in schema.step if path.split("/")[0] == "reward")
         self.flags = np.array([self._place[path] for path in ("terminated", "truncated", self._reward)], np.int64)
 
@@ -157,7 +157,7 @@ class Staging:
         """Take the observations before and after the step.
 
         `running` returns which streams have an episode that is not over, and in which a reset step may come, as one is. `told` is
-        of `steps.record`. Returns that, as the stacks have it; which streams start an episode with a stack that has frames of
+        of `kernel.record`. Returns that, as the stacks have it; which streams start an episode with a stack that has frames of
         its own, None if there is none; and what has to stay in memory until `recorded`. A StackError where ``next_obs`` is
         not ``obs`` moved on by a frame.
         """
@@ -179,9 +179,9 @@ class Staging:
                 newest = (self._stack - 1) * column.row_bytes
                 compared[path] = self._roll(column).compare(now, following)
             if stacked != self._stacked[i]:
-                source[steps.STRIDE] = source[steps.NEXT_STRIDE] = column.row_bytes + newest
+                source[kernel.STRIDE] = source[kernel.NEXT_STRIDE] = column.row_bytes + newest
                 self._stacked[i] = stacked
-            source[steps.VALUE], source[steps.NEXT] = address_of(now) + newest, address_of(following) + newest
+            source[kernel.VALUE], source[kernel.NEXT] = address_of(now) + newest, address_of(following) + newest
             kept.append((path, stacked, following, now))
         if not compared:
             return told, None, kept
@@ -196,7 +196,7 @@ class Staging:
         for path, stacked, _, now in kept:
             if not stacked:
                 same = same & same_rows(now.reshape(self._streams, -1), self._newest(path)[:, -1].reshape(self._streams, -1))
-        same = (same | (told == steps.GO_ON)) & (told != steps.START)
+        same = (same | (told == kernel.GO_ON)) & (told != kernel.START)
         goes_on, resets = running()
         goes_on = goes_on & same
         if resets.any():
@@ -208,18 +208,18 @@ class Staging:
                 raise StackError(does_not_roll(f"{path} of environment {int(np.flatnonzero(bad)[0])}", self._stack))
         starts = ~goes_on & ~resets
         if not starts.any():
-            return np.where(goes_on, np.int8(steps.GO_ON), told), None
+            return np.where(goes_on, np.int8(kernel.GO_ON), told), None
         whole = functools.reduce(np.logical_and, [each.starts for each in found])
         leads = starts & ~whole
-        told = np.where(starts, np.int8(steps.START), np.where(goes_on, np.int8(steps.GO_ON), told))
+        told = np.where(starts, np.int8(kernel.START), np.where(goes_on, np.int8(kernel.GO_ON), told))
         return told, leads if leads.any() else None
 
     def recorded(self, kept: Kept, told: Told) -> None:
-        """Remember the stacks that were recorded, to check the next ones against them; `told` is of `steps.record`."""
+        """Remember the stacks that were recorded, to check the next ones against them; `told` is of `kernel.record`."""
         if self._stacks:
             for path, stacked, following, _ in kept:
                 if stacked:
-                    self._stacks[path].accept(following, told == steps.GO_ON)
+                    self._stacks[path].accept(following, told == kernel.GO_ON)
                 elif path in self._stacks:
                     self._stacks[path].forget()
 

@@ -20,7 +20,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.environment import describe
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.gather.arrays import Batch
-from diskbuffer.recording.inputs import fit
+from diskbuffer.recording.values import fit
 from diskbuffer.schema import Column
 from diskbuffer.store.building import is_there
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError
 from diskbuffer.index.index import HEAD, LOW, Index
-from diskbuffer.retention import Retention
+from diskbuffer.recording.retention import Retention
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.sealer import Sealer
 from diskbuffer.store.writing.writer import Writer
