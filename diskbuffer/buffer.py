@@ -18,25 +18,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.delivery import Transform, sending
-from diskbuffer.derived import DerivedColumns, Segments
-from diskbuffer.episodes import Episode, Episodes, pick_episode
+from diskbuffer.columns.derived import DerivedColumns, Segments
+from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
-from diskbuffer.gather.arrays import Batch
 from diskbuffer.index.index import LOW
 from diskbuffer.inputs import counted, local_path, step_names
-from diskbuffer.loader import Loader
-from diskbuffer.mapping import Progress, map_steps, names_of
+from diskbuffer.loading.loader import Loader
+from diskbuffer.loading.passes import Batches, Listed, Pass
 from diskbuffer.options import checked_capacity, doubts, plan_layout, refuse_another
-from diskbuffer.passes import Batches, Listed, Pass
-from diskbuffer.reader import Reader
+from diskbuffer.reading.batch_source import Begun, Part, Sampling
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.delivery import Transform, sending
+from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
+from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
-from diskbuffer.sampling import Begun, Part, Sampling
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Batch
-from diskbuffer.gather.batch import ArraysPool
-from diskbuffer.loader import Loader
+from diskbuffer.loading.loader import Loader
+from diskbuffer.reading.batch_source import Begun, Part, Sampling
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one
-from diskbuffer.sampling import Begun, Part, Sampling
 
 if TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.delivery import Transform, sending
+from diskbuffer.reading.delivery import Transform, sending
 
 
 class Mixture:

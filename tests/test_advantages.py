@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskbuffer.advantages import advantages, returns_to_go
+from diskbuffer.columns.advantages import advantages, returns_to_go
 
 Array = np.ndarray[Any, Any]
 ENDINGS = ["", "", "", "terminated", "truncated"]

@@ -168,8 +168,8 @@ def test_map_writes_what_a_function_makes_of_every_step(
 def test_an_interrupted_map_goes_on_where_it_was(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diskbuffer.mapping._NOTED_EVERY", 0.0)
-    monkeypatch.setattr("diskbuffer.mapping._SHARE", float("inf"))
+    monkeypatch.setattr("diskbuffer.columns.map_steps._NOTED_EVERY", 0.0)
+    monkeypatch.setattr("diskbuffer.columns.map_steps._SHARE", float("inf"))
     world = experience(2, 20, (9,))
     seen: list[list[int]] = []
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.reader import Reader
+from diskbuffer.reading.reader import Reader
 
 Array = np.ndarray[Any, Any]
 Obs = dict[str, Array]  # by key; "" where the observation is no dict

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import diskbuffer as db
-from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.lazy_buffer import OpenedLate
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

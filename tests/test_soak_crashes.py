@@ -184,8 +184,8 @@ def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: in
 
 def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is resumed has the values of every step: of those, too, that were not flushed when the map began."""
-    monkeypatch.setattr("diskbuffer.mapping._NOTED_EVERY", 0.0)
-    monkeypatch.setattr("diskbuffer.mapping._SHARE", float("inf"))
+    monkeypatch.setattr("diskbuffer.columns.map_steps._NOTED_EVERY", 0.0)
+    monkeypatch.setattr("diskbuffer.columns.map_steps._SHARE", float("inf"))
     columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
 
     def extend(buffer: db.ReplayBuffer, first: int, steps: int) -> None:

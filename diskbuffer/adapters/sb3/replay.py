@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
 from diskbuffer.adapters.sb3.stored import Stored, batched
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Batch
+from diskbuffer.reading.batches.base import Batch
 from diskbuffer.samplers.sampler import at_least_one
 from diskbuffer.schema import Column
 

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Batch
+from diskbuffer.reading.batches.base import Batch
 
 Array = npt.NDArray[Any]
 _AT_ONCE = 4096  # steps

@@ -13,13 +13,13 @@ import torch
 from gymnasium import spaces
 
 from diskbuffer.adapters.advice import ON_CUT_OFFS, advising
-from diskbuffer.adapters.names import name_of
-from diskbuffer.adapters.opening import OpenedLate
-from diskbuffer.adapters.stacks import Frames, padding, recognise, ways_to_stack
+from diskbuffer.adapters.column_names import name_of
+from diskbuffer.adapters.frame_stacks import Frames, padding, recognise, ways_to_stack
+from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.environment import describe
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.gather.arrays import Batch
+from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.values import fit
 from diskbuffer.schema import Column
 from diskbuffer.store.building import is_there

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from tianshou.data import Batch
 
-from diskbuffer.adapters import names
-from diskbuffer.adapters.slots import OURS, SLOT
+from diskbuffer.adapters import column_names
+from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError
 from diskbuffer.schema import Column
 
@@ -34,7 +34,7 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
             path = "next_obs"
         else:
             nested = isinstance(value, Batch | dict)
-            path = TOP.get(key) or (key if key in MINE and nested else f"{_OTHERS}/{names.name_of(key)}")
+            path = TOP.get(key) or (key if key in MINE and nested else f"{_OTHERS}/{column_names.name_of(key)}")
         found.update(_leaves(path, value, needed=key not in MINE))
     return found
 
@@ -42,7 +42,7 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
 def _leaves(path: str, value: Any, *, needed: bool) -> Iterator[tuple[str, Array]]:
     if isinstance(value, Batch | dict):
         for key, inner in value.items():
-            yield from _leaves(f"{path}/{names.name_of(str(key))}", inner, needed=needed)
+            yield from _leaves(f"{path}/{column_names.name_of(str(key))}", inner, needed=needed)
         return
     array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     if array.dtype.kind in "biufc" and array.ndim:
@@ -90,14 +90,14 @@ def key_of(path: str) -> str:
     """Return the key of a batch that a column is of, or below."""
     first, *rest = path.split("/")
     if first == _OTHERS:
-        return names.key_of(rest[0])
-    return next((key for key, top in TOP.items() if top == first), names.key_of(first))
+        return column_names.key_of(rest[0])
+    return next((key for key, top in TOP.items() if top == first), column_names.key_of(first))
 
 
 def nested(path: str) -> tuple[str, ...]:
     """Return where below its key a column is; () where it is the key's alone."""
     parts = path.split("/")
-    return tuple(map(names.key_of, parts[2 if parts[0] == _OTHERS else 1 :]))
+    return tuple(map(column_names.key_of, parts[2 if parts[0] == _OTHERS else 1 :]))
 
 
 def put_together(values: Mapping[tuple[str, ...], Any]) -> Any:

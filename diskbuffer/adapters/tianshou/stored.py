@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.adapters import names
-from diskbuffer.adapters.opening import OpenedLate
-from diskbuffer.adapters.slots import OURS, SLOT, pack, told_by
+from diskbuffer.adapters import column_names
+from diskbuffer.adapters.lazy_buffer import OpenedLate
+from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by
 from diskbuffer.adapters.tianshou.columns import (
     FLAGS,
     MINE,
@@ -142,14 +142,14 @@ class Stored(OpenedLate):
         for first in range(0, len(places), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
             steps = self.steps(places[some][there[some]])
-            opened.write(names.column_of(key, *TOP.values()), steps, np.ascontiguousarray(values[some][there[some]]))
+            opened.write(column_names.column_of(key, *TOP.values()), steps, np.ascontiguousarray(values[some][there[some]]))
 
     # Reading
 
     def _later(self) -> list[str]:
         """Return the keys that were written later."""
         opened = self.open_to_read()
-        return [] if opened is None else [names.key_of(path) for path in opened.columns if path in opened.derived]
+        return [] if opened is None else [column_names.key_of(path) for path in opened.columns if path in opened.derived]
 
     def keys(self) -> list[str]:
         """Return the keys that steps have, flags apart."""

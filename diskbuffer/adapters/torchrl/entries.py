@@ -13,12 +13,12 @@ import torch
 from tensordict import is_leaf_nontensor, is_non_tensor, is_tensor_collection
 from torch.utils._pytree import tree_flatten_with_path
 
-from diskbuffer.adapters import names
-from diskbuffer.adapters.slots import OURS, SLOT
-from diskbuffer.adapters.stacks import Frames, padding, recognise
+from diskbuffer.adapters import column_names
+from diskbuffer.adapters.frame_stacks import Frames, padding, recognise
+from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.adapters.torchrl.strings import COLUMN_DTYPE, Strings
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.gather.arrays import Batch
+from diskbuffer.reading.batches.base import Batch
 from diskbuffer.schema import STRINGS, Column
 
 Array = npt.NDArray[Any]
@@ -32,22 +32,22 @@ _REWARD = (NEXT, "reward")
 def column_of(key: Key, *, paired: bool) -> str:
     """Return the path of the column for an entry; `paired` if there is one below "next", too, of which it is the observation."""
     if paired:
-        return "/".join(["obs", *map(names.name_of, key)])
+        return "/".join(["obs", *map(column_names.name_of, key)])
     if key == _REWARD:
         return "reward"
     first, *rest = key or ("",)
-    return "/".join([names.column_of(first), *map(names.name_of, rest)])
+    return "/".join([column_names.column_of(first), *map(column_names.name_of, rest)])
 
 
 def key_of(path: str) -> tuple[Key, bool]:
     """Return the entry that a column holds, and whether it is one of a pair."""
     if path.startswith(f"{STRINGS}/"):
-        return tuple(map(names.key_of, path.split("/")[1:])), False
+        return tuple(map(column_names.key_of, path.split("/")[1:])), False
     if path == "reward":
         return _REWARD, False
     parts = path.split("/")
     paired = parts[0] == "obs"
-    key = tuple(map(names.key_of, parts[paired:]))
+    key = tuple(map(column_names.key_of, parts[paired:]))
     return (() if key == ("",) else key), paired
 
 
@@ -81,7 +81,7 @@ class Entry:
     def path(self) -> str:
         """The column's."""
         if self.strings:
-            return "/".join([STRINGS, *map(names.name_of, self.key)])
+            return "/".join([STRINGS, *map(column_names.name_of, self.key)])
         return column_of(self.key, paired=self.paired)
 
     def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:

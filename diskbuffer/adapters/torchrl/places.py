@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.adapters.slots import Told, pack, told_by
+from diskbuffer.adapters.place_column import Told, pack, told_by
 from diskbuffer.buffer import ReplayBuffer
 
 Int64 = npt.NDArray[np.int64]

@@ -23,8 +23,8 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter
 
-from diskbuffer.adapters.opening import OpenedLate, close_or_tell
-from diskbuffer.adapters.slots import SLOT, told_by
+from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
+from diskbuffer.adapters.place_column import SLOT, told_by
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.entries import Entries, Entry
 from diskbuffer.adapters.torchrl.indices import has_slice, plain

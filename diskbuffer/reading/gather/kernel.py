@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.native.memory import compiled, fetch_add, load_i64, madvise, memcpy, memset, prefetch
+from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.store.format.codec import BAD_ENTRY, decode
 
 # Fields of a target: one column of the batch.

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diskbuffer.delivery import send
 from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Arrays, Batch, Request
-from diskbuffer.gather.batch import ArraysPool, allocate
-from diskbuffer.gather.memory import Columns
-from diskbuffer.reader import Planned, Reader, until_found
+from diskbuffer.reading.batches.base import Arrays, Batch, Request
+from diskbuffer.reading.batches.pool import ArraysPool, allocate
+from diskbuffer.reading.delivery import send
+from diskbuffer.reading.gather.targets import Columns
+from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.delivery import Transform
 from diskbuffer.draws import Draw, Steps
-from diskbuffer.gather.arrays import Arrays, Request
-from diskbuffer.gather.batch import allocate
 from diskbuffer.index.index import Index
-from diskbuffer.loader import Loader
-from diskbuffer.reader import Planned, Reader
+from diskbuffer.loading.loader import Loader
+from diskbuffer.reading.batches.base import Arrays, Request
+from diskbuffer.reading.batches.pool import allocate
+from diskbuffer.reading.delivery import Transform
+from diskbuffer.reading.reader import Planned, Reader
 from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
 
 B = TypeVar("B")

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from diskbuffer.draws import Draw, Rows
-from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
-from diskbuffer.gather.memory import Columns, Memory
+from diskbuffer.reading.batches.base import Arrays, Batch, Windows, put
+from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.schema import is_obs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.adapters.slots import OURS
+from diskbuffer.adapters.place_column import OURS
 from diskbuffer.schema import TAKEN
 
 _TAKEN = {*OURS, *TAKEN, "obs", "reward", "protect"}  # by stores, their batches, and `add`

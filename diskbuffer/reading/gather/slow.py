@@ -7,8 +7,8 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.gather import kernel as k
-from diskbuffer.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
+from diskbuffer.reading.gather import kernel as k
+from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.store.format.codec import BAD_ENTRY, decode_slowly
 
 Int64 = npt.NDArray[np.int64]

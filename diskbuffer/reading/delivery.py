@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Arrays, Batch
 from diskbuffer.inputs import device_of
+from diskbuffer.reading.batches.base import Arrays, Batch
 
 Transform = Callable[[Batch], Any]
 

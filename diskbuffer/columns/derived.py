@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.advantages import advantages, returns_to_go
-from diskbuffer.episodes import TAG_COLUMN
+from diskbuffer.columns.advantages import advantages, returns_to_go
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.index.index import ENDED, FLOOR, HEAD, LOW, Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.memory import address_of, compiled, memcpy
-from diskbuffer.reader import Reader
+from diskbuffer.reading.episodes import TAG_COLUMN
+from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.gather import kernel as k
+from diskbuffer.reading.gather import kernel as k
 from diskbuffer.schema import Schema
 
 

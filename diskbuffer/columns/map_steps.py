@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from diskbuffer.derived import DerivedColumns
+from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
-from diskbuffer.loader import Loader
-from diskbuffer.passes import Listed, Pass
+from diskbuffer.loading.loader import Loader
+from diskbuffer.loading.passes import Listed, Pass
 from diskbuffer.runtime.progress import bar
 from diskbuffer.samplers.epochs import Place
 from diskbuffer.store.store import Store

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw
-from diskbuffer.gather.memory import Block, Columns, Memory
+from diskbuffer.reading.gather.targets import Block, Columns, Memory
 from diskbuffer.schema import key_of
 
 Batch = dict[str, Any]  # tensors, nested for dict observations

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.gather import kernel, slow
-from diskbuffer.gather.memory import Memory
-from diskbuffer.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.native.memory import HAVE_BLOSC, HAVE_MADVISE, address_of
+from diskbuffer.reading.gather import kernel, slow
+from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
+from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.runtime.helper_threads import Helpers
 from diskbuffer.store.format import codec
 

@@ -6,11 +6,11 @@ import threading
 
 from diskbuffer import draws
 from diskbuffer.draws import Draw, Form
-from diskbuffer.gather.arrays import Arrays, Request, Windows
-from diskbuffer.gather.goals import RelabelledArrays
-from diskbuffer.gather.n_steps import NStepArrays
-from diskbuffer.gather.rows import RowArrays
-from diskbuffer.gather.steps import StepArrays
+from diskbuffer.reading.batches.across_episodes import RowArrays
+from diskbuffer.reading.batches.base import Arrays, Request, Windows
+from diskbuffer.reading.batches.hindsight import RelabelledArrays
+from diskbuffer.reading.batches.n_step import NStepArrays
+from diskbuffer.reading.batches.transitions import StepArrays
 from diskbuffer.runtime import forks
 
 _ARRAYS: dict[type[Form], type[Arrays]] = {

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw, NSteps
-from diskbuffer.gather.arrays import Arrays, Batch, Windows, put
-from diskbuffer.gather.memory import Block, Columns, Memory
+from diskbuffer.reading.batches.base import Arrays, Batch, Windows, put
+from diskbuffer.reading.gather.targets import Block, Columns, Memory
 from diskbuffer.schema import is_obs
 
 

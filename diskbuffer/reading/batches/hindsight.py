@@ -10,9 +10,9 @@ import numpy.typing as npt
 from diskbuffer import draws
 from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
-from diskbuffer.gather.arrays import Batch, Request, Windows
-from diskbuffer.gather.memory import Columns, Memory
-from diskbuffer.gather.steps import StepArrays
+from diskbuffer.reading.batches.base import Batch, Request, Windows
+from diskbuffer.reading.batches.transitions import StepArrays
+from diskbuffer.reading.gather.targets import Columns, Memory
 
 ACHIEVED, DESIRED = "obs/achieved_goal", "obs/desired_goal"
 

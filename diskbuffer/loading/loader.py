@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
-from diskbuffer.delivery import Transform, send, tensors_in, transform_of
 from diskbuffer.inputs import device_of
+from diskbuffer.reading.delivery import Transform, send, tensors_in, transform_of
 
 if TYPE_CHECKING:
-    from diskbuffer.gather.arrays import Arrays, Batch, Request
+    from diskbuffer.reading.batches.base import Arrays, Batch, Request
 
 B = TypeVar("B", bound="Begun")
 

@@ -12,19 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.delivery import send
 from diskbuffer.draws import Draw, Form, Steps
-from diskbuffer.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.errors import EvictedError, InputError
-from diskbuffer.gather.arrays import Arrays, Batch, Request, one_of
-from diskbuffer.gather.batch import ArraysPool, windows_of
-from diskbuffer.gather.gatherer import Gatherer, default_threads
-from diskbuffer.gather.memory import Columns, Memory
-from diskbuffer.gather.plan import Plan, make_plan
 from diskbuffer.index.index import HEAD, LOW, Index
 from diskbuffer.inputs import step_names
 from diskbuffer.native.memory import HAVE_BLOSC
-from diskbuffer.opening import read_index
+from diskbuffer.reading.batches.base import Arrays, Batch, Request, one_of
+from diskbuffer.reading.batches.pool import ArraysPool, windows_of
+from diskbuffer.reading.delivery import send
+from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
+from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
+from diskbuffer.reading.gather.plan import Plan, make_plan
+from diskbuffer.reading.gather.targets import Columns, Memory
+from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.store import Store
 
 T = TypeVar("T")

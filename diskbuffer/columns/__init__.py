@@ -1,0 +1,1 @@
+"""Columns that are written after the steps were recorded."""

@@ -1,1 +1,0 @@
-"""From steps to arrays: a plan of which rows lie where, and the compiled kernel that brings them. Gets addresses, not files."""

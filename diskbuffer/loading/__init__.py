@@ -1,0 +1,1 @@
+"""Batches ahead of time, in pinned memory or on a device."""

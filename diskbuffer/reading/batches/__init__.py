@@ -1,0 +1,1 @@
+"""The memory of a batch, and what users get of it."""

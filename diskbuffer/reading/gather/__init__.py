@@ -1,0 +1,1 @@
+"""Rows of the store's maps, decoded into memory."""
