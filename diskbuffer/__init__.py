@@ -26,7 +26,7 @@ from diskbuffer.version import __version__
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.mixture import Mixture
-    from diskbuffer.native.compiling import warmup
+    from diskbuffer.precompile import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
     from diskbuffer.store.checking.check import Problem, Report, check
     from diskbuffer.store.copies.closed_marks import marks, remove_mark

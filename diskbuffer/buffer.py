@@ -21,7 +21,7 @@ import torch
 from diskbuffer.columns.derived import DerivedColumns, Segments
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
-from diskbuffer.index.index import LOW
+from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass

@@ -43,7 +43,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _warmup(_: argparse.Namespace) -> int:
-    from diskbuffer.native.compiling import warmup
+    from diskbuffer.precompile import warmup
 
     print(f"ready, after {warmup():.0f} s")
     return 0

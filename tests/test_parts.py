@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer import errors
 from diskbuffer.index.index import Index
-from diskbuffer.native.memory import HAVE_BLOSC
+from diskbuffer.native.libraries import HAVE_BLOSC
 from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
 from diskbuffer.recording.retention import Retention

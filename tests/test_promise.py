@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.native.memory import address_of, crc32c_slowly
+from diskbuffer.native.crc32c import crc32c_slowly
+from diskbuffer.native.memory import address_of
 from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.last_writer import Fate, State
 from diskbuffer.store.recovery import recovery

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import StackError
-from diskbuffer.native.memory import compiled
+from diskbuffer.native.compiling import compiled
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]

@@ -19,9 +19,12 @@ import numpy.typing as npt
 
 from diskbuffer.columns.advantages import advantages, returns_to_go
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.index.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.index.index import Index
+from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.inputs import as_array, step_names
-from diskbuffer.native.memory import address_of, compiled, memcpy
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.libraries import memcpy
+from diskbuffer.native.memory import address_of
 from diskbuffer.reading.episodes import TAG_COLUMN
 from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.values import fit

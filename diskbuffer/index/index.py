@@ -14,66 +14,16 @@ row, its *lead-in*. Each of these is an episode of one row, so no step; stacks o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native.memory import compiled, load_i64
+from diskbuffer.index import lookup
+from diskbuffer.index.growing_array import GrowingArray
+from diskbuffer.index.lookup import ENDED, EPISODES, FIELDS, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, SEGMENTS, SLOTS, STARTS
 
 Int64 = npt.NDArray[np.int64]
 
-# Fields of a stream, for compiled code: one row of int64 each.
-HEAD = 0  # position of the newest row, -1 where there is none
-ENDED = 1  # 1 where that row is the last of an episode
-LOW = 2  # position of the oldest row kept
-FLOOR = 3  # position of the oldest step to sample: the frames stacked behind it are there
-EPISODES = 4  # episodes in `starts`; the first is the one that `FLOOR` lies in
-STARTS = 5  # address of their first positions
-SEGMENTS = 6  # segments kept
-SLOTS = 7  # address of their slots
-LEADS = 8  # lead-ins
-LEAD_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
-FIELDS = 10
-
 NO_LEADS = np.empty((0, 2), np.int64)
-
-
-class _Log:
-    """A growing array of int64 that also loses values at its front. Its address changes when it grows."""
-
-    def __init__(self, values: Int64 | None = None) -> None:
-        self._array = np.empty(16, np.int64)
-        self._from = self._to = 0
-        if values is not None:
-            self.extend(values)
-
-    @property
-    def values(self) -> Int64:
-        return self._array[self._from : self._to]
-
-    @property
-    def address(self) -> int:
-        return int(self._array.ctypes.data) + self._from * 8
-
-    @property
-    def nbytes(self) -> int:
-        return self._array.nbytes
-
-    def __len__(self) -> int:
-        return self._to - self._from
-
-    def extend(self, values: Int64) -> None:
-        if self._to + len(values) > len(self._array):
-            kept = self.values
-            self._array = np.empty(2 * (len(kept) + len(values)) + 16, np.int64)
-            self._array[: len(kept)] = kept
-            self._from, self._to = 0, len(kept)
-        self._array[self._to : self._to + len(values)] = values
-        self._to += len(values)
-
-    def drop(self, n: int) -> None:
-        self._from += n
 
 
 class Index:
@@ -93,9 +43,9 @@ class Index:
         self.context = context
         self.table = np.zeros((streams, FIELDS), np.int64)
         self.table[:, HEAD] = -1
-        self._starts = [_Log() for _ in range(streams)]
-        self._slots = [_Log() for _ in range(streams)]
-        self._leads = [_Log() for _ in range(streams)]
+        self._starts = [GrowingArray() for _ in range(streams)]
+        self._slots = [GrowingArray() for _ in range(streams)]
+        self._leads = [GrowingArray() for _ in range(streams)]
         self.dropped = 0  # segments, ever
         self._begins = np.zeros(streams, np.int64)
         self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
@@ -117,7 +67,11 @@ class Index:
         `add_leads`, (n, 2).
         """
         low = self.segment_rows * (head // self.segment_rows - len(slots) + 1) if len(slots) else 0
-        self._slots[stream], self._starts[stream], self._leads[stream] = _Log(slots), _Log(starts), _Log(leads.ravel())
+        self._slots[stream], self._starts[stream], self._leads[stream] = (
+            GrowingArray(slots),
+            GrowingArray(starts),
+            GrowingArray(leads.ravel()),
+        )
         self.table[stream, [HEAD, ENDED, LOW]] = head, ended, low
         self._steps_offset[stream] = first_step - low
         self._raise_floor(stream)
@@ -204,10 +158,10 @@ class Index:
 
     def steps(self) -> Int64:
         """Count the steps to sample, by stream."""
-        return np.array([_steps(self.table, stream) for stream in range(len(self.table))], np.int64)
+        return np.array([lookup.steps_of(self.table, stream) for stream in range(len(self.table))], np.int64)
 
     def __len__(self) -> int:
-        return int(_count(self.table))
+        return int(lookup.count(self.table))
 
     def steps_before(self, stream: int, position: int) -> int:
         """Count the steps a stream ever had before a position."""
@@ -249,7 +203,7 @@ class Index:
         the newest is the last. O(log episodes) each.
         """
         found = np.empty((4, len(ordinals)), np.int64)
-        _locate(self.table, ordinals, found)
+        lookup.locate(self.table, ordinals, found)
         return found
 
     def recent(self, streams: Int64, ages: Int64) -> Int64:
@@ -277,7 +231,7 @@ class Index:
         Returns (4, n): streams, and the positions of the first row to sample, of the first row ever, and of the last row.
         """
         found = np.empty((4, len(ordinals)), np.int64)
-        _locate_episodes(self.table, ordinals, found)
+        lookup.locate_episodes(self.table, ordinals, found)
         return found
 
     def episodes_of(self, streams: Int64, positions: Int64) -> tuple[Int64, Int64]:
@@ -286,13 +240,13 @@ class Index:
         It was evicted, is not there yet, or is no step.
         """
         found = np.empty((2, len(positions)), np.int64)
-        _find_episodes(self.table, streams, positions, found)
+        lookup.find_episodes(self.table, streams, positions, found)
         return found[0], found[1]
 
     def rows_of(self, streams: Int64, positions: Int64) -> Int64:
         """Find the rows in the store, ``slot * segment_rows + offset``, of positions that are there."""
         rows = np.empty(len(positions), np.int64)
-        _find_rows(self.table, streams, positions, self.segment_rows, rows)
+        lookup.find_rows(self.table, streams, positions, self.segment_rows, rows)
         return rows
 
     def episodes_along(self, streams: Int64, positions: Int64, length: int) -> tuple[Int64, Int64]:
@@ -301,149 +255,5 @@ class Index:
         The last row is -1 where the episode runs.
         """
         firsts, lasts = np.empty((2, len(positions), length), np.int64)
-        _along(self.table, streams, positions, firsts, lasts)
+        lookup.episodes_along(self.table, streams, positions, firsts, lasts)
         return firsts, lasts
-
-
-@compiled
-def _steps(table: Any, stream: int) -> int:
-    return max(table[stream, HEAD] - table[stream, FLOOR] - max(table[stream, EPISODES] - 1, 0), 0)
-
-
-@compiled
-def _count(table: Any) -> int:
-    total = 0
-    for stream in range(table.shape[0]):
-        total += _steps(table, stream)
-    return total
-
-
-@compiled
-def _last_row(table: Any, stream: int, episode: int) -> int:
-    if episode + 1 < table[stream, EPISODES]:
-        return load_i64(table[stream, STARTS] + 8 * (episode + 1)) - 1
-    return int(table[stream, HEAD])
-
-
-@compiled
-def _episode_of_step(starts: int, episodes: int, wanted: int, guess: int) -> int:
-    """Find the last episode j with ``starts[j] - j <= wanted``, in a range that is doubled from a guess on and halved again."""
-    low, high, reach = 0, episodes, 8
-    if load_i64(starts + 8 * guess) - guess <= wanted:
-        low = guess
-        while low + reach < high and load_i64(starts + 8 * (low + reach)) - low - reach <= wanted:
-            low, reach = low + reach, 2 * reach
-        high = min(high, low + reach)
-    else:
-        high = guess
-        while high - reach > low and load_i64(starts + 8 * (high - reach)) - high + reach > wanted:
-            high, reach = high - reach, 2 * reach
-        low = max(low, high - reach)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if load_i64(starts + 8 * middle) - middle <= wanted:
-            low = middle
-        else:
-            high = middle
-    return int(low)
-
-
-@compiled
-def _locate(table: Any, ordinals: Any, found: Any) -> None:
-    ends, total = np.empty(table.shape[0], np.int64), 0
-    for stream in range(table.shape[0]):
-        total += _steps(table, stream)
-        ends[stream] = total
-    # First guess all episodes from their streams' mean lengths, and load what is there: all at once, where one search after the
-    # other would wait for memory each time.
-    for i in range(ordinals.shape[0]):
-        stream = np.searchsorted(ends, ordinals[i], side="right")
-        before = ends[stream - 1] if stream else 0
-        wanted = ordinals[i] - before + table[stream, FLOOR]  # its position, if no episode had ended since the floor
-        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
-        first = load_i64(starts)
-        guess = np.int64((wanted - first) / max(table[stream, HEAD] - episodes - first, 1) * episodes)
-        guess = min(max(guess, np.int64(0)), episodes - 1)
-        found[0, i], found[1, i], found[2, i], found[3, i] = stream, wanted, guess, load_i64(starts + 8 * guess)
-    for i in range(ordinals.shape[0]):
-        stream, wanted = found[0, i], found[1, i]
-        low = _episode_of_step(table[stream, STARTS], table[stream, EPISODES], wanted, found[2, i])
-        found[1, i], found[2, i] = wanted + low, load_i64(table[stream, STARTS] + 8 * low)
-        found[3, i] = _last_row(table, stream, low)
-
-
-@compiled
-def _locate_episodes(table: Any, ordinals: Any, found: Any) -> None:
-    ends = np.cumsum(table[:, EPISODES])
-    for i in range(ordinals.shape[0]):
-        stream = np.searchsorted(ends, ordinals[i], side="right")
-        episode = ordinals[i] - (ends[stream - 1] if stream else 0)
-        start = load_i64(table[stream, STARTS] + 8 * episode)
-        found[0, i], found[1, i], found[2, i] = stream, max(start, table[stream, FLOOR]), start
-        found[3, i] = _last_row(table, stream, episode)
-
-
-@compiled
-def episode_at(table: Any, stream: int, position: int) -> int:
-    """Find the episode that a position lies in, by its place in `starts`; the first for what lies before all."""
-    starts, low, high = table[stream, STARTS], np.int64(0), table[stream, EPISODES]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if load_i64(starts + 8 * middle) <= position:
-            low = middle
-        else:
-            high = middle
-    return int(low)
-
-
-@compiled
-def lead_in(table: Any, stream: int, start: int) -> int:
-    """Find where the lead-in of an episode begins that starts at a row; that row itself where it has none."""
-    places, low, high = table[stream, LEAD_PLACES], np.int64(0), table[stream, LEADS]
-    while low < high:
-        middle = (low + high) // 2
-        found = load_i64(places + 16 * middle)
-        if found == start:
-            return int(load_i64(places + 16 * middle + 8))
-        if found < start:
-            low = middle + 1
-        else:
-            high = middle
-    return int(start)
-
-
-@compiled
-def _find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None:
-    for i in range(positions.shape[0]):
-        stream, position = streams[i], positions[i]
-        found[0, i] = found[1, i] = -1
-        if stream < 0 or stream >= table.shape[0]:
-            continue
-        if position < table[stream, FLOOR] or position >= table[stream, HEAD]:
-            continue
-        episode = episode_at(table, stream, position)
-        last = _last_row(table, stream, episode)
-        if last != position:  # the last row of an episode is no step
-            found[0, i], found[1, i] = load_i64(table[stream, STARTS] + 8 * episode), last
-
-
-@compiled
-def _along(table: Any, streams: Any, positions: Any, firsts: Any, lasts: Any) -> None:
-    for i in range(positions.shape[0]):
-        stream = streams[i]
-        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
-        low = episode_at(table, stream, positions[i])
-        for t in range(firsts.shape[1]):
-            while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= positions[i] + t:
-                low += 1
-            running = low + 1 == episodes and table[stream, ENDED] == 0
-            firsts[i, t] = load_i64(starts + 8 * low)
-            lasts[i, t] = -1 if running else _last_row(table, stream, int(low))
-
-
-@compiled
-def _find_rows(table: Any, streams: Any, positions: Any, segment_rows: int, rows: Any) -> None:
-    for i in range(positions.shape[0]):
-        stream, segment = streams[i], positions[i] // segment_rows
-        slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
-        rows[i] = slot * segment_rows + positions[i] - segment * segment_rows

@@ -1,17 +1,21 @@
-"""The first use compiles for the machine at hand: to say so, and to do it beforehand."""
+"""Compiling functions to machine code, which is said once on stderr: the first use takes seconds."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import os
+import stat
 import sys
 import tempfile
 import threading
-import time
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numba
 import numba.core.event as events
-import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Announce(events.Listener):  # type: ignore[misc]
@@ -38,75 +42,65 @@ class _Announce(events.Listener):  # type: ignore[misc]
         """Do nothing."""
 
 
-def announce() -> None:
-    """Have the first compilation in this process announced."""
-    events.register("numba:compile", _Announce())
+events.register("numba:compile", _Announce())
 
 
-def warmup() -> float:
-    """Compile everything that is compiled, so that no later use on this machine has to; return the seconds that it took.
-
-    Uses each part of the library once, with a small store in a temporary directory. For images and CI: what is compiled is kept
-    in numba's cache, beside the installed files, or where ``NUMBA_CACHE_DIR`` says.
-    """
-    begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-warmup-") as directory:
-        _use(Path(directory) / "store")
-    return time.perf_counter() - begun
-
-
-def _use(path: Path) -> None:
-    import diskbuffer as db
-
-    columns = {
-        "obs/frame": db.Column((40, 40), "uint8"),
-        "obs/achieved_goal": db.Column((3,), "float32"),
-        "obs/desired_goal": db.Column((3,), "float32"),
-        "obs/wide": db.Column((3,), "float64"),
-        "obs/half": db.Column((3,), "float16"),
-        "action": db.Column((), "int64"),
-    }
-    none = np.zeros(2, np.bool_)
-
-    def obs(n: int, *axes: int) -> dict[str, Any]:
-        found = {name[4:]: np.full((*axes, *columns[name].shape), n % 100, columns[name].dtype) for name in list(columns)[:-1]}
-        if len(axes) == 1:  # of which stacks are given
-            found["frame"] = np.stack([found["frame"]] * 2, axis=1)
-        return found
-
-    with db.ReplayBuffer(path, 400, columns=columns, n_envs=2, frame_stack=2, segment_rows=64, autoreset="next_step") as buffer:
-        for step in range(60):
-            now = obs(step // 20, 2)
-            buffer.add(now, np.zeros(2, np.int64), np.ones(2), now, none, np.full(2, step % 20 == 19))
-        for _ in range(3):
-            buffer.extend({name: value[0] for name, value in obs(1, 1, 121).items()}, np.zeros(120, np.int64), np.ones(120))
-        samplers = (
-            db.Uniform(),
-            db.Uniform(n_step=3),
-            db.Uniform(half_life=10.0),
-            db.Uniform(replace=False),
-            db.Uniform(episodes=buffer.episodes),
-            db.Slices(3, burn_in=2),
-            db.Slices(3, strict=False, over="episodes"),
-            db.Slices(3, crossing=True),
-            db.Prioritized(),
-            db.Prioritized(length=3, column="other"),
-            db.Hindsight(lambda batch: batch["reward"]),
+def compiled(function: F) -> F:
+    """Compile a function to machine code that holds no GIL and is cached on disk, where there is a place for that."""
+    global _elsewhere
+    try:
+        if _elsewhere is None:
+            return _compiled(function, cache=True)
+    except RuntimeError:  # numba found no directory that it can write to: neither __pycache__ nor the user's cache
+        _elsewhere = _private_directory()
+        how = f"is kept in {_elsewhere}" if _elsewhere else "is compiled anew by every process, which takes up to a minute"
+        warnings.warn(
+            f"numba can write neither beside diskbuffer's files nor to the user's cache directory, so compiled code {how}; set "
+            "NUMBA_CACHE_DIR to a directory of your own that can be written to",
+            RuntimeWarning,
+            stacklevel=2,
         )
-        for sampler in samplers:
-            batch = buffer.sample(8, sampler)
-            for _ in itertools.islice(buffer.loader(8, sampler), 2):
-                pass
-            if isinstance(sampler, db.Prioritized):
-                sampler.update(batch["steps"], np.ones(8))
-        buffer.write("value", buffer.steps(), np.zeros(len(buffer), np.float32))
-        buffer.returns_and_advantages(next_values="value")
-        buffer.returns_and_advantages(values=None, out=("plain", ""))
-        buffer.recent(np.arange(4), 0, n_step=2)
-        buffer.elapsed(buffer.steps())
-        buffer.seal()
-        for _ in buffer.batches(64, shuffle=True):
-            pass
-    with db.ReplayBuffer(path, mode="r") as buffer:
-        buffer.sample(8)
-    db.check(path, progress=False)
+    if _elsewhere:
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _elsewhere
+        with contextlib.suppress(RuntimeError):  # by now it cannot be written to
+            try:  # numba settles it here, and other packages' functions are none of our business
+                return _compiled(function, cache=True)
+            finally:
+                numba.config.CACHE_DIR = before
+    return _compiled(function, cache=False)
+
+
+def _compiled(function: F, *, cache: bool) -> F:
+    result: F = numba.njit(nogil=True, cache=cache)(function)
+    return result
+
+
+_elsewhere: str | None = None  # where compiled code is kept in place of numba's directories; "" for nowhere
+
+
+def _private_directory() -> str:
+    """Return a temporary directory that nobody else can write to, "" where there is none: who writes there runs code here."""
+    try:
+        parent = tempfile.gettempdir()
+        if os.path.samefile(parent, os.curdir) and not os.environ.get("TMPDIR"):  # where tempfile goes when all else fails
+            return ""
+        if not hasattr(os, "getuid"):  # Windows, where temporary directories are a user's own
+            path = os.path.join(parent, "diskbuffer-numba")
+            os.makedirs(path, exist_ok=True)
+            return path
+        if _is_open_to_others(os.stat(parent)):
+            return ""
+        path = os.path.join(parent, f"diskbuffer-numba-{os.getuid()}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        return path if own else ""
+    except OSError:
+        return ""
+
+
+def _is_open_to_others(directory: os.stat_result) -> bool:
+    """Tell whether others could put a directory of theirs in the place of one in this directory."""
+    sticky, mode = directory.st_mode & stat.S_ISVTX, directory.st_mode
+    return directory.st_uid not in (0, os.getuid()) or (bool(mode & 0o022) and not sticky)

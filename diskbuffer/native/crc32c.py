@@ -20,7 +20,28 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from diskbuffer.native.memory import CRC_TABLE, compiled, crc32c_extend
+from diskbuffer.native import libraries
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.memory import load_u8
+
+CRC_TABLE = np.zeros(256, np.uint32)  # of the reflected polynomial of CRC32C, 0x1EDC6F41
+for _byte in range(256):
+    _crc = _byte
+    for _ in range(8):
+        _crc = _crc >> 1 ^ (0x82F63B78 if _crc & 1 else 0)
+    CRC_TABLE[_byte] = _crc
+
+
+@compiled
+def crc32c_slowly(crc: int, address: int, size: int) -> int:
+    """Do what the C library's ``crc32c_extend`` does, a byte at a time."""
+    found = np.uint32(~np.uint32(crc))
+    for i in range(size):
+        found = np.uint32(CRC_TABLE[(found ^ load_u8(address + i)) & np.uint32(0xFF)] ^ (found >> np.uint32(8)))
+    return np.uint32(~found)  # type: ignore[return-value]
+
+
+crc32c_extend: Any = libraries.crc32c_extend or crc32c_slowly  # of what comes before, address, size
 
 _LINE, _LINES, _WORD = 64, 4, 8
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index.index import ENDED, FLOOR, HEAD, LOW, Index
+from diskbuffer.index.index import Index
+from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.inputs import counted
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store

@@ -14,9 +14,10 @@ import torch
 
 from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EvictedError, InputError
-from diskbuffer.index.index import HEAD, LOW, Index
+from diskbuffer.index.index import Index
+from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.inputs import step_names
-from diskbuffer.native.memory import HAVE_BLOSC
+from diskbuffer.native.libraries import HAVE_BLOSC
 from diskbuffer.reading.batches.base import Arrays, Batch, Request, one_of
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import send

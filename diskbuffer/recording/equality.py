@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.native.memory import compiled, load_i64, load_u8, load_u32, memcmp
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.libraries import memcmp
+from diskbuffer.native.memory import load_i64, load_u8, load_u32
 
 
 def float_bytes(dtype: np.dtype[Any]) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from diskbuffer.index.index import ENDED, HEAD
+from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.native.compiling import compiled
 from diskbuffer.native.crc32c import crc32c
-from diskbuffer.native.memory import compiled, load_u8, memcpy, memset, store_i64, store_u8, store_u32
+from diskbuffer.native.libraries import memcpy, memset
+from diskbuffer.native.memory import load_u8, store_i64, store_u8, store_u32
 from diskbuffer.recording.equality import all_zero, same_values
 from diskbuffer.store.format import checksums
 from diskbuffer.store.format.checksums import length_word, pad, row_seed

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError
-from diskbuffer.index.index import HEAD, LOW, Index
+from diskbuffer.index.index import Index
+from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.recording.retention import Retention
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.sealer import Sealer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native.memory import compiled
+from diskbuffer.native.compiling import compiled
 
 Int64 = npt.NDArray[np.int64]
 _ROUNDS = 8

@@ -18,9 +18,11 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.index.index import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, Index, episode_at
+from diskbuffer.index.index import Index
+from diskbuffer.index.lookup import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, episode_at
 from diskbuffer.inputs import as_array, step_names
-from diskbuffer.native.memory import compiled, load_i64, store_f32
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.memory import load_i64, store_f32
 from diskbuffer.samplers.sampler import Sampler, Segments, at_least_one
 from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.native.memory import compiled
+from diskbuffer.native.compiling import compiled
 from diskbuffer.samplers.vectors import FAN, pick_f32, pick_f64, prefetch, store_least, store_sum_f32, store_sum_f64
 
 Int64 = npt.NDArray[np.int64]

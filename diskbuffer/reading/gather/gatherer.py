@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.native.memory import HAVE_BLOSC, HAVE_MADVISE, address_of
+from diskbuffer.native.libraries import HAVE_BLOSC, HAVE_MADVISE
+from diskbuffer.native.memory import address_of
 from diskbuffer.reading.gather import kernel, slow
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.reading.gather.targets import Memory

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.native.memory import compiled, fetch_add, load_i64, madvise, memcpy, memset, prefetch
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.libraries import madvise, memcpy, memset
+from diskbuffer.native.memory import fetch_add, load_i64, prefetch
 from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.store.format.codec import BAD_ENTRY, decode
 

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.draws import Draw
-from diskbuffer.index.index import HEAD, LEADS, LOW, SLOTS, Index, lead_in
-from diskbuffer.native.memory import compiled, load_i64
+from diskbuffer.index.index import Index
+from diskbuffer.index.lookup import HEAD, LEADS, LOW, SLOTS, lead_in
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.memory import load_i64
 from diskbuffer.store.segments.mapped import Era, Maps
 
 Int64 = npt.NDArray[np.int64]

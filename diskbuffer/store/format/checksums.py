@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.compiling import compiled
 from diskbuffer.native.crc32c import crc32c
-from diskbuffer.native.memory import address_of, compiled
+from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM, Schema, is_obs
 
 Int64 = npt.NDArray[np.int64]

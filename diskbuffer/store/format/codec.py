@@ -18,20 +18,10 @@ import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.compiling import compiled
 from diskbuffer.native.crc32c import crc32c
-from diskbuffer.native.memory import (
-    HAVE_BLOSC,
-    HAVE_LZ4,
-    address_of,
-    blosc_compress,
-    blosc_decompress,
-    compiled,
-    load_u8,
-    load_u32,
-    lz4_decompress_partial,
-    memcpy,
-    store_u32,
-)
+from diskbuffer.native.libraries import HAVE_BLOSC, HAVE_LZ4, blosc_compress, blosc_decompress, lz4_decompress_partial, memcpy
+from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

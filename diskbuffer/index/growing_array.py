@@ -1,0 +1,50 @@
+"""An array of int64 that grows at its end and is cut at its front, for compiled code to read."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+class GrowingArray:
+    """A growing array of int64 that also loses values at its front. Its address changes when it grows."""
+
+    def __init__(self, values: Int64 | None = None) -> None:
+        self._array = np.empty(16, np.int64)
+        self._from = self._to = 0
+        if values is not None:
+            self.extend(values)
+
+    @property
+    def values(self) -> Int64:
+        """What it holds, a view."""
+        return self._array[self._from : self._to]
+
+    @property
+    def address(self) -> int:
+        """Where that lies in memory."""
+        return int(self._array.ctypes.data) + self._from * 8
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self._array.nbytes
+
+    def __len__(self) -> int:
+        return self._to - self._from
+
+    def extend(self, values: Int64) -> None:
+        """Put values at the end."""
+        if self._to + len(values) > len(self._array):
+            kept = self.values
+            self._array = np.empty(2 * (len(kept) + len(values)) + 16, np.int64)
+            self._array[: len(kept)] = kept
+            self._from, self._to = 0, len(kept)
+        self._array[self._to : self._to + len(values)] = values
+        self._to += len(values)
+
+    def drop(self, n: int) -> None:
+        """Drop the first `n` values."""
+        self._from += n

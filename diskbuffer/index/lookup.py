@@ -1,0 +1,174 @@
+"""Looking steps and episodes up, compiled: arguments are the table of `Index`, and arrays to be filled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.native.compiling import compiled
+from diskbuffer.native.memory import load_i64
+
+# Fields of a stream, for compiled code: one row of int64 each.
+HEAD = 0  # position of the newest row, -1 where there is none
+ENDED = 1  # 1 where that row is the last of an episode
+LOW = 2  # position of the oldest row kept
+FLOOR = 3  # position of the oldest step to sample: the frames stacked behind it are there
+EPISODES = 4  # episodes in `starts`; the first is the one that `FLOOR` lies in
+STARTS = 5  # address of their first positions
+SEGMENTS = 6  # segments kept
+SLOTS = 7  # address of their slots
+LEADS = 8  # lead-ins
+LEAD_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
+FIELDS = 10
+
+
+@compiled
+def steps_of(table: Any, stream: int) -> int:
+    """Count the steps of a stream that can be sampled."""
+    return max(table[stream, HEAD] - table[stream, FLOOR] - max(table[stream, EPISODES] - 1, 0), 0)
+
+
+@compiled
+def count(table: Any) -> int:
+    """Count the steps that can be sampled."""
+    total = 0
+    for stream in range(table.shape[0]):
+        total += steps_of(table, stream)
+    return total
+
+
+@compiled
+def _last_row(table: Any, stream: int, episode: int) -> int:
+    if episode + 1 < table[stream, EPISODES]:
+        return load_i64(table[stream, STARTS] + 8 * (episode + 1)) - 1
+    return int(table[stream, HEAD])
+
+
+@compiled
+def _episode_of_step(starts: int, episodes: int, wanted: int, guess: int) -> int:
+    """Find the last episode j with ``starts[j] - j <= wanted``, in a range that is doubled from a guess on and halved again."""
+    low, high, reach = 0, episodes, 8
+    if load_i64(starts + 8 * guess) - guess <= wanted:
+        low = guess
+        while low + reach < high and load_i64(starts + 8 * (low + reach)) - low - reach <= wanted:
+            low, reach = low + reach, 2 * reach
+        high = min(high, low + reach)
+    else:
+        high = guess
+        while high - reach > low and load_i64(starts + 8 * (high - reach)) - high + reach > wanted:
+            high, reach = high - reach, 2 * reach
+        low = max(low, high - reach)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if load_i64(starts + 8 * middle) - middle <= wanted:
+            low = middle
+        else:
+            high = middle
+    return int(low)
+
+
+@compiled
+def locate(table: Any, ordinals: Any, found: Any) -> None:
+    """Find steps as `Index.locate` does."""
+    ends, total = np.empty(table.shape[0], np.int64), 0
+    for stream in range(table.shape[0]):
+        total += steps_of(table, stream)
+        ends[stream] = total
+    # First guess all episodes from their streams' mean lengths, and load what is there: all at once, where one search after the
+    # other would wait for memory each time.
+    for i in range(ordinals.shape[0]):
+        stream = np.searchsorted(ends, ordinals[i], side="right")
+        before = ends[stream - 1] if stream else 0
+        wanted = ordinals[i] - before + table[stream, FLOOR]  # its position, if no episode had ended since the floor
+        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
+        first = load_i64(starts)
+        guess = np.int64((wanted - first) / max(table[stream, HEAD] - episodes - first, 1) * episodes)
+        guess = min(max(guess, np.int64(0)), episodes - 1)
+        found[0, i], found[1, i], found[2, i], found[3, i] = stream, wanted, guess, load_i64(starts + 8 * guess)
+    for i in range(ordinals.shape[0]):
+        stream, wanted = found[0, i], found[1, i]
+        low = _episode_of_step(table[stream, STARTS], table[stream, EPISODES], wanted, found[2, i])
+        found[1, i], found[2, i] = wanted + low, load_i64(table[stream, STARTS] + 8 * low)
+        found[3, i] = _last_row(table, stream, low)
+
+
+@compiled
+def locate_episodes(table: Any, ordinals: Any, found: Any) -> None:
+    """Find episodes as `Index.locate_episodes` does."""
+    ends = np.cumsum(table[:, EPISODES])
+    for i in range(ordinals.shape[0]):
+        stream = np.searchsorted(ends, ordinals[i], side="right")
+        episode = ordinals[i] - (ends[stream - 1] if stream else 0)
+        start = load_i64(table[stream, STARTS] + 8 * episode)
+        found[0, i], found[1, i], found[2, i] = stream, max(start, table[stream, FLOOR]), start
+        found[3, i] = _last_row(table, stream, episode)
+
+
+@compiled
+def episode_at(table: Any, stream: int, position: int) -> int:
+    """Find the episode that a position lies in, by its place in `starts`; the first for what lies before all."""
+    starts, low, high = table[stream, STARTS], np.int64(0), table[stream, EPISODES]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if load_i64(starts + 8 * middle) <= position:
+            low = middle
+        else:
+            high = middle
+    return int(low)
+
+
+@compiled
+def lead_in(table: Any, stream: int, start: int) -> int:
+    """Find where the lead-in of an episode begins that starts at a row; that row itself where it has none."""
+    places, low, high = table[stream, LEAD_PLACES], np.int64(0), table[stream, LEADS]
+    while low < high:
+        middle = (low + high) // 2
+        found = load_i64(places + 16 * middle)
+        if found == start:
+            return int(load_i64(places + 16 * middle + 8))
+        if found < start:
+            low = middle + 1
+        else:
+            high = middle
+    return int(start)
+
+
+@compiled
+def find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None:
+    """Find the episodes of steps as `Index.episodes_of` does."""
+    for i in range(positions.shape[0]):
+        stream, position = streams[i], positions[i]
+        found[0, i] = found[1, i] = -1
+        if stream < 0 or stream >= table.shape[0]:
+            continue
+        if position < table[stream, FLOOR] or position >= table[stream, HEAD]:
+            continue
+        episode = episode_at(table, stream, position)
+        last = _last_row(table, stream, episode)
+        if last != position:  # the last row of an episode is no step
+            found[0, i], found[1, i] = load_i64(table[stream, STARTS] + 8 * episode), last
+
+
+@compiled
+def episodes_along(table: Any, streams: Any, positions: Any, firsts: Any, lasts: Any) -> None:
+    """Find the episodes of rows one after the other, as `Index.episodes_along` does."""
+    for i in range(positions.shape[0]):
+        stream = streams[i]
+        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
+        low = episode_at(table, stream, positions[i])
+        for t in range(firsts.shape[1]):
+            while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= positions[i] + t:
+                low += 1
+            running = low + 1 == episodes and table[stream, ENDED] == 0
+            firsts[i, t] = load_i64(starts + 8 * low)
+            lasts[i, t] = -1 if running else _last_row(table, stream, int(low))
+
+
+@compiled
+def find_rows(table: Any, streams: Any, positions: Any, segment_rows: int, rows: Any) -> None:
+    """Find rows in the store as `Index.rows_of` does."""
+    for i in range(positions.shape[0]):
+        stream, segment = streams[i], positions[i] // segment_rows
+        slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
+        rows[i] = slot * segment_rows + positions[i] - segment * segment_rows
