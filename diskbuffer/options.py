@@ -16,7 +16,8 @@ from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.inputs import counted
 from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
-from diskbuffer.store.format.layout import MOST_FRAMES, MOST_STREAMS, Layout, chunk_rows_of, segment_rows_of, tail_rows_of
+from diskbuffer.store.format.layout import MOST_FRAMES, MOST_STREAMS, Layout
+from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of, tail_rows_of
 
 OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
 _MOST_SLOTS = 2**24

@@ -28,8 +28,9 @@ from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_wh
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
 from diskbuffer.recording.retention import Retention
 from diskbuffer.schema import Schema
-from diskbuffer.store.format import codec
-from diskbuffer.store.format.layout import Layout, chunk_rows_of, segment_rows_of
+from diskbuffer.store.format import codec, zarr_metadata
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
 
 Array = npt.NDArray[Any]
 FRAMES = Schema.of({"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")})
@@ -144,7 +145,7 @@ def layout(**options: Any) -> Layout:
 @pytest.mark.parametrize("options", [{}, {"capacity": None}, {"frame_stack": 4, "padding": "zeros", "autoreset": "same_step"}])
 def test_a_layout_comes_back_from_its_attributes(options: dict[str, Any]) -> None:
     before = layout(**options)
-    assert Layout.from_group(before.root(12), "here") == (before, 12)
+    assert Layout.from_group(zarr_metadata.root(before, 12), "here") == (before, 12)
 
 
 def test_the_sizes_of_files_are_those_of_what_is_in_them() -> None:
@@ -162,7 +163,7 @@ def test_the_sizes_of_files_are_those_of_what_is_in_them() -> None:
 
 
 def test_all_columns_share_their_rows_and_the_table_its_slots() -> None:
-    arrays = {path: node for path, node in layout().arrays(12).items() if node["node_type"] == "array"}
+    arrays = {path: node for path, node in zarr_metadata.nodes(layout(), 12).items() if node["node_type"] == "array"}
     assert {arrays[path]["shape"][0] for path in FRAMES} == {12 * 64}
     assert {node["shape"][0] for path, node in arrays.items() if path.startswith("_segments")} == {12}
     assert arrays["_tail/obs"]["shape"] == [2, layout().tail_rows, 84, 84]

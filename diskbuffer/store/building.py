@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, NotAStoreError
+from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.system.files import Files
 
@@ -209,7 +210,7 @@ class Building:
             layout, slots = Layout.from_group(json.loads(self._home.read(f"{name}/zarr.json")), str(self._wanted))
         except (OSError, ValueError, RecursionError):
             return set()
-        return {path.split("/")[0] for path in layout.arrays(slots)}
+        return {path.split("/")[0] for path in zarr_metadata.nodes(layout, slots)}
 
     def close(self) -> None:
         """Remove it, if it was not put in its place."""

@@ -14,7 +14,8 @@ import numpy as np
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.building import Building, remove_left
-from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout, encode_json
+from diskbuffer.store.format import zarr_metadata
+from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
 from diskbuffer.store.last_writer import NAME as STATE
 from diskbuffer.store.last_writer import Fate, State, older_note
 from diskbuffer.store.segments.table import SegmentTable, table_file
@@ -76,9 +77,9 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
         if building.taken:
             return None
         files, slots = building.files, layout.first_slots()
-        for path, metadata in layout.arrays(slots).items():
+        for path, metadata in zarr_metadata.nodes(layout, slots).items():
             files.make_directory(path)
-            files.replace_contents(f"{path}/zarr.json", encode_json(metadata), sync=False)
+            files.replace_contents(f"{path}/zarr.json", zarr_metadata.encode_json(metadata), sync=False)
         SegmentTable(files, layout, writable=True).grow(slots, create=True)
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
@@ -86,7 +87,7 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
             files.sync(tail_file(layout, path))
         State(files.boot_id(), clean=True, synced=(-1,) * layout.streams, salt=layout.salt).note(files)
         write_group(files, layout, slots)
-        for path in [*layout.arrays(slots), "."]:
+        for path in [*zarr_metadata.nodes(layout, slots), "."]:
             files.sync(path)
         if sys.platform == "win32":  # where what is open cannot be renamed
             return WriterLock(Files(root)) if building.put() else None
@@ -113,8 +114,8 @@ def mend(files: Files, layout: Layout, slots: int) -> list[str]:
     Only other tools read it: it follows from the group's, and so need not be synced.
     """
     changed = []
-    for path, metadata in layout.arrays(slots).items():
-        name, contents = f"{path}/zarr.json", encode_json(metadata)
+    for path, metadata in zarr_metadata.nodes(layout, slots).items():
+        name, contents = f"{path}/zarr.json", zarr_metadata.encode_json(metadata)
         if not _holds(files, name, contents):
             files.make_directory(path)
             files.replace_contents(name, contents, sync=False)
@@ -124,8 +125,10 @@ def mend(files: Files, layout: Layout, slots: int) -> list[str]:
 
 def strange_metadata(root: Path | Files, layout: Layout, slots: int) -> list[str]:
     """Return the nodes whose metadata, which other tools read, is not what it should be; "." for the group."""
-    files, nodes = files_at(root), {".": layout.root(slots)} | layout.arrays(slots)
-    return [path for path, metadata in nodes.items() if not _holds(files, f"{path}/zarr.json", encode_json(metadata))]
+    files, nodes = files_at(root), {".": zarr_metadata.root(layout, slots)} | zarr_metadata.nodes(layout, slots)
+    return [
+        path for path, metadata in nodes.items() if not _holds(files, f"{path}/zarr.json", zarr_metadata.encode_json(metadata))
+    ]
 
 
 def _holds(files: Files, name: str, contents: bytes) -> bool:
@@ -146,7 +149,7 @@ def write_group(files: Files, layout: Layout, slots: int) -> Layout:
             found, _ = _described(files, name)
             generations += [found.generation] if found.salt == layout.salt else []
     layout = dataclasses.replace(layout, generation=max(generations) + 1)
-    contents = encode_json(layout.root(slots))
+    contents = zarr_metadata.encode_json(zarr_metadata.root(layout, slots))
     files.replace_contents(_COPY, contents)
     files.replace_contents(_GROUP, contents)
     return layout
@@ -263,7 +266,7 @@ def refuse_links(files: Files, layout: Layout, slots: int, below: str = "") -> N
 
     With `below`, only that directory and the arrays of the segment table in it, which every store has, are looked at.
     """
-    some = (below, *(f"{below}/{name}" for name in TABLE)) if below else layout.arrays(slots)
+    some = (below, *(f"{below}/{name}" for name in TABLE)) if below else zarr_metadata.nodes(layout, slots)
     for path in some:
         with contextlib.suppress(FileNotFoundError):
             if files.is_directory(path):
@@ -303,7 +306,7 @@ def remove_column(files: Files, path: str) -> None:
 
 def remove_strays(files: Files, layout: Layout, slots: int, free: list[int]) -> None:
     """Remove what a killed writer left: temporary files, and the data of slots that were evicted or never filled."""
-    for path in [".", *layout.arrays(slots)]:
+    for path in [".", *zarr_metadata.nodes(layout, slots)]:
         names = set(files.names(path))
         stray = {name for name in names if name.endswith(".tmp")}
         if path in layout.schema:

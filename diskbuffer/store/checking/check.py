@@ -20,6 +20,7 @@ from diskbuffer.store import directory, last_writer
 from diskbuffer.store.checking import repair as repairing
 from diskbuffer.store.checking import salvage
 from diskbuffer.store.copies import marks
+from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.checksums import OBS, STEP, covered
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import Fate, State, how_it_was_left
@@ -209,7 +210,7 @@ class _Framework:
                 return False
             marks.finish_or_forget(self._files)
         layout, slots = directory.read_metadata(self._root)
-        if not self._check_places(layout.arrays(slots)):
+        if not self._check_places(zarr_metadata.nodes(layout, slots)):
             return False
         if outdated := directory.outdated_group(self._root):
             self._note("zarr.json", outdated)

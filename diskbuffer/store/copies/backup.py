@@ -16,6 +16,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.store import directory
 from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.table import NEVER, SegmentTable
@@ -73,7 +74,7 @@ class _Backup:
 
     def make(self) -> None:
         layout, files = self._layout, self._files
-        for path in layout.arrays(self._slots):
+        for path in zarr_metadata.nodes(layout, self._slots):
             files.make_directory(path)
         table, segments = self._copy_table()
         for path in layout.packed:

@@ -27,6 +27,7 @@ import numpy as np
 
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
 from diskbuffer.store import directory
+from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.table import SegmentTable
@@ -233,7 +234,7 @@ def finish(files: Files) -> None:
     mark = find(files, origin.back_to)
     layout, slots = directory.read_metadata(mark)
     now, _ = directory.read_metadata(files)
-    _refuse_links(files, [*now.arrays(slots), *layout.arrays(slots)])
+    _refuse_links(files, [*zarr_metadata.nodes(now, slots), *zarr_metadata.nodes(layout, slots)])
     directory.refuse_links(mark, layout, slots)
     table = SegmentTable(mark, layout, writable=False)
     table.grow(slots)
@@ -253,7 +254,7 @@ def finish(files: Files) -> None:
     if state is None:
         raise CorruptionError(f"{mark.root}: how the mark was made is not known; it is damaged")
     dataclasses.replace(state, generation=layout.generation).note(files)
-    files.sync_all([*layout.arrays(slots), "."])
+    files.sync_all([*zarr_metadata.nodes(layout, slots), "."])
     Origin(origin.identifier).note(files)
 
 
@@ -267,7 +268,7 @@ def _refuse_links(files: Files, paths: list[str]) -> None:
 
 def _remove_columns(files: Files, now: Layout, layout: Layout, slots: int) -> None:
     """Remove the columns that were added since."""
-    added = now.arrays(slots).keys() - layout.arrays(slots).keys()
+    added = zarr_metadata.nodes(now, slots).keys() - zarr_metadata.nodes(layout, slots).keys()
     for path in sorted(added):
         files.remove_directory(path)
     for path in now.derived:

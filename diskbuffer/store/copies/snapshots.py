@@ -23,6 +23,7 @@ from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
 from diskbuffer.store import directory
 from diskbuffer.store.building import Building, is_there
 from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.shard import LiveShard
@@ -59,7 +60,7 @@ def build(store: Store, writer: Writer, hold_still: Callable[[], Int64], files: 
     """
     with store.lock:
         layout, slots = store.layout, store.table.slots
-    for path in layout.arrays(slots):
+    for path in zarr_metadata.nodes(layout, slots):
         files.make_directory(path)
     copy = _Copy(store, writer, files, reserve=not number)
     for _ in range(_PASSES):
@@ -203,7 +204,7 @@ class _Copy:
         State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist()), salt=layout.salt).note(files)
         Origin.new(number).note(files)
         directory.write_group(files, layout, held.slots)
-        files.sync_all([*layout.arrays(held.slots), "."])
+        files.sync_all([*zarr_metadata.nodes(layout, held.slots), "."])
 
     def _write(self, name: str, size: int, reserve: bool, parts: list[tuple[int, Any]]) -> None:
         fd = self._files.create(name, size, reserve=reserve and self._reserve)

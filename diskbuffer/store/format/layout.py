@@ -21,18 +21,15 @@ import google_crc32c
 
 from diskbuffer.environment import is_sane
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
-from diskbuffer.schema import Column, Schema
+from diskbuffer.schema import Schema
 from diskbuffer.store.format import codec
 
 FORMAT = 1
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 AUTORESETS = ("next_step", "same_step", "disabled")
-PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
-TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its own, and takes many chunks at a time
-ALL_TAILS_BYTES = 64 * 1024**2  # of all streams in a column: it is allocated when the store is created
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
 ENTRY_BYTES = 16  # of a shard's index: offset and size of a chunk
 IDENTITY_BYTES = 32  # of a shard, before its index: whose rows these are
@@ -50,45 +47,6 @@ TABLE = {
     "sealed": "uint64",  # once it is synced and recompressed: vouches for the checksums of its files
     "length": "uint32",  # (2,) each: rows, and what vouches for them, the stream and the first row
 }
-
-
-def chunk_rows_of(schema: Schema) -> dict[str, int]:
-    """Choose which columns are packed, and how many rows are compressed together: 4 up to 64 KB, then fewer.
-
-    Eight take a quarter less of the disk, and a tenth more time to pick single transitions from.
-    """
-    chosen = {}
-    for path, column in schema.columns.items():
-        if column.row_bytes >= PACKED_ROW_BYTES:
-            chosen[path] = next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
-    return chosen
-
-
-def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: int, streams: int) -> int:
-    """Choose how many rows a stream's tail holds, so that one half is packed while the other fills.
-
-    64 chunks, and fewer where they take more than 2 MB, all streams' together more than 64 MB, or a segment's rows; but 8 at
-    least.
-    """
-    rows = max(chunk_rows.values(), default=1)
-    widest = max((schema[path].row_bytes for path in chunk_rows), default=1)
-    most = min(segment_rows, min(TAIL_BYTES, ALL_TAILS_BYTES // streams) // widest)
-    return next((chunks * rows for chunks in (64, 32, 16) if chunks * rows <= most), 8 * rows)
-
-
-def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:
-    """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most."""
-    heaviest = max((column.row_bytes for column in schema.columns.values()), default=1)
-    most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
-    if capacity is None:
-        return min(most, 64 * 1024)
-    few_slots = 2 * _power_of_two(-(-capacity // 2000))
-    return max(8, min(most, max(few_slots, min(4096, _power_of_two(capacity // (16 * streams))))))
-
-
-def _power_of_two(n: int) -> int:
-    """Round down to a power of two, at least 1."""
-    return 1 << (max(1, n).bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -274,107 +232,6 @@ class Layout:
             raise NotAStoreError(f"{where}/zarr.json describes a store of impossible sizes; it is damaged")
         return layout, slots
 
-    # Zarr metadata
-
-    def arrays(self, slots: int) -> dict[str, dict[str, Any]]:
-        """Return the metadata of every node below the group, by path, for a store of `slots` slots."""
-        nodes: dict[str, dict[str, Any]] = {}
-        for path, column in self.schema.columns.items():
-            for n in range(1, path.count("/") + 1):
-                nodes["/".join(path.split("/")[:n])] = group({})
-            nodes[path] = self._data_array(path, column, slots)
-        nodes[SEGMENTS] = group({})
-        nodes[CHECKSUMS] = group({})
-        for name, (dtype, shape) in self.table().items():
-            for n in range(3, name.count("/") + 1):
-                nodes["/".join(name.split("/")[:n])] = group({})
-            names = ("slot", "rows_and_check")[: 1 + len(shape)]
-            nodes[name] = array((slots, *shape), (TABLE_SLOTS, *shape), dtype, names)
-        if self.packed:
-            nodes[TAIL] = group({})
-        for path in self.packed:
-            column = self.schema[path]
-            shape = (self.streams, self.tail_rows, *column.shape)
-            for n in range(1, path.count("/") + 1):
-                nodes[f"{TAIL}/" + "/".join(path.split("/")[:n])] = group({})
-            names = ("stream", "tail_row", *_inner_names(path, column))
-            nodes[f"{TAIL}/{path}"] = array(shape, shape, column.np_dtype.name, names)
-        return nodes
-
-    def root(self, slots: int) -> dict[str, Any]:
-        """Return the group's metadata, all nodes' consolidated in it: one file, so that readers see one size in all columns."""
-        consolidated = {"kind": "inline", "must_understand": False, "metadata": self.arrays(slots)}
-        return group({ATTRIBUTE: self.attributes(slots)}) | {"consolidated_metadata": consolidated}
-
-    def _data_array(self, path: str, column: Column, slots: int) -> dict[str, Any]:
-        dtype = column.np_dtype.name
-        shape = (slots * self.segment_rows, *column.shape)
-        names = ("row", *_inner_names(path, column))
-        metadata = array(shape, (self.segment_rows, *column.shape), dtype, names)
-        if path in self.chunks_of:
-            cname, clevel = codec.SEALED
-            blosc = {"cname": cname, "clevel": clevel, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
-            metadata["codecs"] = [
-                {
-                    "name": "sharding_indexed",
-                    "configuration": {
-                        "chunk_shape": [self.chunk_rows(path), *column.shape],
-                        "codecs": [
-                            *_bytes_codec(dtype),
-                            {"name": "blosc", "configuration": blosc},
-                            {"name": "crc32c"},
-                        ],
-                        "index_codecs": _bytes_codec("uint64"),
-                        "index_location": "end",
-                    },
-                }
-            ]
-        return metadata
-
-
-def group(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a Zarr group."""
-    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
-
-
-def array(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the metadata of an uncompressed Zarr array."""
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-        "fill_value": _fill_value(dtype),
-        "codecs": _bytes_codec(dtype),
-        "dimension_names": list(names),
-        "attributes": {},
-    }
-
-
-def encode_json(metadata: Mapping[str, Any]) -> bytes:
-    """Write metadata as Zarr stores them."""
-    return json.dumps(metadata, indent=2).encode()
-
 
 def _checksum(attributes: Mapping[str, Any]) -> int:
     return int(google_crc32c.value(json.dumps(attributes, sort_keys=True).encode()))
-
-
-def _inner_names(path: str, column: Column) -> tuple[str, ...]:
-    return tuple(f"{path.replace('/', '_')}_{axis + 1}" for axis in range(len(column.shape)))
-
-
-def _bytes_codec(dtype: str) -> list[dict[str, Any]]:
-    if dtype in ("bool", "int8", "uint8"):
-        return [{"name": "bytes"}]
-    return [{"name": "bytes", "configuration": {"endian": "little"}}]
-
-
-def _fill_value(dtype: str) -> Any:
-    if dtype == "bool":
-        return False
-    if dtype.startswith("complex"):
-        return [0.0, 0.0]
-    return 0.0 if dtype.startswith("float") else 0
