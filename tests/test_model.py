@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.reading.reader import Reader
 
 Array = np.ndarray[Any, Any]
 Obs = dict[str, Array]  # by key; "" where the observation is no dict
@@ -439,18 +438,4 @@ def play(world: World, data: st.DataObject) -> None:
     world.reopen()
     world.check()
     assert world.buffer.check(progress=False).ok
-    world.buffer.close()
-
-
-def test_the_slow_decoder_reads_the_same(tmp_path: Path) -> None:
-    world = World(tmp_path / "store", 2, 4, {"": Part((34, 33), "uint8", True)}, played=6)
-    for k in range(100):
-        world.add(["terminated" if k % 17 == 16 else "goes on", "goes on"], "plain", k)
-    store = world.buffer._store
-    steps = np.concatenate([np.arange(10) * 2 + 7, np.arange(10, 60) * 2 + 1])  # those with a lead-in, too
-    fast = world.buffer.at(steps)
-    slow = Reader(store, 4, False, compiled=False)
-    other = slow.at(steps, None)
-    for name in fast:
-        np.testing.assert_array_equal(fast[name].numpy(), other[name].numpy())
     world.buffer.close()

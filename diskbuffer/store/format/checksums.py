@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.crc32c import crc32c
+from diskbuffer.native.libraries import crc32c_extend
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM, Schema, is_obs
 
@@ -90,7 +90,7 @@ def row_seed(salt: int, stream: int, position: int, word: int) -> int:
 @compiled
 def pad(crc: int, size: int) -> int:
     """Go on with zeros, up to the next multiple of 8 of the `size` bytes before: the library is thrice as fast on whole words."""
-    return int(crc32c(crc, _ZEROS.ctypes.data, -size % 8))
+    return int(crc32c_extend(crc, _ZEROS.ctypes.data, -size % 8))
 
 
 @compiled
@@ -100,7 +100,7 @@ def _checksum_rows(salt: int, stream: int, first: int, apart: int, word: int, pl
     for i in range(out.shape[0]):
         crc = row_seed(salt, stream, first + i * apart, word)
         for c in range(places.shape[0]):
-            crc = crc32c(crc, places[c, 0] + i * places[c, 1], places[c, 1])
+            crc = crc32c_extend(crc, places[c, 0] + i * places[c, 1], places[c, 1])
         if total % 8:
             crc = pad(crc, total)
         out[i] = crc

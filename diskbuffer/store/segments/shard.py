@@ -154,14 +154,11 @@ def shard_checksum(shard: Map, chunks: int) -> int:
 
 
 def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
-    """Decode one chunk, in Python."""
-    at, size = (int(n) for n in index_of(shard, chunks)[chunk])
-    if not 0 <= at <= at + size <= shard.size - chunks * ENTRY_BYTES or size > codec.bound(chunk_bytes):
-        raise CorruptionError(f"chunk {chunk}: {codec.REASONS[codec.BAD_ENTRY]}")
-    wrong, raw = codec.decode_slowly(shard.array(np.uint8, (shard.size,))[at : at + size].tobytes(), chunk_bytes)
-    if wrong:
+    """Decode one chunk."""
+    raw, scratch = np.zeros(chunk_bytes, np.uint8), np.empty(chunk_bytes, np.uint8)
+    if wrong := codec.decode_entry(shard, index_of(shard, chunks), chunk, raw, scratch):
         raise CorruptionError(f"chunk {chunk}: {codec.REASONS[wrong]}")
-    return raw
+    return raw.tobytes()
 
 
 def write_sealed(
