@@ -4,7 +4,11 @@ The buffer itself is imported when it is first used, for numba takes a quarter o
 """
 
 import importlib
+import os
 import typing
+
+if os.name != "posix":
+    raise ImportError("diskbuffer runs on Linux and macOS only; on Windows, use it inside of WSL 2, on WSL's own disk")
 
 from diskbuffer.errors import (
     ClosedError,
@@ -64,7 +68,7 @@ __all__ = [
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.store.checking.check")
-_LATER |= {"warmup": "diskbuffer.native.memory.compiling"}
+_LATER |= {"warmup": "diskbuffer.precompile"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
 
 

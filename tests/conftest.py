@@ -38,8 +38,6 @@ def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Writers]:
-    if not hasattr(os, "fork"):
-        pytest.skip("writers are forked, and killed with SIGKILL")
     server = Writers()
     yield server
     server.close()

@@ -65,7 +65,6 @@ def test_where_numba_finds_no_place_compiled_code_is_kept_in_a_temporary_directo
     assert list(own.rglob("*.nbc"))
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions are POSIX's")
 @pytest.mark.parametrize("how", ["writable by all", "a link", "in a directory of all"])
 def test_a_directory_that_others_can_write_to_is_not_used(how: str, tmp_path: Path, temporary: Path) -> None:
     planted = temporary / f"diskbuffer-numba-{os.getuid()}"

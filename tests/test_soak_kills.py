@@ -14,8 +14,6 @@ from soak import kills
 from soak.experience import Experience, Feeder
 from soak.workers import scratch_directory
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, and killed with SIGKILL")
-
 
 def test_twenty_kills_lose_nothing() -> None:
     row = kills.main(0.02, seed=int.from_bytes(os.urandom(3), "little"), kills=4)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import re
 import stat
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +88,6 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
         write_group(files, layout, slots)
         for path in [*zarr_metadata.nodes(layout, slots), "."]:
             files.sync(path)
-        if sys.platform == "win32":  # where what is open cannot be renamed
-            return WriterLock(Files(root)) if building.put() else None
         lock = WriterLock(files)
         try:
             if not building.put():

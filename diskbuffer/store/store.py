@@ -305,7 +305,7 @@ class Store:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""
         found: dict[tuple[int, int], int] = {}
         for _, stat in self.files.walk():
-            found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
+            found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
         return sum(found.values())
 
     # Forks
