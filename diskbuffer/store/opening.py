@@ -45,7 +45,7 @@ def open_store(
     layout, slots = directory.read_metadata(files)
     directory.refuse_links(files, layout, slots, SEGMENTS)
     store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover)
-    forks.hold_still(store)
+    forks.pause(store)
     return store
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, CorruptionError
-from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory
 from diskbuffer.store.description import Description
@@ -54,7 +53,6 @@ class Store:
         self.lock = threading.RLock()
         self._writer_lock = writer_lock
         self._closed = False
-        self._held_for_fork = False
         layout, slots = directory.read_metadata(files)
         directory.refuse_links(files, layout, slots)
         self.description = Description(files, layout)
@@ -311,19 +309,15 @@ class Store:
     # Forks
 
     def before_fork(self) -> None:
-        """Wait until no other thread is at it, and note what a reader must know: a fork is one."""
-        self._held_for_fork = self.lock.acquire(timeout=forks.PATIENCE)
+        """Note which rows the slots hold, as every reader must: a fork is one."""
         if self.writable:
             self.following.look()
 
-    def after_fork(self, *, child: bool) -> None:
-        """Let others on; in the child, none of whom are there, be a reader."""
-        if child:
-            self.lock = threading.RLock()
-            self.writable, self.following.active = False, True
-            self.durability.after_fork()
-            if self._writer_lock is not None:
-                self._writer_lock.forget()
-                self._writer_lock = None
-        elif self._held_for_fork:
-            self.lock.release()
+    def after_fork(self) -> None:
+        """Become a reader, with a lock of its own."""
+        self.lock = threading.RLock()
+        self.writable, self.following.active = False, True
+        self.durability.after_fork()
+        if self._writer_lock is not None:
+            self._writer_lock.forget()
+            self._writer_lock = None
