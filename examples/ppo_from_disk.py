@@ -3,8 +3,9 @@
     python examples/ppo_from_disk.py --rollouts runs/rollouts --steps 16384 --allow 300
 
 A rollout of 16,384 stacked observations takes 460 MB in RAM. Here its frames are on disk. `map` computes values and
-log-probabilities batch by batch, `returns_and_advantages` computes the targets, and shuffled passes give the minibatches. `--allow`
-sets how many megabytes the process may add to what it has when it starts to play (RLIMIT_DATA); it fails if it needs more.
+log-probabilities batch by batch, `returns_and_advantages` computes the targets, and shuffled passes give the minibatches.
+`--allow` sets how many megabytes the process may add to what it has when it starts to play (RLIMIT_DATA); it fails if it needs
+more.
 """
 
 from __future__ import annotations
