@@ -32,6 +32,7 @@ from diskbuffer.reading.delivery import Transform, sending
 from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
 from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.recorder import Recorder
+from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import EVERY_STEP
@@ -216,15 +217,13 @@ class ReplayBuffer:
             if doubt is not None:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **wanted.views())
-            zeros = layout.padding == "zeros"
             self.frame_stack = layout.frame_stack
-            self._reader = Reader(self._store, self.frame_stack, zeros, threads)
+            self._reader = Reader(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._derived = DerivedColumns(self._store, self._reader)
-            self._recorder: Recorder | None = None
+            self._log: StreamLog | None = None
             if mode != "r":
-                self._recorder = Recorder(
-                    self._store, self._reader.index, self.frame_stack, zeros, layout.autoreset, self._reader.newest
-                )
+                self._log = StreamLog(self._store, self._reader.index)
+                self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
             self._store.unlock()
@@ -425,7 +424,7 @@ class ReplayBuffer:
         wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
-            self._writing().log.resize(wanted)
+            self._open_log().resize(wanted)
 
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: whom an adapter serves calls another `add`."""
@@ -449,7 +448,7 @@ class ReplayBuffer:
             The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
         """
         with self._store.lock:
-            log = self._writing().log
+            log = self._open_log()
         log.sync()
 
     def seal(self) -> None:
@@ -461,13 +460,13 @@ class ReplayBuffer:
             The disk is full or fails. The segments that are left stay as they are, readable, and are tried again later.
         """
         with self._store.lock:
-            log = self._writing().log
+            log = self._open_log()
             log.pack()
-        log.sealer.wait()
+        log.wait_for_sealing()
 
     def _writing(self) -> Recorder:
         self._check_open()
-        if self._recorder is None:
+        if self._log is None:
             raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
         if self._process != os.getpid():
             raise LockedError(
@@ -475,6 +474,11 @@ class ReplayBuffer:
                 "it here with mode='r'"
             )
         return self._recorder
+
+    def _open_log(self) -> StreamLog:
+        self._writing()
+        assert self._log is not None
+        return self._log
 
     # Reading
 
@@ -1026,7 +1030,7 @@ class ReplayBuffer:
         wanted = local_path(path)
         self._check_open()
         with snapshots.place_for(self.path, wanted) as building:
-            if self._recorder is not None and self._process == os.getpid():
+            if self._log is not None and self._process == os.getpid():
                 self._build(building.files)
             else:  # the writer is elsewhere
                 back_up(self._store.files, building.files)
@@ -1096,11 +1100,11 @@ class ReplayBuffer:
             self._build_alone(files, number)
 
     def _build_alone(self, files: Files, number: int) -> None:
-        snapshots.build(self._store, self._writing().log.writer, lambda: self._writing().log.hold_still(), files, number)
+        self._open_log().copy_to(files, number)
 
     def _must_write(self, what: str) -> None:
         self._check_open()
-        if self._recorder is None:
+        if self._log is None:
             raise ReadOnlyError(
                 f"{self.path} was opened with mode='r', and can be {what} by its writer only, who can hold it still; do so "
                 "there, or open it with mode='a'"
@@ -1202,18 +1206,18 @@ class ReplayBuffer:
         self._check_open()
         with self._store.lock:
             index, layout = self._reader.index, self._store.layout
-            log = None if self._recorder is None or self._process != os.getpid() else self._recorder.log
+            log = None if self._process != os.getpid() else self._log
             rows = int((index.heads + 1 - index.table[:, LOW]).sum())
             figures = {
                 "steps": len(self),
                 "added": index.added(),
                 "capacity": layout.capacity,
                 "episodes": index.count_episodes(),
-                "cut_off": 0 if self._recorder is None else self._recorder.cut_offs.total,
+                "cut_off": 0 if self._log is None else self._recorder.cut_offs.total,
                 "n_envs": layout.n_envs,
                 "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
-                "unsealed": 0 if log is None else log.sealer.waiting,
-                "seal_error": None if log is None or log.sealer.error is None else str(log.sealer.error),
+                "unsealed": 0 if log is None else log.unsealed,
+                "seal_error": None if log is None or log.seal_error is None else str(log.seal_error),
                 "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
                 "index_bytes": index.nbytes,
                 "decoder": "compiled, LZ4",
@@ -1246,8 +1250,8 @@ class ReplayBuffer:
             self._reader.close()
             return  # a fork: the store and its lock are the other's
         try:
-            if self._recorder is not None:
-                self._recorder.log.close(self._store.lock)
+            if self._log is not None:
+                self._log.close(self._store.lock)
         finally:
             self._reader.close()
             self._store.unlock()
