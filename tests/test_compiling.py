@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from diskbuffer.native import libraries
+
 PROGRAM = """
 import os, sys, warnings
 from numba.core import caching
@@ -88,6 +90,12 @@ def test_one_place_that_can_be_written_to_is_enough(unwritable: str, tmp_path: P
     assert told == []
     assert all(str(tmp_path / "cache") in path for path in kept) == (unwritable == "InTreeCacheLocator")
     assert not list(temporary.glob("diskbuffer-numba-*"))
+
+
+@pytest.mark.parametrize("module", ["numcodecs.blosc", "numcodecs.is_not_installed"])
+def test_a_c_function_that_is_missing_is_told_with_what_to_install(module: str) -> None:
+    with pytest.raises(ImportError, match=rf"no_such_function inside {module}.*pip install .* numcodecs$"):
+        libraries._external(module, "no_such_function", None)
 
 
 USES = """
