@@ -64,7 +64,7 @@ __all__ = [
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.store.checking.check")
-_LATER |= {"warmup": "diskbuffer.native.memory.compiling"}
+_LATER |= {"warmup": "diskbuffer.precompile"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
 
 
