@@ -24,7 +24,8 @@ from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.checksums import OBS, STEP, covered
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import Fate, State, how_it_was_left
-from diskbuffer.store.recovery import recovery
+from diskbuffer.store.opening import open_store
+from diskbuffer.store.recovery import power_loss, resume_writing
 from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
@@ -152,7 +153,7 @@ def _checked(root: Path, repair: bool, progress: bool) -> Report:
     report = Report(root, repaired=repair)
     framework = _Framework(root, report)
     if framework.check():
-        store = Store(root, writable=repair, recover=False)
+        store = open_store(root, writable=repair, recover=False)
         try:
             _Check(store, report, search=framework.made_anew, outdated=framework.outdated).run(progress)
         finally:
@@ -301,11 +302,11 @@ class _Check:
         if self._fate is not Fate.LOST_POWER or self._rows_missing():
             self._find_lost_entries()
         if self._fate is Fate.LOST_POWER:
-            kept = recovery.find_what_counts(self._store, self._synced, damaged=True)
+            kept = power_loss.find_what_counts(self._store, self._synced, damaged=True)
             if not self._repair:
                 self._check_segments(list(kept), progress, settled=False)
                 return
-            recovery.keep_rows(self._store, kept)
+            power_loss.keep_rows(self._store, kept)
         self._check_segments(self._streams(), progress, settled=self._fate is Fate.CLOSED)
         if self._repair:
             self._finish()
@@ -360,7 +361,7 @@ class _Check:
         """Return rows that are not there, and were on the disk: (stream, first, last)."""
         found = []
         for stream, slots in enumerate(self._used_slots()):
-            if self._fate is Fate.LOST_POWER and not recovery.stays(self._store, stream):
+            if self._fate is Fate.LOST_POWER and not power_loss.stays(self._store, stream):
                 continue  # they may have been evicted
             head = self._table.get("first_row", slots[-1]) + self._table.length(slots[-1]) - 1 if slots else -1
             if head < self._synced[stream]:
@@ -472,14 +473,14 @@ class _Check:
                 self._store.files.remove(self._layout.data_file(path, slot))
                 self._table.set_checksum(path, slot, NEVER)
             if bad.any() or problems or bad_behind:
-                nothing_done = newest and not settled and not found.vouched(STEP, newest=True)[-1]
+                nothing_done = newest and not settled and not found.verified(STEP, newest=True)[-1]
                 repairing.blank(self._store, found, bad, bad_behind, newest=newest, nothing_done=nothing_done)
         return bool(bad[0])
 
     def _check_beside_writer(self, slot: int, length: int, settled: bool) -> bool:
         """Check a segment that is sealed, if it stays what it is meanwhile; a problem is one that lasts."""
         before, found, last = self._what_it_is(slot), None, ""
-        if not self._store.is_sealed(slot):
+        if not self._store.verification.is_sealed(slot):
             return False
         for _ in range(_TRIES):
             if length == 0 or before[-1] != length:
@@ -503,7 +504,7 @@ class _Check:
 
     def _look_at(self, slot: int, length: int, newest: bool, settled: bool) -> tuple[Inspected, list[Problem], Bools]:
         """Return a segment's rows, what is wrong with its files, and which rows are bad."""
-        sealed, found = self._store.is_sealed(slot), Inspected(self._store, slot, length, decode=True)
+        sealed, found = self._store.verification.is_sealed(slot), Inspected(self._store, slot, length, decode=True)
         problems = list(self._problems_of_files(found, sealed))
         bad = self._bad_rows(found, newest, settled)
         if sealed and {problem.column for problem in problems} == {CHECKSUM}:
@@ -523,7 +524,7 @@ class _Check:
 
     def _bad_rows(self, found: Inspected, newest: bool, settled: bool) -> Bools:
         """Return which rows are not vouched for; at the newest one, what was done there need not be where it is not `settled`."""
-        obs, step = found.vouched(OBS), found.vouched(STEP, newest=newest)
+        obs, step = found.verified(OBS), found.verified(STEP, newest=newest)
         if newest and not settled:
             step[-1] = True
         return ~(obs & step)
@@ -541,9 +542,9 @@ class _Check:
                 yield self._problem(file, found.stream, found.first + first, found.first + last, f"chunk {chunk}: {what}", path)
             if sealed and not found.bad_chunks.get(path):
                 try:
-                    store.verify_file(path, found.slot)
+                    store.verification.verify_file(path, found.slot)
                 except CorruptionError:
-                    bad = ~found.vouched(OBS) | ~found.vouched(STEP)
+                    bad = ~found.verified(OBS) | ~found.verified(STEP)
                     first, last = _extent(bad) if bad.any() else (0, found.length - 1)
                     what = "the checksum does not match" + ("" if bad.any() else "; all rows are as they were written, though")
                     yield self._problem(file, found.stream, found.first + first, found.first + last, what, path)
@@ -568,7 +569,7 @@ class _Check:
         if expected == NEVER and not store.files.exists(layout.data_file(path, slot)):
             return True
         try:
-            store.verify_file(path, slot)
+            store.verification.verify_file(path, slot)
             if expected != NEVER:
                 return True
             mapped = store.files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
@@ -617,7 +618,7 @@ class _Check:
     def _before(self, slot: int, following: tuple[int, int]) -> tuple[int, int]:
         """Return what came before a slot, by what came before the one that follows it."""
         rows = self._layout.segment_rows
-        ended = int(self._store.flags("is_last", slot, rows).sum())
+        ended = int(self._store.verification.flags("is_last", slot, rows).sum())
         return max(0, following[0] - rows + ended), following[1]
 
     # Repair and report
@@ -627,15 +628,15 @@ class _Check:
         store = self._store
         for slots, lengths in store.segments():
             if len(slots):  # what was newer may be gone
-                recovery.take_up_again(store, slots, int(lengths[-1]))
-        recovery.settle_newest(store)
+                resume_writing.make_writable(store, slots, int(lengths[-1]))
+        resume_writing.undo_newest(store)
         for slots, _ in store.segments():
             for slot in slots.tolist():
-                if not store.is_sealed(slot):
-                    store.sync_slot(slot)
+                if not store.verification.is_sealed(slot):
+                    store.durability.sync_slot(slot)
         store.free = np.flatnonzero(self._table.column("length") == 0).tolist()
         directory.remove_strays(store.files, self._layout, self._table.slots, store.free)
-        store.sync(recovery.heads(store), store.written_files())
+        store.durability.sync(store.heads(), store.durability.written_files())
         store.note_closed()
 
     def _problem(self, file: Path, stream: int, first: int, last: int, what: str, column: str | None = None) -> Problem:
