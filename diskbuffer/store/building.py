@@ -186,7 +186,7 @@ class Building:
         return locked and os.path.samestat(os.fstat(fd), self._home.stat(name))
 
     def put(self) -> bool:
-        """Bring the store, which is whole, to the disk and put it in its place; return False where something else is there by now."""
+        """Sync the store, which is whole, and put it in its place; return False where something else is there by now."""
         self.files.sync_together()
         if self._inside:
             return self._put_inside()
