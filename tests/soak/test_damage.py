@@ -14,8 +14,6 @@ from soak.specimens import KINDS, expected, make, observe
 from soak.usage import used_bytes
 from soak.workers import Pool
 
-pytest.importorskip("fcntl")
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stranger_can_vouch_for_what_he_changed(kind: str, tmp_path: Path) -> None:

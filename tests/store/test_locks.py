@@ -15,8 +15,6 @@ from diskbuffer.store.system.writer_lock import is_held
 from soak import mounts
 from tests.conftest import Experience, Feeder
 
-pytest.importorskip("fcntl")
-
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="being another user needs root")
 @pytest.mark.skipif(bool(mounts.why_not()), reason="nothing can be mounted here")

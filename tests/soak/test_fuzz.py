@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from soak import fuzz
 from soak.workers import Pool
-
-pytest.importorskip("fcntl")
 
 
 def test_hostile_stores_are_refused_or_read_within_bounds(tmp_path: Path) -> None:
