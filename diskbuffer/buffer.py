@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.columns.derived import DerivedColumns, Segments
+from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass
-from diskbuffer.options import checked_capacity, doubts, plan_layout, refuse_another
-from diskbuffer.reading.batch_source import Begun, Part, Sampling
+from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
+from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, sending
 from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
@@ -175,23 +175,23 @@ class ReplayBuffer:
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self.path = local_path(path)
-        wanted = plan_layout(
-            capacity,
-            env,
-            observation_space,
-            action_space,
-            columns,
-            extra,
-            n_envs,
-            frame_stack,
-            padding,
-            autoreset,
-            segment_rows,
-            protected,
-            capacity_each,
-            environment,
-            metadata,
-        )
+        wanted = Options(
+            capacity=capacity,
+            env=env,
+            observation_space=observation_space,
+            action_space=action_space,
+            columns=columns,
+            extra=extra,
+            n_envs=n_envs,
+            frame_stack=frame_stack,
+            padding=padding,
+            autoreset=autoreset,
+            segment_rows=segment_rows,
+            protected=protected,
+            capacity_each=capacity_each,
+            environment=environment,
+            metadata=metadata,
+        ).checked()
         lock, there = None, is_there(self.path)
         if there and mode == "w-":
             raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
@@ -544,7 +544,7 @@ class ReplayBuffer:
         return self._sampling(sampler, size).draw()
 
     def _sampling(self, sampler: Sampler, size: int) -> Sampling:
-        return Sampling([Part(self._reader, sampler, size)], self._reader.pool, self._check_open)
+        return Sampling([Share(self._reader, sampler, size)], self._reader.pool, self._check_open)
 
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
@@ -561,7 +561,7 @@ class ReplayBuffer:
             sampler.attach(self._reader.index, self._open_column)
         return self._reader
 
-    def _open_column(self, name: str, column: Column) -> Segments:
+    def _open_column(self, name: str, column: Column) -> ColumnSegments:
         self._writing()
         return self._derived.open(name, column, while_there(self._writing))
 
@@ -700,7 +700,7 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
-    ) -> Loader[Begun]:
+    ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead.
 
         Parameters
