@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.columns.derived import DerivedColumns, Segments
+from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass
-from diskbuffer.options import checked_capacity, doubts, plan_layout, refuse_another
-from diskbuffer.reading.batch_source import Begun, Part, Sampling
+from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
+from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, sending
 from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
@@ -174,23 +174,23 @@ class ReplayBuffer:
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self.path = local_path(path)
-        wanted = plan_layout(
-            capacity,
-            env,
-            observation_space,
-            action_space,
-            columns,
-            extra,
-            n_envs,
-            frame_stack,
-            padding,
-            autoreset,
-            segment_rows,
-            protected,
-            capacity_each,
-            environment,
-            metadata,
-        )
+        wanted = Options(
+            capacity=capacity,
+            env=env,
+            observation_space=observation_space,
+            action_space=action_space,
+            columns=columns,
+            extra=extra,
+            n_envs=n_envs,
+            frame_stack=frame_stack,
+            padding=padding,
+            autoreset=autoreset,
+            segment_rows=segment_rows,
+            protected=protected,
+            capacity_each=capacity_each,
+            environment=environment,
+            metadata=metadata,
+        ).checked()
         lock, there = None, is_there(self.path)
         if there and mode == "w-":
             raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
@@ -427,12 +427,12 @@ class ReplayBuffer:
             self._open_log().resize(wanted)
 
     def _advise_on_cut_offs(self, advice: str) -> None:
-        """Say this where most steps cut off an episode: whom an adapter serves calls another `add`."""
+        """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:
             self._writing().cut_offs.advice = advice
 
     def _expect_cut_offs(self) -> None:
-        """Do not warn where most steps cut off an episode: those whom an adapter serves need not know what came after a step."""
+        """Do not warn where most steps cut off an episode: an adapter's caller need not know what came after a step."""
         with self._store.lock:
             self._writing().cut_offs.expect()
 
@@ -543,7 +543,7 @@ class ReplayBuffer:
         return self._sampling(sampler, size).draw()
 
     def _sampling(self, sampler: Sampler, size: int) -> Sampling:
-        return Sampling([Part(self._reader, sampler, size)], self._reader.pool, self._check_open)
+        return Sampling([Share(self._reader, sampler, size)], self._reader.pool, self._check_open)
 
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
@@ -560,7 +560,7 @@ class ReplayBuffer:
             sampler.attach(self._reader.index, self._open_column)
         return self._reader
 
-    def _open_column(self, name: str, column: Column) -> Segments:
+    def _open_column(self, name: str, column: Column) -> ColumnSegments:
         self._writing()
         return self._derived.open(name, column, while_there(self._writing))
 
@@ -699,7 +699,7 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
-    ) -> Loader[Begun]:
+    ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead.
 
         Parameters
@@ -1106,7 +1106,7 @@ class ReplayBuffer:
         self._check_open()
         if self._log is None:
             raise ReadOnlyError(
-                f"{self.path} was opened with mode='r', and can be {what} by its writer only, who can hold it still; do so "
+                f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so "
                 "there, or open it with mode='a'"
             )
         self._writing()
@@ -1240,7 +1240,7 @@ class ReplayBuffer:
 
         A buffer that is never closed, as its process dies, loses nothing, but opening it takes a little longer.
 
-        In a fork of the process that opened the buffer, this only lets go of it.
+        In a fork of the process that opened the buffer, this only releases the child's copy.
         """
         with self._store.lock:
             if self._closed:
@@ -1261,7 +1261,7 @@ class ReplayBuffer:
             raise ClosedError(f"{self.path} was closed; open it again with ReplayBuffer({str(self.path)!r})")
 
     def __del__(self) -> None:
-        """Close what nobody has any more; at the end of the process the system lets go of the lock."""
+        """Close what nobody has any more; at the end of the process the system releases the lock."""
         if getattr(self, "_closed", True) or sys.is_finalizing():
             return
         if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():

@@ -14,8 +14,8 @@ from diskbuffer.index.lookup import ENDED, HEAD
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows
 from diskbuffer.recording.cut_offs import CutOffs
-from diskbuffer.recording.rows import Rows
-from diskbuffer.recording.staging import Kept, Staging, Told
+from diskbuffer.recording.row_writer import RowWriter
+from diskbuffer.recording.staging import Prepared, Staging, Told
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.recording.trajectories import Trajectories
 from diskbuffer.recording.values import check_names, flags, flatten
@@ -36,7 +36,7 @@ class Recorder:
         Of the store, with the frame stack, the padding and the autoreset mode of the steps that are given.
     log : StreamLog
     index : Index
-        Kept up to date with every row.
+        Prepared up to date with every row.
     newest : callable
         ``newest(path)`` returns the stack (streams, frame_stack, ...) that each stream ends with.
 
@@ -55,7 +55,7 @@ class Recorder:
             self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: newest(path)[: layout.n_envs]
         )
         self.cut_offs = CutOffs()
-        self._rows = Rows(layout, log, index)
+        self._rows = RowWriter(layout, log, index)
         self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest)
         self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
         self._events = np.zeros((layout.streams, 2), np.int64)
@@ -91,7 +91,7 @@ class Recorder:
         told = np.where(flags("new_episode", new_episode, envs), kernel.START, goes_on)
         return np.where(self._rows.cut[self._envs], kernel.START, told).astype(np.int8)
 
-    def _put_leads(self, streams: list[int], kept: Kept) -> None:
+    def _put_leads(self, streams: list[int], kept: Prepared) -> None:
         """Write lead-ins in some streams, for the episodes that start there with the next step."""
         for stream in streams:
             head = int(self._index.heads[stream])
@@ -118,7 +118,7 @@ class Recorder:
             if cut:
                 self.cut_offs.note(1)
 
-    def _record(self, told: Told, kept: Kept) -> int:
+    def _record(self, told: Told, kept: Prepared) -> int:
         staging, table = self._staging, self._index.table[self._envs]
         if self._crowded:
             with Uninterrupted():

@@ -13,7 +13,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import ENDED
 from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.cut_offs import CutOffs
-from diskbuffer.recording.rows import Rows
+from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.values import check_names, fit, flags, flatten, shape_of
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.store.format.layout import NEXT_STEP, Layout
@@ -29,7 +29,7 @@ class Trajectories:
     `newest(path)` returns the stack (streams, frame_stack, ...) that each stream ends with.
     """
 
-    def __init__(self, layout: Layout, index: Index, rows: Rows, cut_offs: CutOffs, newest: Callable[[str], Array]) -> None:
+    def __init__(self, layout: Layout, index: Index, rows: RowWriter, cut_offs: CutOffs, newest: Callable[[str], Array]) -> None:
         self._layout, self._schema, self._index = layout, layout.schema.recorded, index
         self._rows, self._cut_offs, self._newest = rows, cut_offs, newest
         self._stack, self._zeros = layout.frame_stack, layout.padding == "zeros"

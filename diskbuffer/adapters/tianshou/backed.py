@@ -13,7 +13,7 @@ from tianshou.data.utils.converter import from_hdf5, to_hdf5
 
 from diskbuffer.adapters.tianshou.columns import FLAGS
 from diskbuffer.adapters.tianshou.meta import Meta
-from diskbuffer.adapters.tianshou.steps import Steps
+from diskbuffer.adapters.tianshou.steps import LazySteps
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
 
@@ -59,7 +59,7 @@ class StoreBacked:
                 ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
         for name in (*FLAGS, "done"):
             self._hold(name, np.zeros(self.maxsize, np.bool_))
-        self._take_up()
+        self._load()
 
     def _keys(self) -> list[str]:
         found = self.stored.keys()
@@ -76,7 +76,7 @@ class StoreBacked:
         """Return Tianshou's buffers of single environments, which keep account."""
         return list(getattr(self, "buffers", [self]))
 
-    def _take_up(self) -> None:
+    def _load(self) -> None:
         """Be where the store is: flags, rewards, and Tianshou's account of every ring, unless it is of these very steps."""
         stored, size, ever = self.stored, self.stored.size, self.stored.ever()
         known, self._counted = self._counted == ever, ever
@@ -113,7 +113,7 @@ class StoreBacked:
         if self.stored.writes:
             return
         self.stored.begin(batch)
-        self._take_up()
+        self._load()
 
     def _write(self, key: str, places: Int64, values: Array) -> None:
         if self._keys():
@@ -126,8 +126,8 @@ class StoreBacked:
         try:
             return self._added_and_noted(batch, envs)
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
-            self.stored.take_up()
-            self._take_up()
+            self.stored.load()
+            self._load()
             raise
 
     def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
@@ -277,12 +277,12 @@ class StoreBacked:
         return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
 
     def sample(self, batch_size: int | None) -> tuple[Any, Array]:
-        """Draw steps, as Tianshou does; all of them (0) as `Steps`, which are on disk until they are split."""
+        """Draw steps, as Tianshou does; all of them (0) as `LazySteps`, which are on disk until they are split."""
         if batch_size != 0:
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn
         places = self.sample_indices(0)  # type: ignore[attr-defined]
-        return Steps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
+        return LazySteps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
 
     def _keys_of_batches(self) -> list[str]:
         found: list[str] = self._meta.get_keys()
@@ -340,7 +340,7 @@ class StoreBacked:
         for name, flag in list(self._flags.items()):
             self._meta.hold(name, flag)
             self._hold(name, flag)  # parts are parts of it again, and no copies
-        self._take_up()
+        self._load()
 
 
 def _shaped(batch: Any, shape: tuple[int, ...]) -> Any:

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
 
-class Rows:
+class RowWriter:
     """Write rows. The store's lock must be held in every call.
 
     Attributes
