@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.checking import check
+from diskbuffer.store.checking.findings import Finder
+from diskbuffer.store.checking.opened import Opened
+from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.segments.table import SegmentTable
 from soak.experience import Experience, Feeder
 
@@ -159,7 +161,7 @@ def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(tmp_path: Pa
 
 
 def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known, look = Experience(1), SegmentTable.before, check._Check._check_before
+    world, known, find = Experience(1), SegmentTable.before, SegmentFinder.find_unknown_start
     due = False
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
@@ -173,25 +175,25 @@ def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: P
                 return None  # as it is between eviction and the next rows
             return known(table, slot)
 
-        def check_before(of: check._Check, stream: int, slots: list[int]) -> None:
+        def find_unknown_start(finder: SegmentFinder, stream: int, slots: list[int]) -> Finder[None]:
             nonlocal due
             due = True
-            look(of, stream, slots)
+            return find(finder, stream, slots)
 
         monkeypatch.setattr(SegmentTable, "before", before)
-        monkeypatch.setattr(check._Check, "_check_before", check_before)
+        monkeypatch.setattr(SegmentFinder, "find_unknown_start", find_unknown_start)
         assert db.check(tmp_path / "store", progress=False).ok
         assert not due
 
 
 def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known, due = Experience(2), check._Check._used, 1
+    world, known, due = Experience(2), Opened.segments, 1
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(100)
         buffer.seal()
 
-        def used(of: check._Check) -> list[list[tuple[int, int]]]:
+        def segments(of: Opened) -> list[list[tuple[int, int]]]:
             nonlocal due
             found = known(of)
             if due:
@@ -200,7 +202,7 @@ def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, m
                 buffer.seal()
             return found
 
-        monkeypatch.setattr(check._Check, "_used", used)
+        monkeypatch.setattr(Opened, "segments", segments)
         report = db.check(tmp_path / "store", progress=False)
         assert report.ok, str(report)
         assert not due
