@@ -18,7 +18,9 @@ import diskbuffer as db
 from diskbuffer.store.checking.findings import Finder
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.segments import SegmentFinder
+from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable
+from diskbuffer.store.system.files import Files
 from soak.experience import Experience, Feeder
 
 if TYPE_CHECKING:
@@ -282,6 +284,23 @@ def test_a_segment_table_without_rows_that_were_there_is_refused(made: Made) -> 
     for mode in ("r", "a"):
         with pytest.raises(db.CorruptionError, match=r"rows 0 to .* were on the disk, and the segment table does not have them"):
             db.ReplayBuffer(path, mode=mode)
+
+
+def test_a_length_that_is_an_older_one_is_noticed_where_others_follow_it(made: Made) -> None:
+    world, path = made
+    layout, slots = read_metadata(path)
+    table = SegmentTable(Files(path), layout, writable=True)
+    table.grow(slots)
+    slot = int(table.by_stream()[0][1])
+    table.set_length(slot, 12)
+    with pytest.raises(db.CorruptionError, match="rows 28 to 31 of stream 0 are missing"):
+        db.ReplayBuffer(path, mode="r")
+    report = db.check(path, progress=False)
+    assert [problem.what for problem in report.problems] == [
+        f"slot {slot} has 12 rows, and 16 must be there, as others follow; repair finds them"
+    ]
+    assert db.check(path, repair=True, progress=False).dropped == 0
+    assert_whole(world, path, 0)
 
 
 def test_a_shard_that_says_it_is_another_keeps_its_rows(made: Made) -> None:

@@ -156,15 +156,26 @@ class TableFinder:
         return (yield from self._find_gaps())
 
     def _find_gaps(self) -> Finder[Segments]:
-        """Find segments that are missing, or there twice; a fix fills the gaps."""
+        """Find segments that are missing, there twice, or too short; a fix fills the gaps."""
         found = []
         for stream, segments in enumerate(self._opened.segments()):
             slots = yield from self._find_gaps_of(stream, segments)
-            for slot in slots[:-1]:
-                if self._table.length(slot) < self._layout.segment_rows:  # its rows are looked at like all others
-                    yield Finding(fix=partial(self._table.set_length, slot, self._layout.segment_rows))
-            found.append((np.array(slots, np.int64), np.array([self._table.length(slot) for slot in slots], np.int64)))
+            yield from self._find_short(slots[:-1])
+            lengths = np.array([self._table.length(slot) for slot in slots], np.int64)
+            if not self._opened.live:
+                lengths[:-1] = self._layout.segment_rows  # all rows that should be there are looked at
+            found.append((np.array(slots, np.int64), lengths))
         return found
+
+    def _find_short(self, slots: list[int]) -> Finder[None]:
+        """Find segments that have not all of their rows, though another one follows; of those evicted meanwhile there are 0."""
+        rows = self._layout.segment_rows
+        for slot in slots:
+            if 0 < (length := self._table.length(slot)) < rows:
+                what = (
+                    f"the entry of slot {slot} has {length} rows, and {rows} must be there, as others follow; repair finds them"
+                )
+                yield Finding((Problem(self._place, what),), partial(self._table.set_length, slot, rows))
 
     def _find_gaps_of(self, stream: int, segments: list[tuple[int, int]]) -> Finder[list[int]]:
         rows, slots = self._layout.segment_rows, list[int]()
