@@ -141,7 +141,7 @@ def main() -> None:
             for slot in buffer._reader.index.slots(0).tolist():
                 begin = time.perf_counter()
                 for path in store.layout.schema.recorded:
-                    store.verify_file(path, slot)
+                    store.verification.verify_file(path, slot)
                 mapping.append(time.perf_counter() - begin)
         report.times("verifying a segment's files when first mapped", mapping)
         begin = time.perf_counter()

@@ -45,7 +45,7 @@ from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.format import codec
-from diskbuffer.store.store import Store
+from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
 
 if TYPE_CHECKING:
@@ -205,13 +205,13 @@ class ReplayBuffer:
             if lock is None and mode == "w-":
                 raise NotAStoreError(f"another process has made a store at {self.path} by now, and mode 'w-' makes new ones only")
         if mark is None:
-            self._store = Store(self.path, writable=mode != "r", lock=lock)
+            self._store = open_store(self.path, writable=mode != "r", lock=lock)
         else:
-            self._store = Store(marks.find(Files(self.path), mark), writable=False)
+            self._store = open_store(marks.find(Files(self.path), mark), writable=False)
             refuse_another(self.path, self._store.layout, wanted)
             if mode != "r":
                 self._store.verify_files()  # or what came later would be dropped for nothing
-                self._store = Store(self.path, writable=True, back_to=mark)
+                self._store = open_store(self.path, writable=True, back_to=mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)

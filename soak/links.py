@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import diskbuffer as db
-from diskbuffer.store.copies.marks import Origin
+from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
 from soak import fuzz
 from soak.specimens import KINDS, make

@@ -15,6 +15,7 @@ from diskbuffer.schema import CHECKSUM
 from diskbuffer.store import directory
 from diskbuffer.store.format.checksums import STEP, covered
 from diskbuffer.store.format.layout import CHECKSUMS, IDENTITY_BYTES, SEGMENTS
+from diskbuffer.store.opening import open_store
 from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.segments.table import NEVER
 from diskbuffer.store.store import Store
@@ -25,7 +26,7 @@ NOTES_OF_SLOTS = tuple(f"{SEGMENTS}/{name}/c.0" for name in ("before", "left", "
 
 def used_bytes(root: Path, *, closed: bool) -> dict[str, Bools]:
     """Return, of each file of an undamaged store, which of its bytes are in use; `closed` tells that it was not killed."""
-    store = Store(root, writable=False, recover=False)
+    store = open_store(root, writable=False, recover=False)
     files = [path for path in root.rglob("*") if path.is_file()]
     used = {
         str(path.relative_to(root)): np.full(path.stat().st_size, path.suffix == ".json" or path.name == "revision")

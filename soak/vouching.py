@@ -16,10 +16,10 @@ from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.shard import identity, identity_of, shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
-from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 
 _COPY, _STATE = "_segments/length/group.json", "_segments/length/state.json"
@@ -65,7 +65,7 @@ class _Voucher:
         self._files, self._layout = Files(root), layout
         self._table = SegmentTable(self._files, layout, writable=True)
         self._table.grow(slots)
-        self._store = Store(root, writable=False, recover=False)
+        self._store = open_store(root, writable=False, recover=False)
         self._small = all(layout.segment_rows * column.row_bytes <= _LARGEST for column in layout.schema.columns.values())
 
     def vouch(self) -> None:

@@ -174,8 +174,8 @@ def test_a_flush_that_is_under_way_does_not_open_what_is_closed_meanwhile(
     closing.join(60)
     monkeypatch.undo()
     with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-        assert reader._store._state is not None
-        assert reader._store._state.clean
+        assert reader._store.durability.state is not None
+        assert reader._store.durability.state.clean
         world.check(reader)
 
 
@@ -231,8 +231,8 @@ def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(
             thread.join(60)
         assert failed == []
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-            assert reader._store._state is not None
-            assert reader._store._state.clean
+            assert reader._store.durability.state is not None
+            assert reader._store.durability.state.clean
 
 
 def test_a_buffer_that_is_dropped_while_its_lock_is_held_is_closed_elsewhere(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from diskbuffer.native.crc32c import crc32c_slowly
 from diskbuffer.native.memory import address_of
 from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.last_writer import Fate, State
-from diskbuffer.store.recovery import recovery
+from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from soak.experience import steps_of
 
@@ -251,7 +251,7 @@ def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
     flip(newest, 8 * 3)
     of_another_boot(monkeypatch)
     table, synced, settled = "_segments/length/c.0.0", dict[str, bytes](), []
-    sync, settle = Files.sync, recovery._settle
+    sync, settle = Files.sync, resume_writing._undo
 
     def noted(self: Files, name: str) -> None:
         sync(self, name)
@@ -263,7 +263,7 @@ def test_rows_behind_the_newest_are_gone_from_the_disk_before_it_is_settled(
         settle(*args)
 
     monkeypatch.setattr(Files, "sync", noted)
-    monkeypatch.setattr(recovery, "_settle", checked)
+    monkeypatch.setattr(resume_writing, "_undo", checked)
     db.ReplayBuffer(path).close()
     assert settled
     assert all(settled)

@@ -237,7 +237,7 @@ def test_a_store_that_was_closed_has_no_complete_segment_whose_rows_are_verified
     with WORLD.open(path, mode="r") as buffer:
         store = buffer._store
         (slots, _) = store.segments()[0]
-        assert [store.is_sealed(int(slot)) for slot in slots] == [True] * (len(slots) - 1) + [False]
+        assert [store.verification.is_sealed(int(slot)) for slot in slots] == [True] * (len(slots) - 1) + [False]
     (path / "action" / "c.3").write_bytes(bytes((path / "action" / "c.3").stat().st_size))
     with WORLD.open(path, mode="r") as buffer, pytest.raises(db.CorruptionError, match=r"action/c\.3"):
         buffer.at(steps_of(buffer)[150:250])

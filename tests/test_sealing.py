@@ -72,17 +72,17 @@ def test_a_slot_that_holds_other_rows_by_now_is_not_sealed(
 @pytest.mark.parametrize("steps", range(20, 60, 3))
 def test_a_slot_is_looked_at_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """The thread is held between taking a slot from its queue and looking at it, while the ring goes round."""
-    from diskbuffer.store.store import Store
+    from diskbuffer.store.durability import Durability
 
-    path, there, on, real = tmp_path / "store", threading.Event(), threading.Event(), Store.refuse_to_write_elsewhere
+    path, there, on, real = tmp_path / "store", threading.Event(), threading.Event(), Durability.refuse_to_write_elsewhere
 
-    def wait(self: Store) -> None:
+    def wait(self: Durability) -> None:
         if threading.current_thread().name == "diskbuffer-seal" and not there.is_set():
             there.set()
             assert on.wait(60)
         real(self)
 
-    monkeypatch.setattr(Store, "refuse_to_write_elsewhere", wait)
+    monkeypatch.setattr(Durability, "refuse_to_write_elsewhere", wait)
     with db.ReplayBuffer(path, 16, columns=COLUMNS, segment_rows=8) as buffer:
         add(buffer, range(10))
         assert there.wait(60)

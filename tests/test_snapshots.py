@@ -19,8 +19,9 @@ import zarr
 
 import diskbuffer as db
 from diskbuffer.store.copies import snapshots
-from diskbuffer.store.copies.marks import MARKS, Origin
+from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import TABLE
+from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
 from tests.conftest import steps_of
 

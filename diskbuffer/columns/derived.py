@@ -176,7 +176,7 @@ class DerivedColumns:
             array = np.ascontiguousarray(array[some])
             _scatter(array.ctypes.data, column.row_bytes, targets)
             for slot in slots.tolist():
-                store.vouch_for_derived(name, slot)
+                store.note_checksum(name, slot)
         return int(some.sum())
 
     def _there(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
@@ -217,7 +217,7 @@ class DerivedColumns:
             for slot, parts in places.items():
                 for part in parts:
                     part[...] = number
-                self._store.vouch_for_derived(TAG, slot)
+                self._store.note_checksum(TAG, slot)
             return int(episodes.shape[1])
 
     def numbers(self, names: Collection[str]) -> list[int]:
@@ -334,9 +334,9 @@ class DerivedColumns:
                     returns = gained + read[values]
                     if out[1] is not None:
                         self._store.derived(out[1], piece.slot)[piece.rows] = gained
-                        self._store.vouch_for_derived(out[1], piece.slot)
+                        self._store.note_checksum(out[1], piece.slot)
                 self._store.derived(out[0], piece.slot)[piece.rows] = returns
-                self._store.vouch_for_derived(out[0], piece.slot)
+                self._store.note_checksum(out[0], piece.slot)
                 steps += len(returns)
         return steps
 

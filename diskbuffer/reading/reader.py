@@ -100,7 +100,11 @@ class Reader:
         self.pool = ArraysPool()
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(
-            layout.tail_rows, largest, default_threads() if threads is None else threads, store.describe_rows, compiled
+            layout.tail_rows,
+            largest,
+            default_threads() if threads is None else threads,
+            store.verification.describe_rows,
+            compiled,
         )
         self.index: Index = read_index(store, frame_stack - 1)
         if not store.writable:  # or the writer has to look at what does not count first

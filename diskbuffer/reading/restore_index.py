@@ -35,7 +35,7 @@ def read_index(store: Store, context: int) -> Index:
             torn: Exception = error
             continue
         slots = np.concatenate([index.slots(stream) for stream in range(store.layout.streams)])
-        if store.unchanged(slots):  # or a map of a slot's last rows would serve for the rows that are in it now
+        if store.following.unchanged(slots):  # or a map of a slot's last rows would serve for the rows that are in it now
             return index
         torn = EvictedError(f"{store.root}: segments come and go faster than the table can be read")
     raise torn
@@ -50,7 +50,7 @@ def _read_index(store: Store, context: int) -> Index:
         oldest = int(slots[0])
         first = store.table.get("first_row", oldest)
         steps_before, episode_start = store.table.before(oldest) or (0, first)
-        if first > 0 and store.table.before(oldest) is None and store.distrusted is None:
+        if first > 0 and store.table.before(oldest) is None and store.kept is None:
             raise CorruptionError(
                 f"{store.root}: how many steps came before slot {oldest} is not known; the segment table is damaged. "
                 "`diskbuffer check --repair` counts from there on"
@@ -61,14 +61,14 @@ def _read_index(store: Store, context: int) -> Index:
         for n, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
             if not 0 < length <= rows or (length < rows and n < len(slots) - 1):
                 raise CorruptionError(f"{store.root}: slot {slot} was emptied while it was read")
-            flags = store.flags("is_last", slot, length)
+            flags = store.verification.flags("is_last", slot, length)
             starts.append(first + n * rows + np.flatnonzero(flags) + 1)
             empty = flags & np.append(bool(last), flags[:-1])  # an episode of one row
             if empty.any():
                 leads.append(_lead_rows(store, slot, empty, first + n * rows))
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
-        ended = store.unsettled.get(stream, bool(last))
+        ended = store.open_ends.get(stream, bool(last))
         lead_ins = _lead_ins(np.concatenate(leads), first, head)
         index.restore(stream, slots, found[found <= head], head, ended, steps_before, lead_ins)
     return index
@@ -76,7 +76,7 @@ def _read_index(store: Store, context: int) -> Index:
 
 def _lead_rows(store: Store, slot: int, empty: npt.NDArray[np.bool_], first: int) -> Int64:
     """Return those of a slot's rows that are of lead-ins, and whether one begins with each, (n, 2)."""
-    truncated, terminated = (store.flags(path, slot, len(empty)) for path in ("truncated", "terminated"))
+    truncated, terminated = (store.verification.flags(path, slot, len(empty)) for path in ("truncated", "terminated"))
     rows = np.flatnonzero(empty & truncated)
     return np.stack([first + rows, terminated[rows]], axis=1)
 

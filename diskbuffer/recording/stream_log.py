@@ -66,7 +66,7 @@ class Log:
                 if completed and n == self._left[stream]:  # or it is noted anew, as those before it
                     left.append((completed, stream))
                     self._left[stream] += 1
-                if slot not in opened and not self._store.is_sealed(slot):
+                if slot not in opened and not self._store.verification.is_sealed(slot):
                     self.sealer.put(slot)
         for completed, stream in sorted(left):
             self.retention.leave(stream, completed)
@@ -203,16 +203,16 @@ class Log:
     def _sync(self) -> None:
         store = self._store
         with store.lock:  # names, as a column may be removed meanwhile, and slots be given to other rows
-            store.settle_description()
+            store.write_description_again()
             self.writer.pack(self._index.heads)
             heads, layout = self._index.heads.copy(), store.layout
             unsealed = {*self.writer.open_slots(), *self.sealer.slots()}
             names = [layout.data_file(path, slot) for slot in unsealed for path in layout.schema]
-            written = store.written_files()
+            written = store.durability.written_files()
             packed = self.writer.guard(heads)
         for name in names:
             store.files.sync(name)
-        store.sync(heads, written)
+        store.durability.sync(heads, written)
         with store.lock:
             self.writer.release(packed)
 

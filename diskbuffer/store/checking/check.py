@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from diskbuffer.inputs import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.store import directory
@@ -23,7 +21,8 @@ from diskbuffer.store.checking.report import Report
 from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.checking.table import Segments, TableFinder
 from diskbuffer.store.last_writer import State
-from diskbuffer.store.recovery import recovery
+from diskbuffer.store.opening import open_store
+from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock, is_held
@@ -82,7 +81,7 @@ def _checked(root: Path, repair: bool, progress: bool) -> Report:
     collector = Collector(Report(root, repaired=repair))
     framework = (_mend_framework if repair else _look_at_framework)(root, collector)
     if not collector.blocked:
-        store = Store(root, writable=repair, recover=False)
+        store = open_store(root, writable=repair, recover=False)
         try:
             _check_contents(store, framework, collector, progress)
             if repair:
@@ -142,13 +141,13 @@ def _close_repaired(store: Store) -> None:
     """Bring what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
     for slots, lengths in store.segments():
         if len(slots):  # what was newer may be gone
-            recovery.take_up_again(store, slots, int(lengths[-1]))
-    recovery.settle_newest(store)
+            resume_writing.make_writable(store, slots, int(lengths[-1]))
+    resume_writing.undo_newest(store)
     for slots, _ in store.segments():
         for slot in slots.tolist():
-            if not store.is_sealed(slot):
-                store.sync_slot(slot)
-    store.free = np.flatnonzero(store.table.column("length") == 0).tolist()
+            if not store.verification.is_sealed(slot):
+                store.durability.sync_slot(slot)
+    store.find_free()
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
-    store.sync(recovery.heads(store), store.written_files())
+    store.durability.sync(store.heads(), store.durability.written_files())
     store.note_closed()

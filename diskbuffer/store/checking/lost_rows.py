@@ -69,6 +69,6 @@ def _rows_there(store: Store, slot: int, who: Identity) -> int:
     if not (0 <= stream < store.layout.streams and 0 <= first < 2**56 and first % store.layout.segment_rows == 0):
         return 0
     found = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=who)
-    obs = found.vouched(OBS)
-    n = int(np.append(obs & found.vouched(STEP), False).argmin())
+    obs = found.verified(OBS)
+    n = int(np.append(obs & found.verified(STEP), False).argmin())
     return n + 1 if n < len(obs) and obs[n] else n

@@ -133,7 +133,7 @@ def blank(
 def make_blank(store: Store, stream: int, first_row: int) -> int:
     """Make a segment, all of whose rows are no steps, where one is missing; return its slot."""
     slot = store.take_slot(stream, first_row)
-    store.sync_names_of_derived()
+    store.durability.sync_names_of_derived()
     store.table.set_length(slot, store.layout.segment_rows)
     found = Inspected(store, slot, store.layout.segment_rows, decode=True)
     blank(store, found, np.ones(found.length, np.bool_))

@@ -70,7 +70,7 @@ class SegmentFinder:
     def _lasting_look(self, slot: int, length: int) -> Look | None:
         """Look at a segment beside a writer, which may evict it; None where nothing is wrong for long, or it is not sealed."""
         before, last = self._version(slot), None
-        if not self._store.is_sealed(slot) or length == 0 or before[-1] != length:
+        if not self._store.verification.is_sealed(slot) or length == 0 or before[-1] != length:
             return None
         for _ in range(LOOKS):
             look = self._look(slot, length, newest=False)
@@ -87,7 +87,7 @@ class SegmentFinder:
         return (*self._table.identity(slot), self._table.get("sealed", slot), self._table.length(slot))
 
     def _look(self, slot: int, length: int, *, newest: bool) -> Look:
-        sealed, rows = self._store.is_sealed(slot), Inspected(self._store, slot, length, decode=True)
+        sealed, rows = self._store.verification.is_sealed(slot), Inspected(self._store, slot, length, decode=True)
         problems, bad = list(self._problems_of_files(rows, sealed)), self._bad_rows(rows, newest)
         if sealed and {problem.column for problem in problems} == {CHECKSUM}:
             bad[:] = False  # for each other file has a checksum of its own
@@ -97,7 +97,7 @@ class SegmentFinder:
 
     def _bad_rows(self, rows: Inspected, newest: bool) -> Bools:
         """Return which rows no checksum verifies; what was done at the newest one need not be there, unless it is decided."""
-        obs, step = rows.vouched(OBS), rows.vouched(STEP, newest=newest)
+        obs, step = rows.verified(OBS), rows.verified(STEP, newest=newest)
         if newest and not self._opened.was_closed:
             step[-1] = True
         return ~(obs & step)
@@ -116,7 +116,7 @@ class SegmentFinder:
                 continue
             yield from self._problems_of_chunks(rows, path)
             if sealed and not rows.bad_chunks.get(path) and not self._is_verified(path, rows.slot):
-                bad = np.flatnonzero(~rows.vouched(OBS) | ~rows.vouched(STEP)).tolist()
+                bad = np.flatnonzero(~rows.verified(OBS) | ~rows.verified(STEP)).tolist()
                 what = "the checksum does not match" + ("" if bad else "; all rows are as they were written, though")
                 yield self._problem(rows, path, *((bad[0], bad[-1]) if bad else (0, rows.length - 1)), what)
 
@@ -128,7 +128,7 @@ class SegmentFinder:
 
     def _is_verified(self, path: str, slot: int) -> bool:
         try:
-            self._store.verify_file(path, slot)
+            self._store.verification.verify_file(path, slot)
         except CorruptionError:
             return False
         return True
@@ -136,7 +136,7 @@ class SegmentFinder:
     def _rewrite(self, look: Look, *, newest: bool, bad_after: bool) -> None:
         """Write a segment anew, without the rows that are bad."""
         undecided = newest and not self._opened.was_closed
-        nothing_done = undecided and not look.rows.vouched(STEP, newest=True)[-1]
+        nothing_done = undecided and not look.rows.verified(STEP, newest=True)[-1]
         salvage.blank(self._store, look.rows, look.bad, bad_after, newest=newest, nothing_done=nothing_done)
 
     def _problem(self, rows: Inspected, path: str, first: int, last: int, what: str) -> Problem:
@@ -153,7 +153,7 @@ class SegmentFinder:
         if expected == NEVER and not store.files.exists(layout.data_file(path, slot)):
             return True
         try:
-            store.verify_file(path, slot)
+            store.verification.verify_file(path, slot)
             if expected != NEVER:
                 return True
             mapped = store.files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
@@ -200,7 +200,7 @@ class SegmentFinder:
         following = self._table.before(slots[1]) if len(slots) > 1 else None
         steps, start = first, first
         if following is not None:
-            steps = max(0, following[0] - rows + int(self._store.flags("is_last", slots[0], rows).sum()))
+            steps = max(0, following[0] - rows + int(self._store.verification.flags("is_last", slots[0], rows).sum()))
             start = min(following[1], first)
         self._table.note_before(slots[0], steps, start)
 

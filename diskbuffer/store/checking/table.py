@@ -17,8 +17,8 @@ from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import Fate
-from diskbuffer.store.recovery import recovery
-from diskbuffer.store.recovery.recovery import Kept
+from diskbuffer.store.recovery import power_loss
+from diskbuffer.store.store import Kept
 
 Int64 = npt.NDArray[np.int64]
 Segments = list[tuple[Int64, Int64]]  # of each stream, slots in the order of their rows, and how many rows of each to check
@@ -64,12 +64,12 @@ class TableFinder:
 
     def _find_kept_rows(self) -> Finder[Segments]:
         """Return what is kept after a power loss, and have a repair keep nothing else."""
-        kept = recovery.find_what_counts(self._store, self._opened.synced, damaged=True)
+        kept = power_loss.find_what_counts(self._store, self._opened.synced, damaged=True)
         yield Finding(fix=partial(self._keep, kept))
         return kept
 
     def _keep(self, kept: Kept) -> None:
-        recovery.keep_rows(self._store, kept)
+        power_loss.keep_rows(self._store, kept)
         for slots, lengths in kept:
             for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
                 if self._table.length(slot) < length:
@@ -122,7 +122,7 @@ class TableFinder:
         """Return rows that were on the disk, and neither the table has nor were `found`: (stream, first, last)."""
         missing = []
         for stream, segments in enumerate(self._opened.segments()):
-            if self._opened.fate is Fate.LOST_POWER and not recovery.stays(self._store, stream):
+            if self._opened.fate is Fate.LOST_POWER and not power_loss.stays(self._store, stream):
                 continue  # they may have been evicted
             there = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
             there += [(first, rows) for (whose, first), rows in found if whose == stream]

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.store import directory
-from diskbuffer.store.copies.marks import Origin
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.opening import open_store
+from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.table import NEVER, SegmentTable
-from diskbuffer.store.store import Store, file_checksum
 from diskbuffer.store.system.files import Files, Map
+from diskbuffer.store.verification import file_checksum
 
 Int64 = npt.NDArray[np.int64]
 
@@ -68,7 +69,7 @@ class _Backup:
         self._source, self._files = source, files
         layout, _ = directory.read_metadata(source)
         self._state = State.read(source, layout.salt)  # before all that it tells of
-        self._store = Store(source, writable=False)
+        self._store = open_store(source, writable=False)
         self._layout = self._store.layout
         self._slots = self._store.table.slots
 

@@ -14,15 +14,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import json
 import os
-import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
@@ -30,62 +26,13 @@ from diskbuffer.store import directory
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.origin import FILE as ORIGIN
+from diskbuffer.store.origin import MARK_NAME, Origin
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 
 MARKS = f"{SEGMENTS}/length/marks"  # inside an array's directory, which no Zarr tool lists
-_ORIGIN = f"{SEGMENTS}/length/origin.json"
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 _OLD = ".old"  # how the name of a mark ends while another takes its place; those of all that is to be removed begin with a dot
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where what is in a store's directory comes from.
-
-    Attributes
-    ----------
-    identifier : str
-        Another one whenever it comes from elsewhere.
-    number : int
-        Of a mark, by which marks are in the order in which they were made.
-    back_to : str, optional
-        The mark that the store is going back to; None when it is there.
-    """
-
-    identifier: str
-    number: int = 0
-    back_to: str | None = None
-
-    @classmethod
-    def new(cls, number: int = 0, back_to: str | None = None) -> Origin:
-        """Return one with an identifier of its own."""
-        return cls(uuid.uuid4().hex, number, back_to)
-
-    @classmethod
-    def read(cls, files: Files) -> Origin | None:
-        """Read it; None where there is none, a CorruptionError where it is damaged."""
-        try:
-            found = json.loads(files.read(_ORIGIN))
-            back_to = None if found["back_to"] is None else str(found["back_to"])
-            origin = cls(str(found["identifier"]), int(found["number"]), back_to)
-            if found["checksum"] == origin._checksum() and (back_to is None or _NAME.fullmatch(back_to)):
-                return origin
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        raise CorruptionError(
-            f"{files.root / _ORIGIN}, which tells whether the store is going back to a mark, is damaged. "
-            "`diskbuffer check --repair` takes the store as it is"
-        )
-
-    def note(self, files: Files) -> None:
-        """Write it, and bring it to the disk."""
-        files.replace_contents(_ORIGIN, json.dumps({**vars(self), "checksum": self._checksum()}).encode())
-
-    def _checksum(self) -> int:
-        return int(google_crc32c.value(f"{self.identifier} {self.number} {self.back_to}".encode()))
 
 
 def unfinished(root: Path) -> tuple[str, str] | None:
@@ -93,10 +40,10 @@ def unfinished(root: Path) -> tuple[str, str] | None:
     try:
         origin = Origin.read(Files(root))
     except CorruptionError as error:
-        return _ORIGIN, str(error)
+        return ORIGIN, str(error)
     if origin is None or origin.back_to is None:
         return None
-    return _ORIGIN, f"the store is on its way back to the mark {origin.back_to!r}; opening it for writing, or repair, finishes it"
+    return ORIGIN, f"the store is on its way back to the mark {origin.back_to!r}; opening it for writing, or repair, finishes it"
 
 
 def finish_or_forget(files: Files) -> None:
@@ -104,8 +51,8 @@ def finish_or_forget(files: Files) -> None:
     try:
         finish(files)
     except (CorruptionError, InputError, NotAStoreError):
-        files.remove(_ORIGIN)
-        files.sync(os.path.dirname(_ORIGIN))
+        files.remove(ORIGIN)
+        files.sync(os.path.dirname(ORIGIN))
 
 
 # Marks
@@ -113,7 +60,7 @@ def finish_or_forget(files: Files) -> None:
 
 def check_name(name: str) -> None:
     """Raise an InputError where a mark cannot have that name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not MARK_NAME.fullmatch(name):
         raise InputError(
             f"a mark's name must be 1 to 100 letters, digits, '-', '_' and '.', of which '.' is not the first, found "
             f"{str(name)[:200]!r}"
@@ -124,7 +71,7 @@ def names(files: Files) -> tuple[str, ...]:
     """Return the names of a store's marks, the oldest first."""
     found = list[tuple[int, str]]()
     with contextlib.suppress(FileNotFoundError):
-        found = [(_number(files, name), name) for name in files.directories(MARKS) if _NAME.fullmatch(name)]
+        found = [(_number(files, name), name) for name in files.directories(MARKS) if MARK_NAME.fullmatch(name)]
     return tuple(name for _, name in sorted(found))
 
 

@@ -22,14 +22,15 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
 from diskbuffer.store import directory
 from diskbuffer.store.building import Building, is_there
-from diskbuffer.store.copies.marks import Origin
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.last_writer import State
+from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.shard import LiveShard
 from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
-from diskbuffer.store.store import Store, file_checksum
+from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.verification import file_checksum
 from diskbuffer.store.writing.writer import Writer, publish
 
 Int64 = npt.NDArray[np.int64]
@@ -132,7 +133,7 @@ class _Copy:
                 self._files.copy(source, name, name, reserve=self._reserve and path not in layout.packed)
                 self._copied.add(name)
         for path in layout.derived:
-            if (path, slot) not in self._store.written:
+            if (path, slot) not in self._store.durability.written:
                 self._copy_derived(layout, path, slot)
 
     def _copy_derived(self, layout: Layout, path: str, slot: int) -> None:
@@ -175,9 +176,9 @@ class _Copy:
             for path, shard in segment.shards.items():
                 pieces[layout.data_file(path, slot)] = shard.map.size, False, shard.contents()
             for path in layout.derived:
-                if (path, slot) not in store.written:
+                if (path, slot) not in store.durability.written:
                     self._copy_derived(layout, path, slot)
-        for path, slot in list(store.written):
+        for path, slot in list(store.durability.written):
             if live[slot]:
                 mapped = store.maps.get(path, slot)
                 pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, mapped.array(np.uint8, (mapped.size,)).copy())]

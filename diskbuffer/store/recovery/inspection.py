@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec
-from diskbuffer.store.format.checksums import NOT_YET, STEP, covered, row_checksums
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
+from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Map
-
-if TYPE_CHECKING:
-    from diskbuffer.store.store import Store
 
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
@@ -43,7 +40,7 @@ class Inspected:
     ----------
     damage : dict of str to str
         Columns whose file is missing, of the wrong size, or not this segment's as it says itself, and what is wrong with it. Rows
-        of the latter can be read, and may be vouched for.
+        of the latter can be read, and may match their checksums.
     chunks : dict of str to int
         Of packed columns, how many chunks are there, from the first on, one after the other.
     bad_chunks : dict of str to dict of int to str
@@ -73,7 +70,8 @@ class Inspected:
             self._look_at_chunks(path, mapped)
         self._maps[path] = mapped
         if packed and not self._is_of_this_segment(path, mapped):
-            raise CorruptionError(f"{self._store.describe(path, self.slot)}: the file holds other rows; was it replaced?")
+            where = self._store.verification.describe(path, self.slot)
+            raise CorruptionError(f"{where}: the file holds other rows; was it replaced?")
 
     def _is_of_this_segment(self, path: str, mapped: Map) -> bool:
         expected = shard.identity(self._layout, path, (self.stream, self.first))
@@ -106,15 +104,15 @@ class Inspected:
         return path in self._maps
 
     def word(self, row: int, word: int) -> int | None:
-        """Return what should vouch for a row, if the file is there."""
+        """Return a word of a row's checksum, if the file is there."""
         return None if self._words is None else int(self._words[row, word])
 
     def good_chunks(self, path: str) -> int:
         """Return how many chunks are there and good, from the first on."""
         return min([self.chunks.get(path, 0), *self.bad_chunks.get(path, {})])
 
-    def vouched(self, word: int, *, newest: bool = False) -> Bools:
-        """Return which rows a word of their checksum vouches for, (length,).
+    def verified(self, word: int, *, newest: bool = False) -> Bools:
+        """Return which rows match a word of their checksum, (length,).
 
         `newest` tells that the last of them is its stream's newest row, at which nothing can have been done.
         """
@@ -159,3 +157,28 @@ class Inspected:
             frames = raw.reshape(chunk_rows, column.row_bytes)
             rows[first - at : until - at] = frames[first - chunk * chunk_rows : until - chunk * chunk_rows]
         return rows
+
+    def damaged_row(self, word: int, row: int) -> str:
+        """Return what to say of a row that does not match a word of its checksum."""
+        store, layout = self._store, self._layout
+        columns = ", ".join(repr(path) for path in covered(layout.schema, word))
+        position = self.first + row
+        return (
+            f"{store.root}: row {position} of stream {self.stream} (step {position * layout.streams + self.stream}) is not as it "
+            f"was written: one of the columns {columns}, or their checksum in "
+            f"{store.root / layout.data_file(CHECKSUM, self.slot)}, was damaged. `diskbuffer check --repair` goes on without it"
+        )
+
+
+def is_mixed(layout: Layout) -> bool:
+    """Tell whether some word of a row's checksum covers packed and flat columns, so that it takes decoding to verify it."""
+    kinds = [{path in layout.chunks_of for path in covered(layout.schema, word)} for word in (OBS, STEP)]
+    return any(len(kind) > 1 for kind in kinds) or True in kinds[STEP]
+
+
+def missing_rows(store: Store, rows: str, stream: int) -> str:
+    """Return what to say of rows that the segment table must have, and does not."""
+    return (
+        f"{store.root}/{SEGMENTS}: rows {rows} of stream {stream} were on the disk, and the segment table does not have them; it "
+        "is damaged. `diskbuffer check --repair` saves what can be saved"
+    )

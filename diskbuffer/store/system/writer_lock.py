@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 
-from diskbuffer.errors import CorruptionError, LockedError, ReadOnlyError
+from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 
@@ -94,6 +94,14 @@ class WriterLock:
         if sys.platform == "win32":
             return bool(self._filelock.is_locked)
         return self._fd >= 0 and self._files.is_in_place() and _is_that(self._files, self._fd)
+
+    def require_place(self) -> None:
+        """Raise a NotAStoreError where the store was moved, removed or replaced since it was locked."""
+        if not self.is_in_place():
+            raise NotAStoreError(
+                f"{self._files.root} was moved, removed or replaced while this buffer wrote to it; nothing more is written "
+                "there. Open the store where it is now"
+            )
 
     def moved_to(self, files: Files) -> WriterLock:
         """Return this, of a store whose directory was renamed while it was locked."""

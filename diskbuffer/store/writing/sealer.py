@@ -160,7 +160,7 @@ class Sealer:
         with store.lock:
             if not self._is_there(slot, rows) or store.table.is_sealed(slot):
                 return
-        store.refuse_to_write_elsewhere()
+        store.durability.refuse_to_write_elsewhere()
         temporary = {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}
         checksums = {}
         try:
@@ -174,7 +174,7 @@ class Sealer:
             with store.lock:
                 if not self._is_there(slot, rows):
                     return
-                store.refuse_to_write_elsewhere()
+                store.durability.refuse_to_write_elsewhere()
                 for path, name in temporary.items():
                     store.files.rename(name, layout.data_file(path, slot))
                 store.maps.retire(slot, layout.packed)
@@ -186,7 +186,7 @@ class Sealer:
                 store.table.note_sealed(slot, checksums)
             heads = np.full(layout.streams, -1, np.int64)
             heads[rows[0]] = rows[1] + layout.segment_rows - 1
-            store.sync_table(heads)
+            store.durability.sync_table(heads)
         except CorruptionError:
             with store.lock:
                 if self._is_there(slot, rows):

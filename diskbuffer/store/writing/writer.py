@@ -101,7 +101,7 @@ class Writer:
         oldest_in_tail = max(0, head + 1 - self._layout.tail_rows)
         for ordinal in range(max(first, oldest_in_tail // rows), first + len(slots)):
             slot = int(slots[ordinal - first])
-            if ordinal < first + len(slots) - 1 and (self._store.is_sealed(slot) or self._is_compact(slot)):
+            if ordinal < first + len(slots) - 1 and (self._store.verification.is_sealed(slot) or self._is_compact(slot)):
                 continue
             self._attach(stream, make_segment(self._store, slot, ordinal * rows, create=False))
         self.take_back(stream, head, durable=True)
@@ -475,9 +475,9 @@ def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Byte
 def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> OpenSegment:
     """Open a slot's files for writing, new ones where `create` is set."""
     layout, files, segment = store.layout, store.files, OpenSegment(slot, first_row)
-    store.refuse_to_write_elsewhere()
+    store.durability.refuse_to_write_elsewhere()
     if create:
-        store.sync_names_of_derived()
+        store.durability.sync_names_of_derived()
     for path in layout.flat:
         name, size = layout.data_file(path, slot), layout.flat_bytes(path)
         if create:

@@ -1,0 +1,120 @@
+"""Bringing rows to the disk, in the order in which a power loss leaves something that can be told from damage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.store.description import Description
+from diskbuffer.store.directory import tail_file
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.last_writer import State
+from diskbuffer.store.segments.mapped import Maps
+from diskbuffer.store.segments.table import SegmentTable
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import WriterLock
+from diskbuffer.store.verification import file_checksum
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Durability:
+    """Sync a store's files, and note how far its rows are on the disk.
+
+    Attributes
+    ----------
+    state : State, optional
+        The note of how the store was left, as it was read or written last.
+    written : set of (str, int)
+        Segments of derived columns, (column, slot), that were opened for writing.
+    """
+
+    def __init__(
+        self, files: Files, description: Description, table: SegmentTable, lock: threading.RLock, writer_lock: WriterLock | None
+    ) -> None:
+        self._files, self._description, self._table = files, description, table
+        self._lock, self._writer_lock = lock, writer_lock
+        self._noting = threading.Lock()  # of the note, which takes the disk's time to write
+        self._heads = np.full(description.layout.streams, -1, np.int64)  # up to which rows are on the disk
+        self.state: State | None = None
+        self.written: set[tuple[str, int]] = set()
+
+    def begin(self, heads: Int64) -> None:
+        """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
+        self._heads = heads
+        self._note(clean=False)
+
+    def _note(self, *, clean: bool) -> None:
+        layout = self._description.layout
+        heads = tuple(int(n) for n in self._heads)
+        self.state = State(self._files.boot_id(), clean, heads, layout.salt, layout.generation).note(self._files)
+
+    def refuse_to_write_elsewhere(self) -> None:
+        """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""
+        if self._writer_lock is not None:
+            self._writer_lock.require_place()
+
+    def sync_slot(self, slot: int, paths: Iterable[str] | None = None) -> None:
+        """Bring one segment's files to the disk: of all columns, or of these."""
+        layout = self._description.layout
+        for path in layout.schema if paths is None else paths:
+            self._files.sync(layout.data_file(path, slot))
+
+    def written_files(self) -> list[str]:
+        """Return the files of derived columns that were written to."""
+        return [self._description.layout.data_file(path, slot) for path, slot in sorted(self.written)]
+
+    def sync(self, heads: Int64, written: Iterable[str]) -> None:
+        """Bring the tail, what was written later, the names of all files and the table to the disk, in this order.
+
+        `heads` are the positions of the newest rows, whose segments are synced already. `written` are files of derived
+        columns, which may be written to again at any time, as samplers keep them mapped.
+        """
+        self.refuse_to_write_elsewhere()
+        for name in written:
+            self._files.sync(name)
+        layout = self._description.layout
+        for path in layout.packed:
+            self._files.sync(tail_file(layout, path))
+        for path in layout.schema.recorded:
+            self._files.sync(path)
+        self.sync_names_of_derived()
+        self.sync_table(heads)
+
+    def sync_names_of_derived(self) -> None:
+        """Bring to the disk which files of derived columns there are: of no segment fewer than it has, if it is there itself.
+
+        Or a power loss could bring back values of a slot's former rows. The lock need not be held.
+        """
+        layout = self._description.layout
+        if layout.derived:
+            for name in self._table.names(f"{SEGMENTS}/length"):
+                self._files.sync(name)
+        for path in layout.derived:
+            self._files.sync(path)
+
+    def sync_table(self, heads: Int64) -> None:
+        """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
+        with self._lock:
+            names = list(self._table.names())
+        for name in names:
+            self._files.sync(name)
+        self.refuse_to_write_elsewhere()
+        with self._noting:
+            self._heads = np.maximum(self._heads, heads)
+            self._note(clean=False)
+
+    def note_closed(self, maps: Maps) -> None:
+        """Note that everything is on the disk, and has its checksums."""
+        for path, slot in sorted(self.written):
+            self._table.set_checksum(path, slot, file_checksum(self._description.layout, path, maps.get(path, slot)))
+        self.sync_table(self._heads)
+        with self._noting:
+            self._note(clean=True)
+
+    def after_fork(self) -> None:
+        """In the child: nothing is written there."""
+        self._writer_lock = None

@@ -1,0 +1,101 @@
+"""How a reader keeps up with a writer in another process, which may use a slot again for other rows at any time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError, EvictedError
+from diskbuffer.store import directory
+from diskbuffer.store.description import Description
+from diskbuffer.store.origin import Origin
+from diskbuffer.store.segments.mapped import Maps
+from diskbuffer.store.segments.table import SegmentTable
+from diskbuffer.store.system.files import Files
+
+Int64 = npt.NDArray[np.int64]
+
+WayBack = tuple[Files, Origin]  # the store that a kill left on its way to a mark, which is read in its place, and its note
+
+
+class Following:
+    """Know which rows each slot was seen to hold, and whether the directory is still the store that was opened.
+
+    Attributes
+    ----------
+    active : bool
+        Whether somebody else may write to the store.
+    """
+
+    def __init__(
+        self, files: Files, description: Description, table: SegmentTable, way_back: WayBack | None, *, active: bool
+    ) -> None:
+        self._files, self._description, self._table = files, description, table
+        self._origin, self._way_back = Origin.read(files), way_back
+        self.active = active
+        self._seen: Int64 = np.empty((3, 0), np.int64)
+
+    def look(self) -> Int64:
+        """See which rows the slots hold; return those that hold others than they were seen with."""
+        before, self._seen = self._seen, self._identities()
+        return np.flatnonzero((self._seen[:, : before.shape[1]] != before).any(axis=0))
+
+    def _identities(self) -> Int64:
+        """Return what tells whether a slot's files were replaced: (3, slots)."""
+        return np.stack([self._table.column(name).astype(np.int64) for name in ("stream", "first_row", "sealed")])
+
+    def refuse_another(self) -> None:
+        """Raise a CorruptionError where another store took the place of the one that was opened."""
+        if not self._files.is_in_place():
+            raise CorruptionError(f"{self._files.root} was moved, removed or replaced since it was opened; open it again")
+        self._refuse_exchanged()
+
+    def _refuse_exchanged(self) -> None:
+        turned = self._way_back is not None and Origin.read(self._way_back[0]) != self._way_back[1]
+        if turned or Origin.read(self._files) != self._origin:
+            raise CorruptionError(
+                f"{self._files.root} is not the store any more that was opened: it went back to a mark since, or was replaced; "
+                "open it again"
+            )
+
+    def unchanged(self, slots: Int64) -> bool:
+        """Tell whether slots still hold the rows that they were seen with."""
+        self._refuse_exchanged()
+        return bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
+
+    def verify(self, slot: int, *, damaged: bool = False) -> None:
+        """Raise an EvictedError where a slot does not hold the rows any more that it was seen with.
+
+        `damaged` tells that one of its files is not what it should be, as it may be of a column that was removed.
+        """
+        if not self.active:
+            return
+        self._refuse_exchanged()
+        root = self._files.root
+        if damaged and directory.read_metadata(root)[0].removals != self._description.layout.removals:
+            raise EvictedError(f"{root}: a column was removed by the writer; refresh, and read again")
+        if self._table.length(slot) == 0 or (self._seen[:2, slot] != self._table.identity(slot)).any():
+            raise EvictedError(f"{root}: slot {slot} was evicted by the writer; refresh, and draw again")
+
+    def reread_columns(self, maps: Maps) -> int:
+        """See which columns there are by now; return the number of slots."""
+        while True:
+            layout, slots = directory.read_metadata(self._files.root)
+            known = self._description.layout
+            anew = layout.removals != known.removals
+            more = len(layout.schema) > len(known.schema)
+            try:
+                if anew or more:
+                    self._table.take_columns(layout)
+            except CorruptionError:  # their files are gone, as the writer removed one more meanwhile
+                if directory.read_metadata(self._files.root)[0].removals == layout.removals:
+                    raise
+                continue
+            if anew or more:
+                maps.take_columns(layout, anew=anew)
+                known = dataclasses.replace(known, schema=layout.schema)
+            changing = ("tags", "removals", "removed", "capacity", "begins")
+            self._description.layout = dataclasses.replace(known, **{name: getattr(layout, name) for name in changing})
+            return slots

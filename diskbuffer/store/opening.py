@@ -1,0 +1,163 @@
+"""Opening a store: the one place that knows the store, what its last writer left, and its marks together."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from diskbuffer.errors import LockedError
+from diskbuffer.runtime import forks
+from diskbuffer.store import directory
+from diskbuffer.store.copies import marks
+from diskbuffer.store.following import WayBack
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.last_writer import Fate, State, how_it_was_left
+from diskbuffer.store.origin import Origin
+from diskbuffer.store.recovery import kill, power_loss, resume_writing
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files, files_at
+from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held
+
+_PATIENCE = 60.0  # seconds that a reader waits for a writer that recovers a store
+
+
+def open_store(
+    root: Path | Files,
+    *,
+    writable: bool,
+    recover: bool = True,
+    back_to: str | None = None,
+    lock: WriterLock | None = None,
+) -> Store:
+    """Open a store to read, or to write, too, for which it takes the writer's lock, or has `lock`.
+
+    What the last writer left is recovered. Without `recover` it is as it was left, whatever that is: to be checked, and repaired.
+    With `back_to` the store goes back to a mark first.
+
+    Raises
+    ------
+    LockedError
+        Another process writes to it; or a reader waited in vain for one that recovers it.
+    CorruptionError
+        It is damaged.
+    """
+    files = files_at(root)
+    layout, slots = directory.read_metadata(files)
+    directory.refuse_links(files, layout, slots, SEGMENTS)
+    store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover)
+    forks.hold_still(store)
+    return store
+
+
+# To write
+
+
+def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: WriterLock | None) -> Store:
+    lock = lock or WriterLock(files)
+    try:
+        if back_to is not None:
+            marks.go_back(files, back_to)
+        else:
+            marks.finish(files)
+        marks.clear_up(files)
+        store = Store(files, writer_lock=lock)
+        if recover:
+            _recover_to_write(store)
+            store.find_free()
+            store.begin_no_later_than_the_newest()
+            if store.layout.removed:  # a crash came in between
+                store.finish_removing()
+            directory.remove_strays(files, store.layout, store.table.slots, store.free)
+    except BaseException as error:
+        marks.tell_how_to_make_room(error, files)
+        lock.release()
+        raise
+    return store
+
+
+def _recover_to_write(store: Store) -> None:
+    """Find out what counts of that which the last writer left, and have the store be that; an error where it is damaged."""
+    last, synced = _how_it_was_left(store)
+    if last is Fate.CLOSED:
+        kill.make_sure(store, synced, closed=True)
+        store.durability.begin(store.heads())
+        return
+    if last is Fate.KILLED:
+        kill.make_sure(store, synced, closed=False)
+    else:
+        power_loss.keep(store, power_loss.find_what_counts(store, synced))
+    # What a process that died had written may still be in the page cache alone.
+    resume_writing.undo_newest(store)
+    resume_writing.note_unchecked(store)
+    layout = store.layout
+    for slots, _ in store.segments():
+        for slot in slots.tolist():
+            store.durability.sync_slot(slot, layout.derived if store.verification.is_sealed(slot) else layout.schema)
+    store.durability.sync(store.heads(), store.durability.written_files())
+
+
+def _how_it_was_left(store: Store) -> tuple[Fate, tuple[int, ...]]:
+    directory.refuse_older(store.root, store.layout.salt)
+    state = store.durability.state = State.read(store.files, store.layout.salt)
+    return how_it_was_left(state, store.files, store.layout.streams)
+
+
+# To read
+
+
+def _open_to_read(files: Files, recover: bool) -> Store:
+    there, way_back = _follow_the_way_back(files)
+    store = Store(there, way_back=way_back)
+    if recover:
+        _recover_to_read(store)
+        store.find_free()
+    return store
+
+
+def _recover_to_read(store: Store) -> None:
+    """Find out what counts, and change nothing; a writer that lives knows what it writes."""
+    if _is_written_to(store):
+        store.durability.state = State.read(store.files, store.layout.salt)
+        return
+    last, synced = _how_it_was_left(store)
+    if last is Fate.LOST_POWER:
+        kept = power_loss.find_what_counts(store, synced)
+        store.read_what_counts(kept)
+        power_loss.hide_bad_chunks(store, kept)
+    else:
+        kill.make_sure(store, synced, closed=last is Fate.CLOSED)
+    if last is not Fate.CLOSED:
+        store.open_ends = resume_writing.open_ends(store)
+
+
+def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:
+    """Read the mark that a store is going back to, where its writer died on the way; wait for one that lives."""
+    begun = time.monotonic()
+    while (origin := Origin.read(files)) is not None and origin.back_to is not None:
+        if not is_held(files):
+            return marks.find(files, origin.back_to), (files, origin)
+        if time.monotonic() - begun > _PATIENCE:
+            raise LockedError(f"{files.root} is going back to a mark, which takes long; try again later")
+        time.sleep(0.01)
+    return files, None
+
+
+def _is_written_to(store: Store) -> bool:
+    """Tell whether there is a living writer; wait for one that is still looking at what the last has left, or is closing."""
+    begun, files = time.monotonic(), store.files
+    while (held := is_held(files)) is not False:
+        state = State.read(files, store.layout.salt)
+        if held is None:
+            if state is not None and state.clean:
+                return False
+            raise LockedError(
+                f"{store.root} was not closed, and whether somebody is writing to it cannot be known, as its file system has "
+                f"no locks: it was opened for writing last by {describe_holder(files)}. Close it there; or, if nobody "
+                "writes any more, copy it to a local disk and open the copy"
+            )
+        if state is not None and not state.clean and state.boot == files.boot_id():
+            return True
+        if time.monotonic() - begun > _PATIENCE:
+            raise LockedError(f"{store.root} is being recovered by its writer, which takes long; try again later")
+        time.sleep(0.01)
+    return False
