@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.checking.findings import Finder
+from diskbuffer.store.checking.findings import Collector, Finder, Finding
 from diskbuffer.store.checking.opened import Opened
+from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable
@@ -228,6 +229,34 @@ def test_where_there_is_no_store_there_is_nothing_to_check(tmp_path: Path) -> No
         with pytest.raises(db.NotAStoreError):
             db.check(tmp_path, repair=repair, progress=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finder_goes_on_when_what_it_found_is_fixed_and_only_a_repair_fixes_it(tmp_path: Path) -> None:
+    there = {"a", "b"}
+
+    def find() -> Finder[int]:
+        for name in ("a", "b"):
+            if name in there:
+                yield Finding((Problem(tmp_path, name),), lambda: there.difference_update("ab"), dropped=1, blocks=name == "b")
+        return len(there)
+
+    looking, mending = Collector(Report(tmp_path)), Collector(Report(tmp_path, repaired=True))
+    assert looking.take(find()) == 2
+    assert [problem.what for problem in looking.report.problems] == ["a", "b"]
+    assert (looking.report.dropped, looking.blocked, there) == (2, True, {"a", "b"})
+    assert mending.take(find()) == 0
+    assert [problem.what for problem in mending.report.problems] == ["a"]
+    assert (mending.report.dropped, mending.blocked) == (1, False)
+
+
+def test_stages_that_follow_one_that_blocks_are_not_looked_at(tmp_path: Path) -> None:
+    def find(what: str) -> Finder[None]:
+        yield Finding((Problem(tmp_path, what),), lambda: None, blocks=what == "second")
+
+    for repaired, expected in ((False, ["first", "second"]), (True, ["first", "second", "third"])):
+        collector = Collector(Report(tmp_path, repaired=repaired))
+        assert collector.take_all(map(find, ("first", "second", "third"))) == repaired
+        assert [problem.what for problem in collector.report.problems] == expected
 
 
 # Repairing

@@ -21,11 +21,11 @@ class Opened:
     ----------
     live : bool
         Whether a writer is at work: what it has not sealed yet, only it knows.
-    fate : Fate
-        What became of the last writer; of one that is at work, nothing.
+    last_shutdown : Fate
+        How the last writer ended; not decided while one is at work.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk.
-    is_fate_known : bool
+    is_last_shutdown_known : bool
         Whether the last writer's note of that is there.
     """
 
@@ -33,14 +33,14 @@ class Opened:
         self.store = store
         self.live = not store.writable and bool(is_held(store.files))
         note = State.read(store.files, store.layout.salt)
-        fate, self.synced = how_it_was_left(note, store.files, store.layout.streams)
-        self.fate = Fate.KILLED if outdated else fate  # which expects the least
-        self.is_fate_known = note is not None and note.synced == self.synced
+        shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
+        self.last_shutdown = Fate.KILLED if outdated else shutdown  # which expects the least
+        self.is_last_shutdown_known = note is not None and note.synced == self.synced
 
     @property
     def was_closed(self) -> bool:
         """Whether what was done at the newest rows is decided."""
-        return self.fate is Fate.CLOSED and not self.live
+        return self.last_shutdown is Fate.CLOSED and not self.live
 
     def problem(self, file: Path, stream: int, first: int, last: int, what: str, column: str | None = None) -> Problem:
         """Return a problem of rows of a stream, the `first` to the `last`."""

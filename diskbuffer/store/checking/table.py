@@ -1,4 +1,4 @@
-"""Check the segment table: entries that are damaged or lost, segments that are missing or there twice."""
+"""Check the segment table: entries that are damaged or lost, segments that are missing, too short, or there twice."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class TableFinder:
         self._place = opened.store.root / SEGMENTS
 
     def find(self) -> Finder[Segments]:
-        """Find all of it; return the segments."""
-        if not self._opened.is_fate_known:
+        """Find all of that; return the segments."""
+        if not self._opened.is_last_shutdown_known:
             what = "is missing or damaged, so how the store was left is not known"
             yield Finding((Problem(self._place / "length" / "state.json", what),))
         if self._opened.live:
             return (yield from self._find_lasting_gaps())
         if self._outdated:
             yield Finding(fix=self._read_entries_anew)
-        lost_power = self._opened.fate is Fate.LOST_POWER
+        lost_power = self._opened.last_shutdown is Fate.LOST_POWER
         if not lost_power or self._missing_rows():
             yield from self._find_lost_entries()
         return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
@@ -122,7 +122,7 @@ class TableFinder:
         """Return rows that were on the disk, and neither the table has nor were `found`: (stream, first, last)."""
         missing = []
         for stream, segments in enumerate(self._opened.segments()):
-            if self._opened.fate is Fate.LOST_POWER and not power_loss.stays(self._store, stream):
+            if self._opened.last_shutdown is Fate.LOST_POWER and not power_loss.stays(self._store, stream):
                 continue  # they may have been evicted
             there = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
             there += [(first, rows) for (whose, first), rows in found if whose == stream]
@@ -172,9 +172,7 @@ class TableFinder:
         rows = self._layout.segment_rows
         for slot in slots:
             if 0 < (length := self._table.length(slot)) < rows:
-                what = (
-                    f"the entry of slot {slot} has {length} rows, and {rows} must be there, as others follow; repair finds them"
-                )
+                what = f"slot {slot} has {length} rows, and {rows} must be there, as others follow; repair finds them"
                 yield Finding((Problem(self._place, what),), partial(self._table.set_length, slot, rows))
 
     def _find_gaps_of(self, stream: int, segments: list[tuple[int, int]]) -> Finder[list[int]]:
