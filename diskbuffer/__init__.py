@@ -65,7 +65,7 @@ __all__ = [
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= {"check": "diskbuffer.store.checking.check"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
-_LATER |= {"warmup": "diskbuffer.native.memory.compiling"}
+_LATER |= {"warmup": "diskbuffer.precompile"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
 
 

@@ -18,20 +18,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.columns.derived import DerivedColumns, Segments
+from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass
-from diskbuffer.options import checked_capacity, doubts, plan_layout, refuse_another
-from diskbuffer.reading.batch_source import Begun, Part, Sampling
+from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
+from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, sending
 from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
 from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.recorder import Recorder
+from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import EVERY_STEP
@@ -175,23 +176,23 @@ class ReplayBuffer:
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self.path = local_path(path)
-        wanted = plan_layout(
-            capacity,
-            env,
-            observation_space,
-            action_space,
-            columns,
-            extra,
-            n_envs,
-            frame_stack,
-            padding,
-            autoreset,
-            segment_rows,
-            protected,
-            capacity_each,
-            environment,
-            metadata,
-        )
+        wanted = Options(
+            capacity=capacity,
+            env=env,
+            observation_space=observation_space,
+            action_space=action_space,
+            columns=columns,
+            extra=extra,
+            n_envs=n_envs,
+            frame_stack=frame_stack,
+            padding=padding,
+            autoreset=autoreset,
+            segment_rows=segment_rows,
+            protected=protected,
+            capacity_each=capacity_each,
+            environment=environment,
+            metadata=metadata,
+        ).checked()
         lock, there = None, is_there(self.path)
         if there and mode == "w-":
             raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
@@ -218,15 +219,13 @@ class ReplayBuffer:
             if doubt is not None:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **wanted.views())
-            zeros = layout.padding == "zeros"
             self.frame_stack = layout.frame_stack
-            self._reader = Reader(self._store, self.frame_stack, zeros, threads)
+            self._reader = Reader(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._derived = DerivedColumns(self._store, self._reader)
-            self._recorder: Recorder | None = None
+            self._log: StreamLog | None = None
             if mode != "r":
-                self._recorder = Recorder(
-                    self._store, self._reader.index, self.frame_stack, zeros, layout.autoreset, self._reader.newest
-                )
+                self._log = StreamLog(self._store, self._reader.index)
+                self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
             self._store.unlock()
@@ -427,7 +426,7 @@ class ReplayBuffer:
         wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
-            self._writing().log.resize(wanted)
+            self._open_log().resize(wanted)
 
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: whom an adapter serves calls another `add`."""
@@ -451,7 +450,7 @@ class ReplayBuffer:
             The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
         """
         with self._store.lock:
-            log = self._writing().log
+            log = self._open_log()
         log.sync()
 
     def seal(self) -> None:
@@ -463,13 +462,13 @@ class ReplayBuffer:
             The disk is full or fails. The segments that are left stay as they are, readable, and are tried again later.
         """
         with self._store.lock:
-            log = self._writing().log
+            log = self._open_log()
             log.pack()
-        log.sealer.wait()
+        log.wait_for_sealing()
 
     def _writing(self) -> Recorder:
         self._check_open()
-        if self._recorder is None:
+        if self._log is None:
             raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
         if self._process != os.getpid():
             raise LockedError(
@@ -477,6 +476,11 @@ class ReplayBuffer:
                 "it here with mode='r'"
             )
         return self._recorder
+
+    def _open_log(self) -> StreamLog:
+        self._writing()
+        assert self._log is not None
+        return self._log
 
     # Reading
 
@@ -541,7 +545,7 @@ class ReplayBuffer:
         return self._sampling(sampler, size).draw()
 
     def _sampling(self, sampler: Sampler, size: int) -> Sampling:
-        return Sampling([Part(self._reader, sampler, size)], self._reader.pool, self._check_open)
+        return Sampling([Share(self._reader, sampler, size)], self._reader.pool, self._check_open)
 
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
@@ -558,7 +562,7 @@ class ReplayBuffer:
             sampler.attach(self._reader.index, self._open_column)
         return self._reader
 
-    def _open_column(self, name: str, column: Column) -> Segments:
+    def _open_column(self, name: str, column: Column) -> ColumnSegments:
         self._writing()
         return self._derived.open(name, column, while_there(self._writing))
 
@@ -697,7 +701,7 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
-    ) -> Loader[Begun]:
+    ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead.
 
         Parameters
@@ -1028,7 +1032,7 @@ class ReplayBuffer:
         wanted = local_path(path)
         self._check_open()
         with snapshots.place_for(self.path, wanted) as building:
-            if self._recorder is not None and self._process == os.getpid():
+            if self._log is not None and self._process == os.getpid():
                 self._build(building.files)
             else:  # the writer is elsewhere
                 back_up(self._store.files, building.files)
@@ -1098,11 +1102,11 @@ class ReplayBuffer:
             self._build_alone(files, number)
 
     def _build_alone(self, files: Files, number: int) -> None:
-        snapshots.build(self._store, self._writing().log.writer, lambda: self._writing().log.hold_still(), files, number)
+        self._open_log().copy_to(files, number)
 
     def _must_write(self, what: str) -> None:
         self._check_open()
-        if self._recorder is None:
+        if self._log is None:
             raise ReadOnlyError(
                 f"{self.path} was opened with mode='r', and can be {what} by its writer only, who can hold it still; do so "
                 "there, or open it with mode='a'"
@@ -1204,18 +1208,18 @@ class ReplayBuffer:
         self._check_open()
         with self._store.lock:
             index, layout = self._reader.index, self._store.layout
-            log = None if self._recorder is None or self._process != os.getpid() else self._recorder.log
+            log = None if self._process != os.getpid() else self._log
             rows = int((index.heads + 1 - index.table[:, LOW]).sum())
             figures = {
                 "steps": len(self),
                 "added": index.added(),
                 "capacity": layout.capacity,
                 "episodes": index.count_episodes(),
-                "cut_off": 0 if self._recorder is None else self._recorder.cut_offs.total,
+                "cut_off": 0 if self._log is None else self._recorder.cut_offs.total,
                 "n_envs": layout.n_envs,
                 "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
-                "unsealed": 0 if log is None else log.sealer.waiting,
-                "seal_error": None if log is None or log.sealer.error is None else str(log.sealer.error),
+                "unsealed": 0 if log is None else log.unsealed,
+                "seal_error": None if log is None or log.seal_error is None else str(log.seal_error),
                 "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
                 "index_bytes": index.nbytes,
                 "decoder": codec.decoder() if self._reader.gatherer.compiled else "numcodecs (slow)",
@@ -1248,8 +1252,8 @@ class ReplayBuffer:
             self._reader.close()
             return  # a fork: the store and its lock are the other's
         try:
-            if self._recorder is not None:
-                self._recorder.log.close(self._store.lock)
+            if self._log is not None:
+                self._log.close(self._store.lock)
         finally:
             self._reader.close()
             self._store.unlock()

@@ -13,7 +13,7 @@ import torch
 
 from diskbuffer.errors import InputError
 from diskbuffer.loading.loader import Loader
-from diskbuffer.reading.batch_source import Begun, Part, Sampling
+from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.samplers import Sampler, Uniform
@@ -82,7 +82,7 @@ class Mixture:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
-    ) -> Loader[Begun]:
+    ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead, as `ReplayBuffer.loader` does."""
         ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size)
         threads = first.threads if threads is None else at_least_one("threads", threads)
@@ -95,7 +95,7 @@ class Mixture:
         if min(sizes) < 1:
             raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
         parts = [
-            Part(buffer._attach(sampler), sampler, n)
+            Share(buffer._attach(sampler), sampler, n)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
         return Sampling(parts, self._pool, self._check_open, numbered=True)

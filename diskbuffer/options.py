@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
 from collections.abc import Mapping
@@ -14,9 +15,8 @@ import numpy as np
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.inputs import counted
-from diskbuffer.recording.recorder import DISABLED, NEXT_STEP, SAME_STEP
 from diskbuffer.schema import Column, Schema, is_obs
-from diskbuffer.store.format.layout import MOST_FRAMES, MOST_STREAMS, Layout
+from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of, tail_rows_of
 
 OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
@@ -77,78 +77,106 @@ class Wanted:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def plan_layout(
-    capacity: int | None,
-    env: Any,
-    observation_space: Any,
-    action_space: Any,
-    columns: Mapping[str, Column] | None,
-    extra: Mapping[str, Column] | None,
-    n_envs: int | None,
-    frame_stack: int | None,
-    padding: str | None,
-    autoreset: str | None,
-    segment_rows: int | None,
-    protected: bool | None,
-    capacity_each: bool | None,
-    environment: Any,
-    metadata: Any,
-) -> Wanted:
-    """Check the arguments of `ReplayBuffer`, and put them together."""
-    for name, number in (("capacity", capacity), ("n_envs", n_envs), ("frame_stack", frame_stack)):
-        _check_number(name, number)
-    if (n_envs or 1) > MOST_STREAMS or (frame_stack or 1) > MOST_FRAMES:
-        raise InputError(
-            f"n_envs must be at most {MOST_STREAMS}, and frame_stack {MOST_FRAMES}, found {n_envs} and {frame_stack}"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a caller gives to `ReplayBuffer`, as it was given; None where nothing was."""
+
+    capacity: int | None = None
+    env: Any = None
+    observation_space: Any = None
+    action_space: Any = None
+    columns: Mapping[str, Column] | None = None
+    extra: Mapping[str, Column] | None = None
+    n_envs: int | None = None
+    frame_stack: int | None = None
+    padding: str | None = None
+    autoreset: str | None = None
+    segment_rows: int | None = None
+    protected: bool | None = None
+    capacity_each: bool | None = None
+    environment: Any = None
+    metadata: Any = None
+
+    def checked(self) -> Wanted:
+        """Check the options, with what an environment tells, and return what is wanted; an InputError where they differ."""
+        self._check_sizes()
+        self._check_choices()
+        self._check_sources()
+        known = self._with_env()
+        described, metadata = as_json("environment", self.environment), as_json("metadata", self.metadata)
+        if described is not None and known.observation_space is not None:
+            raise InputError("environment= tells what env= and spaces tell themselves; give it with columns= only")
+        schema = None
+        if self.columns is not None:
+            schema = Schema.of(self.columns, self.extra)
+        elif known.observation_space is not None:
+            spaces = known.observation_space, known.action_space
+            schema = _unstacked(Schema.from_spaces(*spaces, self.extra), known.frame_stack or 1)
+            described = describe(*spaces, self.env, known.n_envs, known.autoreset)
+        elif self.extra:
+            raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
+        return Wanted(
+            schema,
+            None if self.capacity is None else int(self.capacity),
+            None if known.n_envs is None else int(known.n_envs),
+            None if known.frame_stack is None else int(known.frame_stack),
+            known.padding,
+            known.autoreset,
+            self.segment_rows,
+            self.protected,
+            self.capacity_each,
+            described,
+            metadata,
         )
-    _check_capacity(capacity, n_envs or 1, frame_stack or 1, each=bool(capacity_each))
-    for name, flag in (("protected", protected), ("capacity_each", capacity_each)):
-        if flag not in (None, True, False):
-            raise InputError(f"{name} must be True, False or None, found {flag!r}")
-    if padding not in (None, "first", "zeros"):
-        raise InputError(f"padding must be 'first' or 'zeros', found {padding!r}")
-    if autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
-        raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {autoreset!r}")
-    if segment_rows is not None and (
-        not isinstance(segment_rows, int | np.integer) or not 8 <= segment_rows <= 2**30 or segment_rows & (segment_rows - 1)
-    ):
-        raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {segment_rows}")
-    if sum(given is not None for given in (env, observation_space, columns)) > 1:
-        raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
-    if (observation_space is None) != (action_space is None):
-        raise InputError("give both observation_space= and action_space=")
-    if env is not None:
-        observation_space, action_space, envs, mode = _spaces_of(env)
-        if frame_stack is None:
-            frame_stack, filled = stack_of(env, observation_space)
+
+    def _check_sizes(self) -> None:
+        n_envs, frames, rows = self.n_envs or 1, self.frame_stack or 1, self.segment_rows
+        for name in ("capacity", "n_envs", "frame_stack"):
+            _check_number(name, getattr(self, name))
+        if n_envs > MOST_STREAMS or frames > MOST_FRAMES:
+            raise InputError(
+                f"n_envs must be at most {MOST_STREAMS}, and frame_stack {MOST_FRAMES}, found {self.n_envs} and "
+                f"{self.frame_stack}"
+            )
+        _check_capacity(self.capacity, n_envs, frames, each=bool(self.capacity_each))
+        if rows is not None and (not isinstance(rows, int | np.integer) or not 8 <= rows <= 2**30 or rows & (rows - 1)):
+            raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {rows}")
+
+    def _check_choices(self) -> None:
+        for name, flag in (("protected", self.protected), ("capacity_each", self.capacity_each)):
+            if flag not in (None, True, False):
+                raise InputError(f"{name} must be True, False or None, found {flag!r}")
+        if self.padding not in (None, "first", "zeros"):
+            raise InputError(f"padding must be 'first' or 'zeros', found {self.padding!r}")
+        if self.autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
+            raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {self.autoreset!r}")
+
+    def _check_sources(self) -> None:
+        if sum(given is not None for given in (self.env, self.observation_space, self.columns)) > 1:
+            raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
+        if (self.observation_space is None) != (self.action_space is None):
+            raise InputError("give both observation_space= and action_space=")
+
+    def _with_env(self) -> Options:
+        """Return the options with the spaces, and whatever else an environment tells that was not given."""
+        if self.env is None:
+            return self
+        observation_space, action_space, envs, mode = _spaces_of(self.env)
+        frames, padding = self.frame_stack, self.padding
+        if frames is None:
+            frames, filled = stack_of(self.env, observation_space)
             padding = padding or filled
-        if n_envs not in (None, envs):
-            raise InputError(f"env has {counted(envs, 'environment')}, but n_envs is {n_envs}")
-        n_envs, autoreset = envs, autoreset or mode
-    described, metadata = as_json("environment", environment), as_json("metadata", metadata)
-    if described is not None and observation_space is not None:
-        raise InputError("environment= tells what env= and spaces tell themselves; give it with columns= only")
-    schema = None
-    if columns is not None:
-        schema = Schema.of(columns, extra)
-    elif observation_space is not None:
-        schema = _unstacked(Schema.from_spaces(observation_space, action_space, extra), frame_stack or 1)
-        described = describe(observation_space, action_space, env, n_envs, autoreset)
-    elif extra:
-        raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
-    return Wanted(
-        schema,
-        None if capacity is None else int(capacity),
-        None if n_envs is None else int(n_envs),
-        None if frame_stack is None else int(frame_stack),
-        padding,
-        autoreset,
-        segment_rows,
-        protected,
-        capacity_each,
-        described,
-        metadata,
-    )
+        if self.n_envs not in (None, envs):
+            raise InputError(f"env has {counted(envs, 'environment')}, but n_envs is {self.n_envs}")
+        return dataclasses.replace(
+            self,
+            observation_space=observation_space,
+            action_space=action_space,
+            n_envs=envs,
+            frame_stack=frames,
+            padding=padding,
+            autoreset=self.autoreset or mode,
+        )
 
 
 def checked_capacity(capacity: Any, stored: Layout, frame_stack: int) -> int | None:

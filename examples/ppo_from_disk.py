@@ -1,10 +1,10 @@
-"""PPO (Schulman et al., 2017) whose rollouts are on disk, and larger than the memory that it is allowed.
+"""PPO (Schulman et al., 2017) with rollouts on disk that are larger than the memory it may use.
 
     python examples/ppo_from_disk.py --rollouts runs/rollouts --steps 16384 --allow 300
 
-A rollout of 16,384 stacked observations takes 460 MB in RAM. Here it is frames on disk: `map` computes values and
-log-probabilities batch by batch, `returns_and_advantages` the targets, and shuffled passes bring the minibatches. With
-`--allow`, the process may take so many megabytes more than it has when it starts to play (RLIMIT_DATA), and fails if it takes
+A rollout of 16,384 stacked observations takes 460 MB in RAM. Here its frames are on disk. `map` computes values and
+log-probabilities batch by batch, `returns_and_advantages` computes the targets, and shuffled passes give the minibatches.
+`--allow` sets how many megabytes the process may add to what it has when it starts to play (RLIMIT_DATA); it fails if it needs
 more.
 """
 
@@ -42,7 +42,7 @@ class ActorCritic(nn.Module):
 
 
 def allow(megabytes: int) -> None:
-    """Let this process take so much memory more than it has, and no more."""
+    """Limit this process to the memory that it has now, and so many megabytes more."""
     status = Path("/proc/self/status").read_text().splitlines()
     has = 1024 * int(next(line for line in status if line.startswith("VmData")).split()[1])
     resource.setrlimit(resource.RLIMIT_DATA, (has + megabytes * 10**6,) * 2)

@@ -2,7 +2,7 @@
 
     python examples/prioritized_dqn.py --store runs/cartpole --steps 15000
 
-Priorities are a column of the store: run it again, and it goes on with them.
+Priorities are a column of the store. Run the example again, and it goes on with them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_SIZE, LEARNING_STARTS, STEPS_PER_TARGET = 64, 500, 200
 def learn(
     online: nn.Module, target: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Any], sampler: db.Prioritized
 ) -> None:
-    """Take a gradient step, weighted by importance, and tell the new priorities."""
+    """Take a gradient step, weighted by importance, and give the sampler the new priorities."""
     with torch.no_grad():
         best = online(batch["next_obs"]).argmax(1, keepdim=True)
         wanted = batch["reward"] + batch["discount"] * target(batch["next_obs"]).gather(1, best)[:, 0]

@@ -2,7 +2,7 @@
 
     python examples/train_dqn.py --store runs/pong --steps 20000
 
-The environments' stacks of four frames are recognised and stored as single frames; the loader stacks them again.
+The environments return stacks of four frames. These are recognised and stored as single frames; the loader stacks them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKPOINT_SECONDS = 15.0
 
 
 class QNetwork(nn.Module):
-    """A small CNN: a value for each action, from a stack of four frames."""
+    """A small CNN that gives a value for each action, from a stack of four frames."""
 
     def __init__(self, n_actions: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Learner:
             self.target.load_state_dict(self.online.state_dict())
 
     def save(self, path: Path, buffer: db.ReplayBuffer) -> None:
-        """Write a checkpoint in place of the last one, whole or not at all."""
+        """Replace the last checkpoint by a new one, whole or not at all."""
         state = {
             "online": self.online.state_dict(),
             "target": self.target.state_dict(),
@@ -108,7 +108,7 @@ class Explorer:
         self.returns: deque[float] = deque(maxlen=20)
 
     def step(self, network: QNetwork, device: torch.device, epsilon: float, buffer: db.ReplayBuffer) -> int:
-        """Act once in every environment and add what came of it; return how many steps that were."""
+        """Act once in every environment and add the steps; return how many there were."""
         random = self._rng.integers(0, self.n_actions, N_ENVS)
         with torch.no_grad():
             greedy = network(torch.from_numpy(self.obs).to(device)).argmax(dim=1).cpu().numpy()
@@ -134,7 +134,7 @@ def train(store: Path, steps: int, game: str, seed: int) -> None:
         begin = done = buffer.stats()["added"]
         goal = steps if done < steps else done + steps
         explorer = Explorer(envs, seed + done)
-        buffer.cut_off()  # the environments were reset: what ran when the last process ended does not go on
+        buffer.cut_off()  # the environments were reset: episodes that were running when the last process ended do not go on
         learner = Learner(explorer.n_actions, device)
         if checkpoint.exists():
             learner.load(checkpoint, buffer)

@@ -1,8 +1,8 @@
-"""JAX learns from a buffer on disk: batches come through DLPack, without a copy where JAX can do without one.
+"""JAX learns from a buffer on disk. Batches come through DLPack, without a copy where JAX needs none.
 
     python examples/train_jax.py --store runs/jax --steps 2000 --updates 200
 
-Steps of CartPole by a random policy; a network learns what the next observation will be.
+A random policy plays CartPole, and a network learns to predict the next observation.
 """
 
 from __future__ import annotations

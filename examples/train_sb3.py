@@ -1,4 +1,4 @@
-"""Stable-Baselines3's DQN, SAC or PPO on an Atari game, its experience on disk. Kill it and run it again: it goes on.
+"""Stable-Baselines3's DQN, SAC or PPO on an Atari game, with the experience on disk. Kill it and run it again: it goes on.
 
     python examples/train_sb3.py --store runs/sb3-pong --steps 20000 [--algorithm ppo]
 

@@ -1,4 +1,4 @@
-"""Tianshou's DQN or PPO on an Atari game, its experience on disk. Kill it and run it again: it goes on with what is there.
+"""Tianshou's DQN or PPO on an Atari game, with the experience on disk. Kill it and run it again: it goes on with what is there.
 
     python examples/train_tianshou.py --store runs/tianshou-pong --steps 20000 [--algorithm ppo]
 
@@ -46,7 +46,7 @@ class Network(nn.Module):
 
 
 class Value(Network):
-    """A network that returns values alone, as critics do."""
+    """A critic: a network that returns values only."""
 
     def forward(self, obs: Any, **_: Any) -> torch.Tensor:  # type: ignore[override]
         """Return (n, 1)."""
@@ -54,7 +54,7 @@ class Value(Network):
 
 
 def environment(game: str) -> Any:
-    """Make the game: single frames, of which the buffer makes stacks."""
+    """Make the game. It returns single frames; the buffer stacks them."""
     return gymnasium.wrappers.FrameStackObservation(AtariPreprocessing(gymnasium.make(game, frameskip=1)), 4)
 
 

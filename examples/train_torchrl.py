@@ -1,10 +1,10 @@
-"""TorchRL on an Atari game, its experience on disk. Kill it and run it again: it goes on with what is there.
+"""TorchRL on an Atari game, with the experience on disk. Kill it and run it again: it goes on with what is there.
 
 DQN, or a latent dynamics model that learns from slices of episodes, in the manner of TD-MPC2 (Hansen, Su and Wang, 2024).
 
     python examples/train_torchrl.py --store runs/torchrl-pong --steps 20000 [--algorithm slices]
 
-The lines that differ from the library's usual script are those that name the storage, and the sampler.
+The only lines that differ from the library's usual script are those that name the storage and the sampler.
 """
 
 from __future__ import annotations

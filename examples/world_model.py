@@ -2,8 +2,8 @@
 
     python examples/world_model.py --store runs/world --steps 4000 --updates 200
 
-Sequences run on from one episode into the next, with `is_first` set where the model must forget. The model predicts the next
-frame, at a quarter of its size, the reward, and whether the episode ends, from what it saw and did.
+Sequences run on from one episode into the next; `is_first` says where the model must forget. From what it saw and did, the model
+predicts the next frame (at a quarter of its size), the reward, and whether the episode ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HIDDEN, CODE, SIDE = 128, 64, 21
 
 
 class WorldModel(nn.Module):
-    """Frames to codes, codes and actions to a state, states to what comes next."""
+    """Encode frames, update a state by codes and actions, and predict what comes next from the state."""
 
     def __init__(self, n_actions: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class WorldModel(nn.Module):
 
 
 def loss_of(model: WorldModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Compare predictions with the row behind, within an episode."""
+    """Compare predictions with the next row, within an episode."""
     frames = batch["obs"].float() / 255
     predicted = model(frames, batch["action"], batch["is_first"])
     follows = ~batch["is_last"][:, :-1, None]

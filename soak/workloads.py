@@ -338,9 +338,9 @@ class Driver:
             self._now.tags[of, at] = tags[batch["tag"].numpy()]
 
     def _wait_for_sealing(self) -> None:
-        recorder = self._buffer._recorder
-        assert recorder is not None
-        recorder.log.sealer.wait()
+        log = self._buffer._log
+        assert log is not None
+        log.sealer.wait()
 
     def _take_stock(self) -> None:
         """Find out what was evicted, and sealed; the rest is known."""
@@ -350,9 +350,9 @@ class Driver:
             low = starts[0] if len(starts) else self._now.heads[stream]  # all steps of one may be evicted, by others'
             self._now.low[stream] = max(low, self._now.low[stream])  # evicted ones may come back
         store, index = self._buffer._store, self._buffer._reader.index
-        recorder = self._buffer._recorder
-        assert recorder is not None
-        waiting = recorder.log.sealer.slots()
+        log = self._buffer._log
+        assert log is not None
+        waiting = log.sealer.slots()
         for stream in range(streams):
             low = int(self._now.low[stream]) // self._workload.segment_rows
             slots = index.slots(stream).tolist()

@@ -358,10 +358,10 @@ def _arrays(obs: Any) -> list[Array]:
 
 
 def abandon(buffer: db.ReplayBuffer) -> None:
-    recorder = buffer._recorder
-    assert recorder is not None
-    recorder.log.sealer.stop()
-    recorder.log.writer.close()
+    log = buffer._log
+    assert log is not None
+    log.sealer.stop()
+    log.writer.close()
     buffer._reader.close()
     buffer._store.unlock()
     buffer._closed = True

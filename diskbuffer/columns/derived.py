@@ -45,7 +45,7 @@ class Piece:
     ended: npt.NDArray[np.bool_]  # whether the episode does not go on behind a step, as far as it is known
 
 
-class Segments:
+class ColumnSegments:
     """A column, segment by segment; it is made when values are first asked for."""
 
     def __init__(self, columns: DerivedColumns, name: str, column: Column, check: Callable[[], Any]) -> None:
@@ -79,7 +79,7 @@ class DerivedColumns:
     def __init__(self, store: Store, reader: Reader) -> None:
         self._store = self.store = store
         self._reader = self.reader = reader
-        self._kept: weakref.WeakValueDictionary[str, Segments] = weakref.WeakValueDictionary()
+        self._kept: weakref.WeakValueDictionary[str, ColumnSegments] = weakref.WeakValueDictionary()
         self._in_use: Counter[str] = Counter()  # by passes that are under way
 
     def check(self, name: str) -> None:
@@ -230,13 +230,13 @@ class DerivedColumns:
                 )
             return [self._store.add_tag(name) for name in names]
 
-    def open(self, name: str, column: Column, check: Callable[[], Any]) -> Segments:
+    def open(self, name: str, column: Column, check: Callable[[], Any]) -> ColumnSegments:
         """Return a column for a sampler to keep, alone, as long as it lives."""
         if name in self._kept:
             raise InputError(f"another sampler keeps its priorities in {name!r}; give this one column= of another name")
         self.check(name)
         self._fits(name, column)
-        segments = self._kept[name] = Segments(self, name, column, check)
+        segments = self._kept[name] = ColumnSegments(self, name, column, check)
         return segments
 
     # Passes over the columns of whole streams

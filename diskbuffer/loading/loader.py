@@ -11,47 +11,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 
 from diskbuffer.inputs import device_of
-from diskbuffer.reading.delivery import Transform, send, tensors_in, transform_of
+from diskbuffer.loading.source import B, Source
+from diskbuffer.loading.staging import Delivery, OnCpu, OnDevice, OnGpu
+from diskbuffer.reading.delivery import Transform, transform_of
 
 if TYPE_CHECKING:
-    from diskbuffer.reading.batches.base import Arrays, Batch, Request
-
-B = TypeVar("B", bound="Begun")
-
-
-class Begun(Protocol):
-    """A batch that is settled, and not filled yet."""
-
-    @property
-    def request(self) -> Request | None:
-        """What it is to be; None where that is not settled before its turn."""
-
-
-class Source(Protocol[B]):
-    """Where batches come from."""
-
-    def begin(self) -> B | None:
-        """Settle the next batch, in the learner's thread; None where there is none any more."""
-
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-
-    def fill(self, begun: B, arrays: Arrays) -> None:
-        """Fill memory, in any thread."""
-
-    def settle(self, begun: B) -> B:
-        """Return a batch whose turn has come, or another, still to be filled, where it cannot be delivered as it was begun."""
-
-    def deliver(self, begun: B) -> None:
-        """Note that the learner has a batch, or the error that came in its place."""
-
-    def leave(self, begun: B) -> None:
-        """Note that a batch was begun for nothing, as the learner has left."""
+    from diskbuffer.reading.batches.base import Batch
 
 
 class Loader(Generic[B]):
@@ -94,16 +64,16 @@ class Loader(Generic[B]):
         finally:
             run.stop()
 
-    def _staging(self, source: Source[B]) -> Staging:
+    def _staging(self, source: Source[B]) -> Delivery:
         if self._device is None:
-            return InMemory(source.allocate, self._transform)
-        return (OnGpu if self._device.type == "cuda" else Elsewhere)(source.allocate, self._transform, self._device)
+            return OnCpu(source.allocate, self._transform)
+        return (OnGpu if self._device.type == "cuda" else OnDevice)(source.allocate, self._transform, self._device)
 
 
 class _Run(Generic[B]):
     """The threads of one loop."""
 
-    def __init__(self, source: Source[B], staging: Staging, ahead: int, threads: int) -> None:
+    def __init__(self, source: Source[B], staging: Delivery, ahead: int, threads: int) -> None:
         self._source, self._staging, self._most = source, staging, ahead
         self._changed = threading.Condition()
         self._begun: deque[B] = deque()  # in the order of their delivery
@@ -204,114 +174,3 @@ class _Run(Generic[B]):
             with self._changed:
                 self._ready[number] = found
                 self._changed.notify_all()
-
-
-class Staging(Protocol):
-    """Where batches are filled, and how they get to where they are wanted."""
-
-    def take(self, request: Request) -> Arrays:
-        """Return arrays that nobody uses."""
-
-    def send(self, arrays: Arrays) -> Any:
-        """Send filled arrays on their way, in the thread that filled them."""
-
-    def deliver(self, sent: Any) -> Batch:
-        """Return a batch to the learner, in its thread."""
-
-
-class InMemory:
-    """The batch is the ring's own memory, or what a function made of it."""
-
-    def __init__(self, make: Callable[[Request, bool], Arrays], transform: Transform | None) -> None:
-        self._make, self._transform = make, transform
-        self._lent: deque[Arrays] = deque()
-
-    def take(self, request: Request) -> Arrays:
-        """Return arrays that nobody uses."""
-        for _ in range(len(self._lent)):
-            try:
-                arrays = self._lent.popleft()
-            except IndexError:  # another thread was faster
-                break
-            if arrays.request == request and not arrays.in_use:
-                return arrays
-            self._lent.append(arrays)
-            if len(self._lent) > 8:  # somebody keeps his batches: they are his
-                self._lent.popleft()
-        return self._make(request, False)
-
-    def send(self, arrays: Arrays) -> tuple[Any, Arrays]:
-        """Send filled arrays on their way."""
-        return send(arrays, self._transform), arrays
-
-    def deliver(self, sent: tuple[Any, Arrays]) -> Any:
-        """Return a batch to the learner."""
-        batch, arrays = sent
-        self._lent.append(arrays)
-        return batch
-
-
-class Elsewhere:
-    """The batch is copied to a device that knows no pinned memory."""
-
-    def __init__(self, make: Callable[[Request, bool], Arrays], transform: Transform | None, device: torch.device) -> None:
-        self._free: deque[Arrays] = deque()
-        self._make, self._transform, self._device = make, transform, device
-
-    def take(self, request: Request) -> Arrays:
-        """Return arrays that nobody uses."""
-        try:
-            arrays = self._free.popleft()
-        except IndexError:
-            return self._make(request, False)
-        return arrays if arrays.request == request else self._make(request, False)
-
-    def send(self, arrays: Arrays) -> Any:
-        """Send filled arrays on their way."""
-        batch = send(arrays, self._transform, self._device)
-        self._free.append(arrays)
-        return batch
-
-    def deliver(self, sent: Any) -> Any:
-        """Return a batch to the learner."""
-        return sent
-
-
-class OnGpu:
-    """The batch is copied from pinned memory, on a stream of its own, while the GPU computes.
-
-    Pinned memory is filled again only after the event behind its copy; the learner's stream waits for the same event, not
-    the learner.
-    """
-
-    def __init__(self, make: Callable[[Request, bool], Arrays], transform: Transform | None, device: torch.device) -> None:
-        self._free: deque[tuple[Arrays, torch.cuda.Event]] = deque()
-        self._make, self._transform, self._device = make, transform, device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def take(self, request: Request) -> Arrays:
-        """Return arrays that nobody uses."""
-        try:
-            arrays, copied = self._free.popleft()
-        except IndexError:
-            return self._make(request, True)
-        copied.synchronize()
-        return arrays if arrays.request == request else self._make(request, True)
-
-    def send(self, arrays: Arrays) -> tuple[Any, torch.cuda.Event]:
-        """Send filled arrays on their way."""
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._stream):
-            batch = send(arrays, self._transform, self._device)
-            copied.record(self._stream)
-        self._free.append((arrays, copied))
-        return batch, copied
-
-    def deliver(self, sent: tuple[Any, torch.cuda.Event]) -> Any:
-        """Return a batch to the learner."""
-        batch, copied = sent
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(copied)
-        for tensor in tensors_in(batch):
-            tensor.record_stream(current)
-        return batch

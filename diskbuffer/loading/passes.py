@@ -25,7 +25,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Part:
+class PassBatch:
     """A batch of a pass, and the place behind it."""
 
     planned: Planned
@@ -101,7 +101,7 @@ class Pass(_InOrder):
     def _left(self) -> int:
         return min(self._most, self._next.steps - self._next.at)
 
-    def begin(self) -> Part | None:
+    def begin(self) -> PassBatch | None:
         """Settle the next batch; None behind the last."""
         self._check()
         with self._reader.lock:
@@ -118,18 +118,18 @@ class Pass(_InOrder):
                 planned = self._reader.plan(draw, self._samples.form)
                 self._next, self._most = behind, self._most - planned.drawn.size
                 if planned.drawn.size:
-                    return Part(planned, behind)
+                    return PassBatch(planned, behind)
         return None
 
-    def fill(self, begun: Part, arrays: Arrays) -> None:
+    def fill(self, begun: PassBatch, arrays: Arrays) -> None:
         """Gather a batch."""
         begun.planned.gather(arrays, threads=1)
 
-    def deliver(self, begun: Part) -> None:
+    def deliver(self, begun: PassBatch) -> None:
         """Note how far the learner has come."""
         self.place = begun.behind
 
-    def leave(self, begun: Part) -> None:
+    def leave(self, begun: PassBatch) -> None:
         """Forget a batch: the next loop begins anew."""
 
 

@@ -20,7 +20,7 @@ from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """Where samples of a batch come from, and how many."""
 
     reader: Reader
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Begun:
+class DrawnBatch:
     """A batch that was drawn, by each part's sampler; `planned` is None where steps of it were evicted since."""
 
     aheads: list[Ahead]
@@ -46,7 +46,7 @@ class Sampling:
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts : sequence of Share
     pool : ArraysPool
         Memory for `sample`.
     check : callable
@@ -55,7 +55,7 @@ class Sampling:
         Whether batches tell which part each sample is from.
     """
 
-    def __init__(self, parts: Sequence[Part], pool: ArraysPool, check: Callable[[], None], *, numbered: bool = False) -> None:
+    def __init__(self, parts: Sequence[Share], pool: ArraysPool, check: Callable[[], None], *, numbered: bool = False) -> None:
         self._parts, self._pool, self._check, self._numbered = parts, pool, check, numbered
         self._readers = [part.reader for part in parts]
         self.threads = parts[0].reader.gatherer.threads
@@ -74,13 +74,13 @@ class Sampling:
             stack.enter_context(lock)
         return stack
 
-    def begin(self) -> Begun:
+    def begin(self) -> DrawnBatch:
         """Draw the next batch, or take up one that was drawn and left."""
         with self._locked():
             self._check()
             return until_found(self._readers, self._begin)
 
-    def _begin(self) -> Begun:
+    def _begin(self) -> DrawnBatch:
         found, whole = [], True
         for reader, sampler, size in self._parts:
             left = sampler.left(size)
@@ -89,7 +89,7 @@ class Sampling:
         planned = self._plan(found) if whole else None
         for part, ahead in zip(self._parts, found, strict=True):
             part.sampler.keep(ahead)
-        return Begun(found, planned)
+        return DrawnBatch(found, planned)
 
     def _plan(self, aheads: list[Ahead]) -> Planned:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
@@ -118,7 +118,7 @@ class Sampling:
         }
         return Draw(np.concatenate(streams), positions, starts, ends, notes)
 
-    def settle(self, begun: Begun) -> Begun:
+    def settle(self, begun: DrawnBatch) -> DrawnBatch:
         """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
         if begun.planned is not None and begun.planned.is_fresh:
             return begun
@@ -128,28 +128,28 @@ class Sampling:
                 return begun
             return until_found(self._readers, lambda: self._mend(begun))
 
-    def _mend(self, begun: Begun) -> Begun:
+    def _mend(self, begun: DrawnBatch) -> DrawnBatch:
         for part, ahead in zip(self._parts, begun.aheads, strict=True):
             if not part.sampler.is_whole(part.reader.index, ahead):
                 part.sampler.mend(part.reader.index, ahead)
-        return Begun(begun.aheads, self._plan(begun.aheads))
+        return DrawnBatch(begun.aheads, self._plan(begun.aheads))
 
     def allocate(self, request: Request, pinned: bool) -> Arrays:
         """Return memory for a batch."""
         return allocate(request, pinned)
 
-    def fill(self, begun: Begun, arrays: Arrays) -> None:
+    def fill(self, begun: DrawnBatch, arrays: Arrays) -> None:
         """Gather a batch."""
         assert begun.planned is not None
         begun.planned.gather(arrays, threads=1)
 
-    def deliver(self, begun: Begun) -> None:
+    def deliver(self, begun: DrawnBatch) -> None:
         """Count a batch."""
         with self._locked():
             for part, ahead in zip(self._parts, begun.aheads, strict=True):
                 part.sampler.deliver(ahead)
 
-    def leave(self, begun: Begun) -> None:
+    def leave(self, begun: DrawnBatch) -> None:
         """Leave a batch to who asks next."""
         with self._locked():
             for part, ahead in zip(self._parts, begun.aheads, strict=True):

@@ -21,7 +21,7 @@ from diskbuffer.schema import CHECKSUM, Column, Schema
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 Told = npt.NDArray[np.int8]
-Kept = list[tuple[str, bool, Array, Array]]  # path, whether stacked, next_obs and obs: what compiled code reads from
+Prepared = list[tuple[str, bool, Array, Array]]  # path, whether stacked, next_obs and obs: what compiled code reads from
 
 _ROLES = {"is_last": kernel.IS_LAST, CHECKSUM: kernel.CHECK}
 _BOOLS = {bool, np.bool_}
@@ -153,7 +153,7 @@ class Staging:
 
     def put_observations(
         self, obs: Any, next_obs: Any, running: Callable[[], tuple[Bools, Bools]], told: Told
-    ) -> tuple[Told, Bools | None, Kept]:
+    ) -> tuple[Told, Bools | None, Prepared]:
         """Take the observations before and after the step.
 
         `running` returns which streams have an episode that is not over, and in which a reset step may come, as one is. `told` is
@@ -188,7 +188,7 @@ class Staging:
         return *self._begin(compared, kept, running, told), kept
 
     def _begin(
-        self, compared: dict[str, Compared], kept: Kept, running: Callable[[], tuple[Bools, Bools]], told: Told
+        self, compared: dict[str, Compared], kept: Prepared, running: Callable[[], tuple[Bools, Bools]], told: Told
     ) -> tuple[Told, Bools | None]:
         """Decide how the steps of stacks begin, and which have earlier frames of their own."""
         found = list(compared.values())
@@ -214,7 +214,7 @@ class Staging:
         told = np.where(starts, np.int8(kernel.START), np.where(goes_on, np.int8(kernel.GO_ON), told))
         return told, leads if leads.any() else None
 
-    def recorded(self, kept: Kept, told: Told) -> None:
+    def recorded(self, kept: Prepared, told: Told) -> None:
         """Remember the stacks that were recorded, to check the next ones against them; `told` is of `kernel.record`."""
         if self._stacks:
             for path, stacked, following, _ in kept:

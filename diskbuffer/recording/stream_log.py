@@ -14,15 +14,17 @@ from diskbuffer.errors import ClosedError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.recording.retention import Retention
+from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
 from diskbuffer.store.writing.writer import Writer
 
 Int64 = npt.NDArray[np.int64]
 
 
-class Log:
-    """Own the writer, the sealer and the retention of a store that is open for writing; keep its index up.
+class StreamLog:
+    """Own the writer, the sealer and the retention of a store that is open for writing; keep its index up to date.
 
     Attributes
     ----------
@@ -43,7 +45,8 @@ class Log:
         self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.limits = np.zeros(self._streams, np.int64)
         try:
-            self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)], self._completed)
+            self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
+            self._follow_writer()
             self.count()
             self._restore()
             self._drop_cleared()
@@ -58,8 +61,8 @@ class Log:
             self.writer.close()
 
     def _restore(self) -> None:
-        """Take up the segments that were left behind, or not sealed yet, before the store was opened."""
-        opened, left = self.writer.open_slots(), list[tuple[int, int]]()
+        """Load the segments that were evictable, or not sealed yet, before the store was opened."""
+        opened, left = self.writer.segments.slots(), list[tuple[int, int]]()
         for stream in range(self._streams):
             for n, slot in enumerate(self._index.slots(stream).tolist()):
                 completed = self._completed_at(stream, n, slot)
@@ -90,33 +93,61 @@ class Log:
 
     def make_room(self) -> None:
         """Make room for a step in every stream. Before anything is recorded, so that it may fail."""
-        self.writer.prepare(self._index.heads, self._index.add_slot)
-        self._leave_behind()
+        try:
+            self.writer.prepare(self._index.heads)
+        finally:
+            self._follow_writer()
+        self._note_evictable()
         self.limits = np.minimum(self.writer.limits, self._left_at() + 2)
 
     def pack(self) -> None:
-        """Have every complete segment wait for being sealed."""
-        self.writer.pack(self._index.heads)
-        self._leave_behind()
+        """Queue every complete segment for sealing."""
+        self._pack()
+        self._note_evictable()
+
+    def _pack(self) -> None:
+        try:
+            self.writer.pack(self._index.heads)
+        finally:
+            self._follow_writer()
+
+    def _follow_writer(self) -> None:
+        """Note which segments the writer opened, and which are complete."""
+        while self.writer.opened:
+            self._index.add_slot(*self.writer.opened.pop(0))
+        while self.writer.completed:
+            slot = self.writer.completed.pop(0)
+            self._note_what_came_before(slot)
+            self.sealer.put(slot)
 
     def make_room_for_rows(self, stream: int) -> int:
         """Open the segment that a stream's next row falls into; return how many rows fit into it."""
-        self.writer.pack(self._index.heads)
+        self._pack()
         head = int(self._index.heads[stream])
-        self.writer.reserve(stream, head, 1, self._index.add_slot)
+        try:
+            self.writer.reserve(stream, head, 1)
+        finally:
+            self._follow_writer()
         return self._rows - (head + 1) % self._rows
 
-    def settle(self, stream: int, steps: int) -> None:
+    def note_rows(self, stream: int, steps: int) -> None:
         """Do what is due after rows of `steps` steps were put behind a stream's newest row by `writer`."""
-        self.writer.settle(stream, self._index.heads)
+        self.writer.finish(stream, self._index.heads)
+        self._follow_writer()
         if stream < self._envs:
             self.added += steps
-        self._leave_behind()
-        if self.added >= self.retention.look_at:
-            self.evict()
+        self._note_evictable()
+        self.evict()
+
+    @property
+    def has_evictable(self) -> bool:
+        """Whether there may be segments that are too old now."""
+        return self.added >= self.retention.look_at
 
     def evict(self) -> None:
-        """Let go of segments that are too old now."""
+        """Evict segments that are too old now."""
+        if not self.has_evictable:
+            return
         while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
             self._left[stream] -= 1
             self._drop_oldest(stream)
@@ -128,7 +159,7 @@ class Log:
         self._store.evict(slot)
 
     def clear(self, streams: Iterable[int]) -> None:
-        """Let go of every step of some streams, whose newest rows must be episodes' last. As a whole, or not at all."""
+        """Drop every step of some streams, whose newest rows must be episodes' last. As a whole, or not at all."""
         self.pack()
         positions = np.zeros(self._streams, np.int64)
         for stream in streams:
@@ -141,7 +172,7 @@ class Log:
         for stream, begin in enumerate(self._store.layout.begins):
             until = min(begin, int(self._index.heads[stream]))
             while (low := int(self._index.table[stream, LOW])) + self._rows <= until:
-                if self.writer.is_open(stream, low + self._rows - 1):
+                if self.writer.segments.has(stream, low + self._rows - 1):
                     break
                 if self._left[stream]:
                     self._left[stream] -= 1
@@ -161,13 +192,13 @@ class Log:
         left_at[self._envs :] = np.iinfo(np.int64).max // 2  # protected segments are never left behind
         return left_at
 
-    def _leave_behind(self) -> None:
+    def _note_evictable(self) -> None:
         """Note segments that no stack of a later step reaches back into."""
         table, context = self._store.table, self._index.context
         for stream in np.flatnonzero(self._index.heads >= self._left_at()).tolist():
             head, low = self._index.table[stream, [HEAD, LOW]].tolist()
             while head >= (left_at := low + (int(self._left[stream]) + 1) * self._rows + context):
-                if self.writer.is_open(stream, left_at - context - 1):
+                if self.writer.segments.has(stream, left_at - context - 1):
                     break  # its last chunks are still being packed
                 slot = int(self._index.slots(stream)[self._left[stream]])
                 since = self._index.steps_before(stream, head) - self._index.steps_before(stream, left_at)
@@ -175,10 +206,6 @@ class Log:
                 table.note_completed(slot, completed)
                 self.retention.leave(stream, completed)
                 self._left[stream] += 1
-
-    def _completed(self, slot: int) -> None:
-        self._note_what_came_before(slot)
-        self.sealer.put(slot)
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""
@@ -196,17 +223,20 @@ class Log:
             The store is being closed by another thread, or was.
         """
         with self._syncing:
-            if self._closing:
-                raise ClosedError(f"{self._store.root} was closed; open it again")
+            self._refuse_closed()
             self._sync()
+
+    def _refuse_closed(self) -> None:
+        if self._closing:
+            raise ClosedError(f"{self._store.root} was closed; open it again")
 
     def _sync(self) -> None:
         store = self._store
         with store.lock:  # names, as a column may be removed meanwhile, and slots be given to other rows
             store.write_description_again()
-            self.writer.pack(self._index.heads)
+            self._pack()
             heads, layout = self._index.heads.copy(), store.layout
-            unsealed = {*self.writer.open_slots(), *self.sealer.slots()}
+            unsealed = {*self.writer.segments.slots(), *self.sealer.slots()}
             names = [layout.data_file(path, slot) for slot in unsealed for path in layout.schema]
             written = store.durability.written_files()
             packed = self.writer.guard(heads)
@@ -216,14 +246,33 @@ class Log:
         with store.lock:
             self.writer.release(packed)
 
-    def hold_still(self) -> Int64:
+    def copy_to(self, files: Files, number: int = 0) -> None:
+        """Build a copy of the store as it is now in the directory of `files`, whole and synced. `number` is a mark's."""
+        snapshots.build(self._store, self.writer, self._pause, files, number)
+
+    def _pause(self) -> Int64:
         """Have everything as a close has it, but for what is open, so that it can be copied; return the newest rows' positions.
 
         The store's lock must be held from before this until the copy is made.
         """
+        self._refuse_closed()
         self.pack()
-        self.writer.vouch_for_all_newest(self._index.heads)
+        self.writer.checksum_all_newest(self._index.heads)
         return self._index.heads.copy()
+
+    @property
+    def unsealed(self) -> int:
+        """Segments that are complete and not sealed yet."""
+        return self.sealer.waiting
+
+    @property
+    def seal_error(self) -> Exception | None:
+        """Why sealing paused, or what was wrong with a segment that stays as it is; None if nothing."""
+        return self.sealer.error
+
+    def wait_for_sealing(self) -> None:
+        """Block until every complete segment is sealed; raise what keeps one from it. The store's lock must not be held."""
+        self.sealer.wait()
 
     def close(self, lock: AbstractContextManager[Any]) -> None:
         """Leave the store so that its columns hold every row, and everything is on the disk.
@@ -231,12 +280,13 @@ class Log:
         `lock` is the store's: who draws meanwhile, which may write priorities, comes before or not at all.
         """
         try:
+            with lock:
+                self._closing = True
             self.sealer.stop()
             with lock:
-                self.writer.vouch_for_all_newest(self._index.heads)
+                self.writer.checksum_all_newest(self._index.heads)
                 self.writer.publish(self._index.heads)
             with self._syncing:
-                self._closing = True
                 self._sync()
                 with lock:
                     self.sealer.seal_synced()

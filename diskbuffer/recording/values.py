@@ -94,3 +94,11 @@ def _convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
         bad = array[~fits].flat[0] if array.ndim else array[()]
         raise InputError(f"{path}: the value {bad} ({array.dtype.name}) does not fit {dtype.name}")
     return converted
+
+
+def flags(name: str, value: Any, n: int) -> npt.NDArray[np.bool_]:
+    """Return a flag, or one for each of `n`, as an array of them."""
+    flags = np.asarray(value)
+    if flags.dtype != np.bool_ or flags.shape not in ((), (n,)):
+        raise InputError(f"{name} must be None, True or False, or {n} of these, found {flags.dtype} of shape {flags.shape}")
+    return np.array(np.broadcast_to(flags, (n,)))

@@ -61,6 +61,31 @@ def is_there(root: Path) -> bool:
     return False
 
 
+class _SyncedTogether(Files):
+    """Files that nobody can find yet: their order on the disk does not matter, so they are synced once, some at a time."""
+
+    def __init__(self, above: Files, name: str) -> None:
+        super().__init__(above.root / name, within=(above, name))
+        self._later: dict[str, None] | None = {}
+
+    def sync(self, name: str) -> None:
+        if self._later is None:
+            super().sync(name)
+        else:
+            self._later[os.path.normpath(name)] = None
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        if self._later is not None and os.path.normpath(old) in self._later:
+            del self._later[os.path.normpath(old)]
+            self.sync(new)
+
+    def sync_together(self) -> None:
+        """Sync what was to be synced; from here on it is done at once."""
+        names, self._later = self._later or {}, None
+        self.sync_all(names)
+
+
 class Building:
     """A hidden directory for a store that is to be at a path; what a kill left of earlier ones is removed.
 
@@ -69,7 +94,7 @@ class Building:
     taken : bool
         Whether there is a store by now, which another process was making at the same time.
     files : Files
-        The hidden directory's.
+        The hidden directory's. What is written there is brought to the disk by `put`, all of it together.
     """
 
     def __init__(self, wanted: Path) -> None:
@@ -145,7 +170,7 @@ class Building:
                     break
         else:
             raise NotAStoreError(f"{self._home.root}: a directory that is made there is removed at once, again and again")
-        self.files = self._home.below(self._hidden)
+        self.files = _SyncedTogether(self._home, self._hidden)
         self.files.make_directory(SEGMENTS)  # by which it is known to be ours
 
     def _lock(self, name: str) -> bool:
@@ -161,7 +186,8 @@ class Building:
         return locked and os.path.samestat(os.fstat(fd), self._home.stat(name))
 
     def put(self) -> bool:
-        """Put the store, which is whole and synced, in its place; return False where something else is there by now."""
+        """Sync the store, which is whole, and put it in its place; return False where something else is there by now."""
+        self.files.sync_together()
         if self._inside:
             return self._put_inside()
         try:

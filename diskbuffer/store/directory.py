@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import stat
 import sys
@@ -79,16 +80,16 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
         files, slots = building.files, layout.first_slots()
         for path, metadata in zarr_metadata.nodes(layout, slots).items():
             files.make_directory(path)
-            files.replace_contents(f"{path}/zarr.json", zarr_metadata.encode_json(metadata), sync=False)
+            files.sync(os.path.dirname(path) or ".")
+            files.replace_contents(f"{path}/zarr.json", zarr_metadata.encode_json(metadata), sync=False)  # see `mend`
         SegmentTable(files, layout, writable=True).grow(slots, create=True)
         for path in layout.packed:
             size = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
             files.close(files.create(tail_file(layout, path), size, reserve=True))
             files.sync(tail_file(layout, path))
+            files.sync(os.path.dirname(tail_file(layout, path)))
         State(files.boot_id(), clean=True, synced=(-1,) * layout.streams, salt=layout.salt).note(files)
         write_group(files, layout, slots)
-        for path in [*zarr_metadata.nodes(layout, slots), "."]:
-            files.sync(path)
         if sys.platform == "win32":  # where what is open cannot be renamed
             return WriterLock(Files(root)) if building.put() else None
         lock = WriterLock(files)

@@ -13,7 +13,7 @@ from tianshou.data.utils.converter import from_hdf5, to_hdf5
 
 from diskbuffer.adapters.tianshou.columns import FLAGS
 from diskbuffer.adapters.tianshou.meta import Meta
-from diskbuffer.adapters.tianshou.steps import Steps
+from diskbuffer.adapters.tianshou.steps import LazySteps
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
 
@@ -277,12 +277,12 @@ class StoreBacked:
         return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
 
     def sample(self, batch_size: int | None) -> tuple[Any, Array]:
-        """Draw steps, as Tianshou does; all of them (0) as `Steps`, which are on disk until they are split."""
+        """Draw steps, as Tianshou does; all of them (0) as `LazySteps`, which are on disk until they are split."""
         if batch_size != 0:
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn
         places = self.sample_indices(0)  # type: ignore[attr-defined]
-        return Steps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
+        return LazySteps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
 
     def _keys_of_batches(self) -> list[str]:
         found: list[str] = self._meta.get_keys()

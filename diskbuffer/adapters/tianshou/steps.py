@@ -26,7 +26,7 @@ def _of_all(name: str) -> Callable[..., Any]:
     method = getattr(Batch, name)
 
     @wraps(method)
-    def of_all(self: Steps, *args: Any, **kwargs: Any) -> Any:
+    def of_all(self: LazySteps, *args: Any, **kwargs: Any) -> Any:
         return method(self.in_memory(), *args, **kwargs)
 
     return of_all
@@ -41,7 +41,7 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return refused
 
 
-class Steps(Batch):
+class LazySteps(Batch):
     """A Batch that is read when it is split, or when a key is asked for.
 
     Keys that are assigned, such as advantages, are this Batch's alone: they are in temporary files, without a name, that go with
@@ -192,7 +192,7 @@ class Steps(Batch):
         return (self[n] for n in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"Steps({len(self)} on disk: {', '.join(self.get_keys())})"
+        return f"LazySteps({len(self)} on disk: {', '.join(self.get_keys())})"
 
     def split(self, size: int, shuffle: bool = True, merge_last: bool = False) -> Iterator[Any]:
         """Yield minibatches as `Batch.split` does, of as many steps, in the same order."""
@@ -231,6 +231,6 @@ for _name in (
     *("__add__", "__eq__", "__mul__", "__truediv__", "apply_values_transform", "dropnull", "hasnull", "isnull"),
     *("replace_empty_batches_by_none", "to_at_least_2d", "to_dict", "to_list_of_dicts", "to_numpy", "to_torch"),
 ):
-    setattr(Steps, _name, _of_all(_name))
+    setattr(LazySteps, _name, _of_all(_name))
 for _name in ("__iadd__", "__imul__", "__itruediv__", "__setitem__", "cat_", "empty_", "stack_", "to_numpy_", "to_torch_"):
-    setattr(Steps, _name, _refused(_name))
+    setattr(LazySteps, _name, _refused(_name))

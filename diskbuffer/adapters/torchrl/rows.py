@@ -17,7 +17,7 @@ class Later(NamedTuple):
     read: Callable[[], torch.Tensor]
 
 
-class Rows(TensorDict):  # type: ignore[misc]
+class LazyRows(TensorDict):  # type: ignore[misc]
     """Many steps of a storage: ``storage[:]["next", "done"]`` reads one column, and no frame.
 
     Entries can be added and replaced here, which changes nothing in the storage. Methods that would change entries in place, and
@@ -26,7 +26,7 @@ class Rows(TensorDict):  # type: ignore[misc]
     """
 
     @classmethod
-    def of(cls, tree: dict[str, Any], batch_size: torch.Size) -> Rows:
+    def of(cls, tree: dict[str, Any], batch_size: torch.Size) -> LazyRows:
         """Make one; the tree's leaves are `Later`."""
         found = cls({}, batch_size=batch_size)
         found._tensordict = _Lazy(  # what tensordicts keep their entries in
@@ -87,7 +87,7 @@ _IN_PLACE = (
     *("mul", "neg", "pow", "reciprocal", "round", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc"),
 )
 for _name in (*(f"{name}_" for name in _IN_PLACE), "__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__"):
-    setattr(Rows, _name, Rows._refuse)
+    setattr(LazyRows, _name, LazyRows._refuse)
 
 
 class _Lazy(dict[str, Any]):

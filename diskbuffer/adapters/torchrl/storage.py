@@ -31,7 +31,7 @@ from diskbuffer.adapters.torchrl.indices import has_slice, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
-from diskbuffer.adapters.torchrl.rows import Later, Rows
+from diskbuffer.adapters.torchrl.rows import Later, LazyRows
 from diskbuffer.adapters.torchrl.strings import named
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
@@ -296,7 +296,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         grid[plain(cursor)] = True
         places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
         whole = self._steps(self._places.names[places])
-        whole = whole.to_tensordict() if isinstance(whole, Rows) else whole.clone()
+        whole = whole.to_tensordict() if isinstance(whole, LazyRows) else whole.clone()
         moved = np.searchsorted(places, np.arange(len(self._places.names))[plain(cursor[0])])
         whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
         return places, whole
@@ -360,7 +360,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         if plain_one is not None:
             return plain_one
         size = self._batch_size(names)
-        return self._kind.from_tensordict(Rows.of(tree, size) if lazy else TensorDict(tree, size, device=self.device))
+        return self._kind.from_tensordict(LazyRows.of(tree, size) if lazy else TensorDict(tree, size, device=self.device))
 
     def _batch_size(self, names: Int64) -> torch.Size:
         """Return that of tensordicts; steps may have axes of their own."""

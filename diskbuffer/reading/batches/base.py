@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw
-from diskbuffer.reading.gather.targets import Block, Columns, Memory
+from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
 from diskbuffer.schema import key_of
 
 Batch = dict[str, Any]  # tensors, nested for dict observations
@@ -43,7 +43,7 @@ class Arrays(ABC):
         self._stack, self._form, self._size = request.frame_stack, request.form, request.size
         self.memories: list[Memory] = []  # what is gathered, in the order of `windows`
         self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
-        self._delivered: list[Block] = []
+        self._delivered: list[ColumnMemory] = []
         self.allocate(request.columns, pinned)
         self._unused = self._references()
 

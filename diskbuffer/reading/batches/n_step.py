@@ -10,7 +10,7 @@ import torch
 
 from diskbuffer.draws import Draw, NSteps
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows, put
-from diskbuffer.reading.gather.targets import Block, Columns, Memory
+from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
 from diskbuffer.schema import is_obs
 
 
@@ -32,8 +32,8 @@ class NStepArrays(Arrays):
             dtype = columns.schema[path].np_dtype
             if path.split("/")[0] == "reward" and dtype.kind not in "fc":
                 dtype = np.dtype(np.float32)  # sums of discounted integers are none
-            self._outs[path] = Block((size, *columns.schema[path].shape), dtype, pinned)
-        self._outs["discount"] = Block((size,), np.dtype(np.float32), pinned)
+            self._outs[path] = ColumnMemory((size, *columns.schema[path].shape), dtype, pinned)
+        self._outs["discount"] = ColumnMemory((size,), np.dtype(np.float32), pinned)
         self._delivered = [*frames.blocks, *self._outs.values()]
 
     @staticmethod

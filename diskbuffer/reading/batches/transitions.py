@@ -10,7 +10,7 @@ import torch
 
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows, put
-from diskbuffer.reading.gather.targets import Block, Columns, Memory
+from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
 from diskbuffer.schema import is_obs
 
 
@@ -27,7 +27,7 @@ class StepArrays(Arrays):
             for path in columns.paths
         }
         self.memories = [Memory(columns, extents, self._size, pinned)]
-        self._mask = [Block((self._size, form.steps), np.dtype(np.bool_), pinned)] if form.padded else []
+        self._mask = [ColumnMemory((self._size, form.steps), np.dtype(np.bool_), pinned)] if form.padded else []
         self._delivered = [*self.memories[0].blocks, *self._mask]
 
     @staticmethod

@@ -40,7 +40,7 @@ class Columns:
         return Columns(self.schema, paths, self.targets[[self.paths.index(path) for path in paths]])
 
 
-class Block:
+class ColumnMemory:
     """One array, in pinned memory where it goes to a GPU."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool) -> None:
@@ -71,12 +71,12 @@ class Memory:
     def __init__(self, columns: Columns, extents: dict[str, tuple[int, int, bool]], size: int, pinned: bool) -> None:
         self.paths = columns.paths
         self.targets = columns.targets.copy()
-        self.blocks: list[Block] = []
+        self.blocks: list[ColumnMemory] = []
         for target, path in zip(self.targets, self.paths, strict=True):
             skip, rows, alone = extents[path]
             target[k.SKIP], target[k.ROWS] = skip, rows
             column = columns.schema[path]
-            block = Block((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
+            block = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
             target[k.OUT] = block.array.ctypes.data
             self.blocks.append(block)
         self._flags = [block.array for block in self.blocks if block.array.dtype == np.bool_]

@@ -55,7 +55,7 @@ def back_up(source: Files, files: Files) -> None:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldSegment:
     """A segment's files: those that are not linked are mapped, so that they stay."""
 
     slot: int
@@ -108,7 +108,7 @@ class _Backup:
         finally:
             self._files.close(fd)
 
-    def _hold_stream(self, table: SegmentTable, slots: Int64) -> list[_Held]:
+    def _hold_stream(self, table: SegmentTable, slots: Int64) -> list[_HeldSegment]:
         """Hold the files of a stream's segments, but for the oldest, where these were evicted by then."""
         live = () if not len(slots) or table.is_sealed(int(slots[-1])) else self._layout.packed
         newest = [self._hold(table, int(slot)) for slot in slots[-1:]]  # first, as it may be complete soon, and sealed
@@ -122,7 +122,7 @@ class _Backup:
             raise EvictedError(f"{self._source.root}: what came before the oldest row was not noted yet")
         return there
 
-    def _hold(self, table: SegmentTable, slot: int) -> _Held | None:
+    def _hold(self, table: SegmentTable, slot: int) -> _HeldSegment | None:
         """Hold a segment's files; None where other rows are in its slot by now."""
         layout, source, now = self._layout, self._source, self._store.table
         sealed, maps = table.is_sealed(slot), dict[str, Map]()
@@ -139,9 +139,9 @@ class _Backup:
             return None
         if now.identity(slot) != table.identity(slot) or not now.length(slot):
             return None
-        return _Held(slot, table.length(slot), sealed, maps)
+        return _HeldSegment(slot, table.length(slot), sealed, maps)
 
-    def _take(self, table: SegmentTable, held: _Held) -> None:
+    def _take(self, table: SegmentTable, held: _HeldSegment) -> None:
         """Copy a segment's files that are not shared, and have its rows count."""
         layout, slot = self._layout, held.slot
         table.set_length(slot, held.rows)

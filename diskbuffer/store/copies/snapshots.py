@@ -31,7 +31,8 @@ from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.verification import file_checksum
-from diskbuffer.store.writing.writer import Writer, publish
+from diskbuffer.store.writing.tail import publish
+from diskbuffer.store.writing.writer import Writer
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -52,12 +53,12 @@ def place_for(root: Path, wanted: Path) -> Building:
     raise NotAStoreError(f"there is something at {wanted} already; give the path of a directory that is empty, or not there")
 
 
-def build(store: Store, writer: Writer, hold_still: Callable[[], Int64], files: Files, number: int = 0) -> None:
+def build(store: Store, writer: Writer, pause: Callable[[], Int64], files: Files, number: int = 0) -> None:
     """Build a copy of a store in the directory of `files`, whole and synced, as if it had been closed.
 
-    ``hold_still()`` is called with the store's lock held; it packs and vouches for everything, raises where the store is not open
-    any more, and returns the positions of the newest rows. `number` is a mark's; as nobody writes to marks, their files may have
-    holes.
+    ``pause()`` is called with the store's lock held; it packs everything, notes all checksums, raises where the store is not
+    open any more, and returns the positions of the newest rows. `number` is a mark's; as nobody writes to marks, their files may
+    have holes.
     """
     with store.lock:
         layout, slots = store.layout, store.table.slots
@@ -68,7 +69,7 @@ def build(store: Store, writer: Writer, hold_still: Callable[[], Int64], files: 
         if copy.bring() <= _FEW:
             break
     with store.lock:
-        held = copy.hold(hold_still())
+        held = copy.hold(pause())
     copy.finish(held, number)
 
 
@@ -112,7 +113,7 @@ class _Copy:
         table = self._store.table
         now = np.stack([table.column(name).astype(np.int64) for name in ("stream", "first_row", "sealed")])
         complete = table.column("length") == self._store.layout.segment_rows
-        complete[self._writer.open_slots()] = False
+        complete[self._writer.segments.slots()] = False
         more = np.full((3, now.shape[1] - self._have.shape[1]), -1, np.int64)
         self._have = np.concatenate([self._have, more], axis=1)
         missing = np.flatnonzero(complete & (now != self._have).any(axis=0))
@@ -164,7 +165,7 @@ class _Copy:
                 raise CorruptionError(f"{error.filename} is missing; was it removed?") from error
             self._have[:, slot] = now[:, slot]
         pieces, live = dict[str, tuple[int, bool, list[tuple[int, Bytes]]]](), table.column("length") > 0
-        for segment in self._writer.open_segments():
+        for segment in self._writer.segments.all():
             slot, rows = segment.slot, table.length(segment.slot)
             if not live[slot]:
                 continue
@@ -182,7 +183,7 @@ class _Copy:
             if live[slot]:
                 mapped = store.maps.get(path, slot)
                 pieces[layout.data_file(path, slot)] = mapped.size, True, [(0, mapped.array(np.uint8, (mapped.size,)).copy())]
-        return _Held(layout, table.slots, heads, live, table.contents(), list(self._writer.unpacked(heads)), pieces)
+        return _Held(layout, table.slots, heads, live, table.contents(), list(self._writer.tail.unpacked(heads)), pieces)
 
     # Afterwards
 
@@ -199,7 +200,7 @@ class _Copy:
         self._write_tail(held)
         table = SegmentTable(files, layout, writable=True)
         table.grow(held.slots)
-        self._vouch_for_derived(held, table)
+        self._note_checksums_of_derived(held, table)
         self._publish(held, table)
         files.sync_all(sorted(self._copied))
         State(files.boot_id(), clean=True, synced=tuple(held.heads.tolist()), salt=layout.salt).note(files)
@@ -227,7 +228,7 @@ class _Copy:
                     parts += [(int(place) * row_bytes, row) for place, row in zip(places, rows, strict=True)]
             self._write(directory.tail_file(layout, path), layout.streams * layout.tail_rows * row_bytes, True, parts)
 
-    def _vouch_for_derived(self, held: _Held, table: SegmentTable) -> None:
+    def _note_checksums_of_derived(self, held: _Held, table: SegmentTable) -> None:
         """Note the checksums of columns' files that may be written to in the original."""
         layout = held.layout
         for path in layout.derived:

@@ -27,7 +27,7 @@ from diskbuffer.store.format import codec
 FORMAT = 1
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
-AUTORESETS = ("next_step", "same_step", "disabled")
+NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table

@@ -15,7 +15,7 @@ import diskbuffer as db
 from diskbuffer.samplers.permutation import Permutation
 from tests.chi_square import assert_uniform
 from tests.conftest import firsts_of, steps_of
-from tests.test_slices import starts_by_hand
+from tests.samplers.test_slices import starts_by_hand
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder

@@ -21,7 +21,7 @@ from diskbuffer.store.building import Building
 from diskbuffer.store.system.files import Files
 from soak import mounts
 from tests.conftest import Experience, Feeder
-from tests.test_snapshots import die_at
+from tests.store.test_snapshots import die_at
 
 pytest.importorskip("fcntl")
 needs_mounts = pytest.mark.skipif(sys.platform != "linux" or bool(mounts.why_not()), reason="nothing can be mounted here")

@@ -57,7 +57,7 @@ ENDING = """
 import sys
 import numpy as np
 import diskbuffer as db
-from diskbuffer.adapters.opening import OpenedLate
+from diskbuffer.adapters.lazy_buffer import OpenedLate
 
 late = OpenedLate(sys.argv[1])
 opened = late.open_to_write(columns={"obs": db.Column((3,))})

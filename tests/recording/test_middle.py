@@ -119,15 +119,14 @@ class Kills:
 
     FUNCTIONS = (
         "_put_leads",
-        "_write_rows",
-        "_put_last",
+        "append",
         "put_last",
-        "vouch_last",
+        "put_last_checksum",
         "put",
         "commit",
         "_record",
         "_note_starts",
-        "settle",
+        "note_rows",
     )
 
     def __init__(self, path: Path, copies: Path) -> None:
@@ -383,7 +382,7 @@ def test_an_extend_that_fails_within_a_lead_in_leaves_nothing_of_it(
     with db.ReplayBuffer(tmp_path / "store", columns=columns, frame_stack=4, segment_rows=256) as buffer:
         buffer.extend(frames(0, 254), np.zeros(253, int), np.ones(253), terminated=np.arange(253) == 252)
         with monkeypatch.context() as patched:
-            patched.setattr("diskbuffer.store.writing.writer.make_segment", full)
+            patched.setattr("diskbuffer.store.writing.open_segments.make_segment", full)
             many = frames(5000, 7)
             with pytest.raises(OSError, match="No space"):
                 buffer.extend(np.stack([many[k : k + 4] for k in range(4)]), np.zeros(3, int), np.ones(3))

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -96,9 +97,7 @@ def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
     found = []
     for how in ("add", "extend"):
         path = tmp_path_factory.mktemp("stores") / "store"
-        with db.ReplayBuffer(path, columns=columns, segment_rows=8) as buffer:
-            object.__setattr__(buffer._store.layout, "salt", 1)
-            buffer._store.table._layout = buffer._recorder._layout = buffer._store.layout  # type: ignore[union-attr]
+        with patch("secrets.randbits", return_value=1), db.ReplayBuffer(path, columns=columns, segment_rows=8) as buffer:
             before, after = ({p: a[:, i].astype("f4" if p == "place" else "u1") for p, a in obs.items()} for i in (0, 1))
             if how == "extend":
                 buffer.extend(before, action, reward, after, np.array(lasts), np.zeros(n, bool))

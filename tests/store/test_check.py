@@ -88,7 +88,7 @@ def world_has(world: Experience, buffer: db.ReplayBuffer) -> bool:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
     line = [sys.executable, "-c", "import sys; from diskbuffer.cli import main; sys.exit(main())", *arguments]
     return subprocess.run(line, env=environment, cwd=root, capture_output=True, text=True, timeout=120, check=False)

@@ -1,0 +1,159 @@
+"""The segments that rows are written to: of each stream the one with its newest row, and the next."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.store.segments.shard import LiveShard
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Map
+
+
+@dataclass
+class OpenSegment:
+    """A segment that rows are still written to, or whose last chunks are not packed yet."""
+
+    slot: int
+    first_row: int
+    flats: dict[str, Map] = field(default_factory=dict)
+    shards: dict[str, LiveShard] = field(default_factory=dict)
+
+
+class OpenSegments:
+    """Open segments, and tell compiled code where they are.
+
+    Segment ``n`` of a stream (its rows from ``n * segment_rows``) is found at ``[..., n % 2]``: at most two are open.
+
+    Attributes
+    ----------
+    bases : (columns, streams, 2) addresses of open segments in flat columns
+    lengths : (streams, 2, 2) addresses of lengths in the segment table, and what `length_word` needs
+    """
+
+    def __init__(self, store: Store, executor: Executor) -> None:
+        self._store, self._layout, self._executor = store, store.layout, executor
+        self._paths = tuple(self._layout.schema.recorded)
+        self._open: list[dict[int, OpenSegment]] = [{} for _ in range(self._layout.streams)]
+        self._ahead: dict[int, tuple[int, Future[OpenSegment]]] = {}  # next segments in the making, and their slots
+        self.bases = np.zeros((len(self._paths), self._layout.streams, 2), np.int64)
+        self.lengths = np.zeros((self._layout.streams, 2, 2), np.int64)
+
+    def of(self, stream: int) -> dict[int, OpenSegment]:
+        """Return a stream's open segments by their number."""
+        return self._open[stream]
+
+    def at(self, stream: int, position: int) -> OpenSegment:
+        """Return the open segment that a position lies in."""
+        return self._open[stream][position // self._layout.segment_rows]
+
+    def has(self, stream: int, position: int) -> bool:
+        """Tell whether the segment that a position lies in is written to, or not packed yet."""
+        return position // self._layout.segment_rows in self._open[stream]
+
+    def all(self) -> list[OpenSegment]:
+        """Return all open segments."""
+        return [segment for stream in self._open for segment in stream.values()]
+
+    def slots(self) -> list[int]:
+        """Return the slots of all open segments."""
+        return [segment.slot for segment in self.all()]
+
+    def end(self, stream: int) -> int:
+        """Return the position behind a stream's open segments."""
+        return (max(self._open[stream], default=-1) + 1) * self._layout.segment_rows
+
+    def flat(self, path: str, stream: int, position: int) -> npt.NDArray[Any]:
+        """View the segment that a position lies in, in a flat column: (segment_rows, ...)."""
+        column = self._layout.schema[path]
+        shape = (self._layout.segment_rows, *column.shape)
+        return self.at(stream, position).flats[path].array(column.np_dtype, shape)
+
+    def shards(self, path: str, stream: int) -> dict[int, LiveShard]:
+        """Return the shards of a stream's open segments in a packed column, by their number."""
+        return {ordinal: segment.shards[path] for ordinal, segment in self._open[stream].items()}
+
+    # Opening
+
+    def reopen(self, stream: int, ordinal: int, slot: int) -> None:
+        """Open a segment that has rows already."""
+        self._attach(stream, make_segment(self._store, slot, ordinal * self._layout.segment_rows, create=False))
+
+    def open(self, stream: int, ordinal: int) -> int:
+        """Open a new segment, made ahead if it was; return its slot."""
+        first_row = ordinal * self._layout.segment_rows
+        slot, making = self._ahead.pop(stream, (-1, None))
+        if making is None:
+            slot = self._store.take_slot(stream, first_row)
+        try:
+            if making is None or making.exception():  # which may be over by now
+                segment = make_segment(self._store, slot, first_row, create=True)
+            else:
+                segment = making.result()
+        except BaseException:
+            self._store.free.append(slot)
+            raise
+        self._attach(stream, segment)
+        return slot
+
+    def make_ahead(self, stream: int, head: int) -> None:
+        """Have another thread make the files of a stream's next segment, which can take a while, from the half of this one on."""
+        rows = self._layout.segment_rows
+        if stream in self._ahead or head % rows < rows // 2 or head // rows + 1 in self._open[stream]:
+            return
+        first_row = (head // rows + 1) * rows
+        with contextlib.suppress(OSError):  # there is time to try again
+            slot = self._store.take_slot(stream, first_row)
+            self._ahead[stream] = slot, self._executor.submit(make_segment, self._store, slot, first_row, create=True)
+
+    def _attach(self, stream: int, segment: OpenSegment) -> None:
+        """Have rows written to a segment, and read from it."""
+        store, slot, ordinal = self._store, segment.slot, segment.first_row // self._layout.segment_rows
+        for path, mapped in segment.flats.items():
+            store.maps.hold(path, slot, mapped)
+            self.bases[self._paths.index(path), stream, ordinal % 2] = mapped.address
+        for path, shard in segment.shards.items():
+            store.maps.hold(path, slot, shard.map)
+        self.lengths[stream, ordinal % 2] = store.table.length_place(slot)
+        self._open[stream][ordinal] = segment
+
+    # Closing
+
+    def drop_before(self, stream: int, position: int) -> list[int]:
+        """Write no more to segments that end before a position or there; return their slots."""
+        done = [n for n in self._open[stream] if (n + 1) * self._layout.segment_rows <= position]
+        return [self._open[stream].pop(n).slot for n in done]
+
+    def close(self) -> None:
+        """Remove segments that were made ahead, and that no row came into."""
+        for slot, making in self._ahead.values():
+            making.exception()  # which waits for it
+            self._store.remove_files(slot)
+        self._ahead.clear()
+
+
+def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> OpenSegment:
+    """Open a slot's files for writing, new ones where `create` is set."""
+    layout, files, segment = store.layout, store.files, OpenSegment(slot, first_row)
+    store.durability.refuse_to_write_elsewhere()
+    if create:
+        store.durability.sync_names_of_derived()
+    for path in layout.flat:
+        name, size = layout.data_file(path, slot), layout.flat_bytes(path)
+        if create:
+            fd = files.create(f"{name}.new.tmp", size, reserve=True)
+            try:
+                files.rename(f"{name}.new.tmp", name)
+                segment.flats[path] = files.map_open(fd, size, writable=True)
+            finally:
+                files.close(fd)
+        else:
+            segment.flats[path] = files.map(name, size, writable=True)
+    for path in layout.packed:
+        segment.shards[path] = LiveShard(files, layout, path, slot, store.table.identity(slot), create=create)
+    return segment

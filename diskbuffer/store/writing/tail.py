@@ -1,0 +1,213 @@
+"""The tail: rows of packed columns that are in no shard yet, in a ring of some chunks for each stream.
+
+A kill leaves every row whole: it is in the tail until its chunk is in a shard. So that a power loss does, too, the place of a row
+that was synced in the tail is not used again before the shard is synced that it was packed into: the row is guarded until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.native.memory import address_of
+from diskbuffer.store.directory import tail_file
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.layout import Layout
+from diskbuffer.store.segments.shard import LiveShard, decode_chunk
+from diskbuffer.store.store import Store
+from diskbuffer.store.writing.open_segments import OpenSegment, OpenSegments
+from diskbuffer.store.writing.packer import Packer, Run
+
+Int64 = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Guard(NamedTuple):
+    """Rows in the tail that were synced there, or are about to be, and are in no shard that was."""
+
+    position: int  # of the first; they all belong to one chunk
+    file: str  # the shard that they will be packed into
+
+
+class Tail:
+    """Write rows to the tail, and pack complete chunks of it into the shards of open segments.
+
+    Attributes
+    ----------
+    addresses : (columns,) where the tails of recorded columns are, 0 for flat columns
+    """
+
+    def __init__(self, store: Store, segments: OpenSegments, packer: Packer) -> None:
+        self._store, self._layout, self._segments, self._packer = store, store.layout, segments, packer
+        self._packed = packer.packed
+        streams = range(self._layout.streams)
+        self._guarded: dict[tuple[str, int], list[Guard]] = {(path, s): [] for path in self._layout.packed for s in streams}
+        paths = self._layout.schema.recorded
+        self.addresses = np.array([store.tails[p].address if p in store.tails else 0 for p in paths], np.int64)
+
+    def row(self, path: str, stream: int, position: int) -> Bytes:
+        """View one row's place in the tail, (row_bytes,)."""
+        found: Bytes = self._store.tail(path)[stream, position % self._layout.tail_rows]
+        return found
+
+    # Room
+
+    def room(self, heads: Int64) -> int:
+        """Return how many rows fit, in the stream where they are the fewest."""
+        packed = np.minimum.reduce([*self._packed.values(), heads + 1])
+        return self._layout.tail_rows - int((heads + 1 - packed).max())
+
+    def end(self, stream: int) -> int:
+        """Return the position before which a stream's rows fit."""
+        end = np.iinfo(np.int64).max
+        for path, packed in self._packed.items():
+            self._sync_guarded(path, stream)
+            guards = self._guarded[path, stream]
+            end = min(end, int(guards[0].position if guards else packed[stream]) + self._layout.tail_rows)
+        return int(end)
+
+    def packed_until(self, stream: int, head: int) -> int:
+        """Return the position up to which a stream's rows are in shards, in all columns, `head` at most."""
+        return min([head, *(int(packed[stream]) for packed in self._packed.values())])
+
+    # Writing
+
+    def put(self, path: str, stream: int, first: int, rows: npt.NDArray[Any]) -> None:
+        """Pack whole chunks straight from `rows`, (n, ...); the first may be begun in the tail, the last stays there."""
+        rows = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+        self._packer.pack(self._runs(path, stream, first))
+        chunk_rows = self._layout.chunk_rows(path)
+        tail, n, at = self._store.tail(path)[stream], len(rows), 0
+        while at < n:
+            position = first + at
+            whole = (n - at - 1) // chunk_rows if position % chunk_rows == 0 else 0
+            if whole:
+                memory = (address_of(rows[at:]), 0, rows.nbytes)
+                runs = self._packer.runs(path, stream, position, whole, memory, self._segments.shards(path, stream))
+                self._packer.pack([runs])
+                at += whole * chunk_rows
+            else:
+                self._sync_guarded(path, stream)
+                some = min(n - at, chunk_rows - position % chunk_rows)
+                ring = position % self._layout.tail_rows
+                tail[ring : ring + some] = rows[at : at + some]
+                at += some
+                if at < n:
+                    self._packer.pack(self._runs(path, stream, position + some))
+
+    # Packing
+
+    def complete_runs(self, heads: Int64) -> list[list[Run]]:
+        """Find the complete chunks in the tail. The newest row's stays: what was done there is still to come."""
+        streams = range(self._layout.streams)
+        return [runs for path in self._packed for stream in streams for runs in self._runs(path, stream, int(heads[stream]))]
+
+    def _runs(self, path: str, stream: int, end: int) -> list[list[Run]]:
+        """Find the complete chunks that lie before the position `end` and are in the tail only."""
+        first, chunk_rows = int(self._packed[path][stream]), self._layout.chunk_rows(path)
+        chunks = end // chunk_rows - first // chunk_rows
+        return [self._chunks(path, stream, first, chunks)] if chunks > 0 else []
+
+    def _chunks(self, path: str, stream: int, first: int, chunks: int) -> list[Run]:
+        row_bytes = self._layout.schema[path].row_bytes
+        ring = self._layout.tail_rows * row_bytes
+        memory = (self._store.tails[path].address + stream * ring, first * row_bytes, ring)
+        return self._packer.runs(path, stream, first, chunks, memory, self._segments.shards(path, stream))
+
+    def unpacked(self, heads: Int64) -> Iterator[tuple[str, int, int, Bytes]]:
+        """Yield what is in the tail only: the column, the stream, the position of the first row, and the rows as bytes.
+
+        After packing, they are an incomplete chunk.
+        """
+        for path, packed in self._packed.items():
+            for stream in np.flatnonzero(packed <= heads).tolist():
+                at = np.arange(packed[stream], heads[stream] + 1)
+                yield path, stream, int(packed[stream]), self._store.tail(path)[stream, at % self._layout.tail_rows]
+
+    # Guarding
+
+    def guard(self, heads: Int64) -> dict[str, Int64]:
+        """Guard the rows up to the newest that are in the tail only, before they are synced; return what `release` needs.
+
+        Rows that were guarded before stay guarded until then: what they were packed into since may not be on the disk.
+        """
+        for path, packed in self._packed.items():
+            for stream in np.flatnonzero(packed <= heads).tolist():
+                position = int(packed[stream])
+                segment, guards = self._segments.at(stream, position), self._guarded[path, stream]
+                if not guards or guards[-1].position != position:
+                    guards.append(Guard(position, self._layout.data_file(path, segment.slot)))
+        return {path: packed.copy() for path, packed in self._packed.items()}
+
+    def release(self, packed: dict[str, Int64]) -> None:
+        """Guard rows no longer that had been packed at the call of `guard` that returned this: all that it saw was synced."""
+        for (path, stream), guards in self._guarded.items():
+            self._guarded[path, stream] = [guard for guard in guards if guard.position >= packed[path][stream]]
+
+    def _sync_guarded(self, path: str, stream: int) -> None:
+        """Sync the chunks of rows that are guarded, where they are in the shard by now; they need not be guarded any longer."""
+        guards = self._guarded[path, stream]
+        while guards and guards[0].position < self._packed[path][stream]:
+            self._store.files.sync(guards[0].file)
+            guards.pop(0)
+
+    # What a kill or a failure left
+
+    def restore(self, path: str, stream: int, head: int, *, durable: bool) -> None:
+        """Find how far a column is packed, up to a stream's newest row, `head`. A chunk that is not full goes back."""
+        chunk_rows, rows = self._layout.chunk_rows(path), self._layout.segment_rows
+        done = max(head, 0) // chunk_rows * chunk_rows
+        self._packed[path][stream] = done
+        segments = self._segments.of(stream)
+        ordinals = sorted(segments)
+        for n, ordinal in enumerate(ordinals):
+            segment = segments[ordinal]
+            shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
+            there = shard.packed_chunks()
+            if there > full and segment.first_row + full * chunk_rows <= head:
+                self._unpack(path, stream, segment, full)
+                if durable:
+                    self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
+            shard.forget(min(full, there))
+            if durable and there > full:  # before its room is used again
+                self._store.files.sync(shard.name)
+            if there < full and any(segments[later].shards[path].packed_chunks() for later in ordinals[n + 1 :]):
+                self._pack_missing(path, stream, segment, there, full)  # a power loss took these, and not those behind them
+            elif there < full:
+                self._packed[path][stream] = segment.first_row + there * chunk_rows
+                break
+        if head + 1 - self._packed[path][stream] > self._layout.tail_rows:
+            raise CorruptionError(
+                f"{self._store.root}/{path}: rows {self._packed[path][stream]} to {head} of stream {stream} are neither in a "
+                "shard nor in the tail"
+            )
+
+    def _pack_missing(self, path: str, stream: int, segment: OpenSegment, chunk: int, until: int) -> None:
+        """Pack chunks that only the tail has, though later ones are packed."""
+        head = int(self._packed[path][stream])
+        first = segment.first_row + chunk * self._layout.chunk_rows(path)
+        self._packer.pack([self._chunks(path, stream, first, until - chunk)])
+        self._packed[path][stream] = head
+
+    def _unpack(self, path: str, stream: int, segment: OpenSegment, chunk: int) -> None:
+        """Copy the rows of an incomplete chunk back into the tail."""
+        chunk_rows, chunk_bytes = self._layout.chunk_rows(path), self._layout.chunk_bytes(path)
+        first = segment.first_row + chunk * chunk_rows
+        shard = segment.shards[path]
+        raw = np.frombuffer(decode_chunk(shard.map, len(shard.entries), chunk, chunk_bytes), np.uint8)
+        at = first % self._layout.tail_rows
+        self._store.tail(path)[stream, at : at + chunk_rows] = raw.reshape(chunk_rows, -1)
+
+
+def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Bytes) -> None:
+    """Write the rows of an incomplete chunk, (n, row_bytes) from row `offset` of its segment on, to the spare room."""
+    chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
+    chunk = np.zeros((chunk_rows, layout.schema[path].row_bytes), np.uint8)
+    chunk[: len(rows)] = rows
+    out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
+    size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries)
+    shard.publish(offset // chunk_rows, out[:size])

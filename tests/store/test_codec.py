@@ -1,0 +1,131 @@
+"""Chunks: what is encoded comes back, whatever is flipped or forged is found."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import google_crc32c
+import numcodecs.blosc
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from diskbuffer.native.libraries import HAVE_BLOSC
+from diskbuffer.store.format import codec
+
+Array = npt.NDArray[Any]
+
+SIZE = 8 * 1122
+CONTENTS = {
+    "frames": (np.arange(SIZE) // 100 % 7).astype(np.uint8),
+    "zeros": np.zeros(SIZE, np.uint8),
+    "noise": np.random.default_rng(0).integers(0, 256, SIZE).astype(np.uint8),
+    "half noise": np.append(np.zeros(SIZE // 2, np.uint8), np.random.default_rng(1).integers(0, 256, SIZE // 2).astype(np.uint8)),
+}
+compiled = pytest.mark.skipif(not HAVE_BLOSC, reason="numcodecs exports no c-blosc here")
+
+
+def encode(raw: Array, cname: str = "lz4", clevel: int = 5) -> Array:
+    out, name = np.zeros(codec.bound(len(raw)), np.uint8), ctypes.create_string_buffer(cname.encode())
+    size = codec.encode(raw.ctypes.data, len(raw), out.ctypes.data, ctypes.addressof(name), clevel)
+    assert 0 < size <= codec.bound(len(raw))
+    return out[:size].copy()
+
+
+def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Array]:
+    target, scratch = np.full(wanted + 64, 0xEE, np.uint8), np.zeros(2 * size, np.uint8)
+    reason = codec.decode(chunk.ctypes.data, len(chunk), size, wanted, target.ctypes.data, scratch.ctypes.data)
+    assert (target[wanted:] == 0xEE).all(), "wrote behind what was wanted"
+    return int(reason), target[:wanted]
+
+
+@compiled
+@pytest.mark.parametrize(("cname", "clevel"), [codec.LIVE, codec.SEALED])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_chunk_comes_back_whole_and_in_part(content: str, cname: str, clevel: int) -> None:
+    raw = CONTENTS[content]
+    chunk = encode(raw, cname, clevel)
+    assert (len(chunk) < SIZE / 2) == (content in ("frames", "zeros"))
+    for wanted in (SIZE, SIZE - 1, 1122, 1, 5 * 1122):
+        reason, found = decode(chunk, wanted)
+        assert reason == 0
+        np.testing.assert_array_equal(found, raw[:wanted])
+    assert codec.decode_slowly(chunk.tobytes(), SIZE) == (0, raw.tobytes())
+
+
+@compiled
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_chunk_is_what_numcodecs_and_crc32c_make_and_read(content: str) -> None:
+    raw, chunk = CONTENTS[content], encode(CONTENTS[content]).tobytes()
+    assert numcodecs.blosc.decompress(chunk[:-4]) == raw.tobytes()
+    assert google_crc32c.value(chunk[:-4]) == int.from_bytes(chunk[-4:], "little")
+    for cname in (b"lz4", b"lz4hc", b"zstd"):  # however another tool wrote it
+        for shuffle, blocksize in ((0, 0), (0, 2048), (1, 0)):
+            body = numcodecs.blosc.compress(raw.tobytes(), cname, 4, shuffle, blocksize)
+            other = np.frombuffer(body + google_crc32c.value(body).to_bytes(4, "little"), np.uint8)
+            for wanted in (SIZE, 3 * 1122):
+                reason, found = decode(other, wanted)
+                assert reason == 0
+                np.testing.assert_array_equal(found, raw[:wanted])
+
+
+@compiled
+@pytest.mark.parametrize("content", CONTENTS)
+def test_every_byte_that_is_flipped_is_found(content: str) -> None:
+    chunk = encode(CONTENTS[content])
+    for at in range(len(chunk)):
+        for mask in (1, 0x80, 0xFF):
+            chunk[at] ^= mask
+            assert decode(chunk)[0] != 0, f"byte {at}"
+            if at % 50 == 0:
+                assert codec.decode_slowly(chunk.tobytes(), SIZE)[0] != 0
+            chunk[at] ^= mask
+    assert decode(chunk)[0] == 0
+
+
+@compiled
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_header_that_lies_is_found_though_its_checksum_is_right(content: str) -> None:
+    chunk = encode(CONTENTS[content])
+    body, wrong = chunk[:-4].tobytes(), 0
+    for at in range(min(40, len(body))):
+        for value in {0, 1, 0x7F, 0x80, 0xFF, body[at] ^ 1, body[at] ^ 2}:
+            other = bytearray(body)
+            other[at] = value
+            forged = bytes(other) + google_crc32c.value(bytes(other)).to_bytes(4, "little")
+            reason, _ = decode(np.frombuffer(forged, np.uint8))  # neither crashes nor writes where it must not
+            wrong += reason != 0
+    assert wrong > 50
+
+
+@compiled
+def test_a_chunk_that_was_cut_short_is_found() -> None:
+    chunk = encode(CONTENTS["half noise"])
+    for size in [*range(30), 100, len(chunk) - 5, len(chunk) - 1]:
+        assert decode(chunk[:size].copy())[0] != 0
+        assert codec.decode_slowly(chunk[:size].tobytes(), SIZE)[0] != 0
+
+
+@compiled
+def test_a_chunk_of_another_size_is_refused() -> None:
+    raw = CONTENTS["frames"]
+    assert decode(encode(raw[: SIZE // 2].copy()), SIZE)[0] == codec.BAD_HEADER
+
+
+@compiled
+def test_chunks_are_sealed_to_what_they_were_and_smaller() -> None:
+    contents = [CONTENTS["frames"], CONTENTS["noise"], CONTENTS["half noise"]]
+    chunks = [encode(raw) for raw in contents]
+    shard = np.concatenate(chunks)
+    sizes = np.array([len(chunk) for chunk in chunks])
+    entries = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype(np.int64)
+    scratch, out, moved = np.zeros(2 * SIZE, np.uint8), np.zeros(3 * codec.bound(SIZE), np.uint8), np.zeros((3, 2), np.int64)
+    size = codec.recode_chunks(shard.ctypes.data, entries, SIZE, scratch, out, moved)
+    assert 0 < size <= len(shard)
+    for (at, n), raw in zip(moved.tolist(), contents, strict=True):
+        reason, found = decode(out[at : at + n].copy())
+        assert reason == 0
+        np.testing.assert_array_equal(found, raw)
+    shard[entries[1, 0] + 100] ^= 1
+    assert codec.recode_chunks(shard.ctypes.data, entries, SIZE, scratch, out, moved) == -1 - 1  # chunk 1 is damaged

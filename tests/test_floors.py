@@ -1,0 +1,200 @@
+"""The house: which package may import which, and which modules may touch the operating system's files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
+
+# From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
+# is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
+FLOORS = (
+    ("errors", "version"),
+    ("native", "runtime"),
+    ("schema", "inputs", "environment", "draws"),
+    ("index", "store.format"),
+    ("samplers", "store.system"),
+    ("store.segments",),
+    ("store",),  # a store's directory, and the store itself
+    ("store.recovery", "store.writing"),
+    ("store.copies",),
+    ("store.opening",),  # which knows the store, what a crash left of it, and its marks
+    ("store.checking", "store.copies.backup"),  # these open stores
+    ("reading", "recording"),
+    ("loading",),
+    ("columns", "options", "mixture"),
+    ("buffer",),
+    ("",),
+    ("adapters", "precompile"),
+    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "cli"),
+    ("__main__",),
+)
+
+# Imports that break the rule today, (who, whom): to do, for the rule to hold without them.
+TO_DO: set[tuple[str, str]] = set()
+
+PURE = ("store.format", "index")
+FILES = "store.system"
+
+# Calls that touch files. Methods are those that a `Path` has, and `Files` has not: the types are not known here.
+FILE_MODULES = {"fcntl", "glob", "io", "mmap", "shutil", "tempfile"}
+OS_FUNCTIONS = {
+    *("access", "chmod", "close", "copy_file_range", "fdatasync", "fsync", "ftruncate", "link", "listdir", "lseek", "lstat"),
+    *("makedirs", "mkdir", "open", "posix_fallocate", "pread", "pwrite", "read", "readlink", "remove", "removedirs", "rename"),
+    *("replace", "rmdir", "scandir", "stat", "statvfs", "symlink", "sync", "truncate", "unlink", "utime", "walk", "write"),
+}
+PATH_METHODS = {
+    *("glob", "is_dir", "is_file", "is_symlink", "iterdir", "mkdir", "read_bytes", "read_text", "rglob", "rmdir", "symlink_to"),
+    *("touch", "unlink", "write_bytes", "write_text"),
+}
+NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
+
+# Modules that touch files without `store.system`, and why they may.
+TOUCHES_FILES = {
+    "native.compiling": "numba's cache, which is no part of a store",
+    "precompile": "a temporary directory around a store",
+    "store.building": "directories above a store, which are the user's and may be links",
+    "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
+    "adapters.tianshou.steps": "a temporary file for arrays that are no store's",
+    "adapters.torchrl.checkpointer": "directories of checkpoints",
+    "adapters.torchrl.replacing": "a whole store that takes another one's place",
+    "adapters.torchrl.samplers": "directories of checkpoints",
+    "adapters.torchrl.storage": "temporary stores, and checkpoints",
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return every module, by its name without "diskbuffer."."""
+    found = {}
+    for file in ROOT.rglob("*.py"):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(file.read_text())
+    return found
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all that is in a module but for what only a type checker sees."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            for other in child.orelse:
+                yield other
+                yield from at_run_time(other)
+        else:
+            yield child
+            yield from at_run_time(child)
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
+    """Return what a module imports, wherever in it: modules of ours by their names here, others by their full names."""
+    found: set[str] = set()
+    for node in at_run_time(modules()[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            of_it = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {full if known(full) in modules() else str(node.module) for full in of_it.values()}
+    return frozenset(known(full) for full in found)
+
+
+def known(full: str) -> str:
+    return full.removeprefix("diskbuffer").removeprefix(".") if full.split(".")[0] == "diskbuffer" else f"/{full}"
+
+
+def floor_of(name: str) -> tuple[int, str]:
+    """Return a module's floor, and the package there that it is in."""
+    fitting = [
+        (len(package), floor, package)
+        for floor, packages in enumerate(FLOORS)
+        for package in packages
+        if package == name or (package and name.startswith(f"{package}."))
+    ]
+    assert fitting, f"{name} is on no floor: add it to FLOORS"
+    return max(fitting)[1:]
+
+
+def ours(name: str) -> list[str]:
+    return [other for other in imports(name) if not other.startswith("/")]
+
+
+def test_imports_only_go_down() -> None:
+    assert len(modules()) > 80
+    up = {
+        (name, other)
+        for name in modules()
+        for other in ours(name)
+        if floor_of(other)[1] != floor_of(name)[1] and floor_of(other)[0] >= floor_of(name)[0]
+    }
+    assert up - TO_DO == set(), "these imports go up, or to a neighbour"
+    assert TO_DO - up == set(), "these are done: take them off the list"
+
+
+def test_every_floor_is_lived_on() -> None:
+    assert {floor_of(name)[1] for name in modules()} == {package for packages in FLOORS for package in packages}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    left = {name: set(ours(name)) - {name} for name in modules()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert left == {}, "each of these imports another one of them"
+
+
+def test_the_store_and_the_samplers_do_not_know_each_other() -> None:
+    for name in modules():
+        beside = {"store": "samplers", "samplers": "store"}.get(name.split(".")[0])
+        assert [other for other in ours(name) if other.split(".")[0] == beside] == [], name
+
+
+def touches(name: str) -> set[str]:
+    """Return the calls of a module, and its imports, that touch files."""
+    found = {other[1:] for other in imports(name) if other[1:].split(".")[0] in FILE_MODULES}
+    for node in at_run_time(modules()[name]):
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            found |= {f"os.{alias.name}" for alias in node.names if alias.name in OS_FUNCTIONS}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            found.add("open")
+        elif isinstance(node, ast.Attribute):
+            of = node.value.id if isinstance(node.value, ast.Name) else ""
+            numpys = of == "np" and node.attr in NUMPY_FUNCTIONS
+            if (of == "os" and node.attr in OS_FUNCTIONS) or numpys or node.attr in PATH_METHODS:
+                found.add(f"{of}.{node.attr}")
+    return found
+
+
+def test_one_package_touches_files() -> None:
+    found = {name: sorted(touches(name)) for name in modules() if touches(name) and not name.startswith(FILES)}
+    assert {name: calls for name, calls in found.items() if name not in TOUCHES_FILES} == {}
+    assert TOUCHES_FILES.keys() - found.keys() == set(), "these no longer do: take them off the list"
+    assert any(touches(name) for name in modules() if name.startswith(FILES))
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_what_is_pure_has_nothing_to_do_with_files(package: str) -> None:
+    inside = [name for name in modules() if name.startswith(package)]
+    assert len(inside) > 2
+    for name in inside:
+        wrong = {"/os", "/pathlib", *(f"/{module}" for module in FILE_MODULES)}
+        assert not imports(name) & wrong, name
+        assert not any(other.startswith(FILES) for other in imports(name)), name
+
+
+def test_what_gathers_rows_opens_nothing() -> None:
+    inside = [name for name in modules() if name.startswith("reading.gather")]
+    assert len(inside) > 3
+    for name in inside:
+        assert not any(other.startswith((FILES, "store.store", "store.directory")) for other in imports(name)), name
+        called = {
+            node.func.attr
+            for node in at_run_time(modules()[name])
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        assert not called & {"open", "map", "map_open"}, name
