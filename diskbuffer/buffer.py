@@ -429,12 +429,12 @@ class ReplayBuffer:
             self._open_log().resize(wanted)
 
     def _advise_on_cut_offs(self, advice: str) -> None:
-        """Say this where most steps cut off an episode: whom an adapter serves calls another `add`."""
+        """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:
             self._writing().cut_offs.advice = advice
 
     def _expect_cut_offs(self) -> None:
-        """Do not warn where most steps cut off an episode: those whom an adapter serves need not know what came after a step."""
+        """Do not warn where most steps cut off an episode: an adapter's caller need not know what came after a step."""
         with self._store.lock:
             self._writing().cut_offs.expect()
 
@@ -1108,7 +1108,7 @@ class ReplayBuffer:
         self._check_open()
         if self._log is None:
             raise ReadOnlyError(
-                f"{self.path} was opened with mode='r', and can be {what} by its writer only, who can hold it still; do so "
+                f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so "
                 "there, or open it with mode='a'"
             )
         self._writing()
@@ -1242,7 +1242,7 @@ class ReplayBuffer:
 
         A buffer that is never closed, as its process dies, loses nothing, but opening it takes a little longer.
 
-        In a fork of the process that opened the buffer, this only lets go of it.
+        In a fork of the process that opened the buffer, this only releases the child's copy.
         """
         with self._store.lock:
             if self._closed:
@@ -1263,7 +1263,7 @@ class ReplayBuffer:
             raise ClosedError(f"{self.path} was closed; open it again with ReplayBuffer({str(self.path)!r})")
 
     def __del__(self) -> None:
-        """Close what nobody has any more; at the end of the process the system lets go of the lock."""
+        """Close what nobody has any more; at the end of the process the system releases the lock."""
         if getattr(self, "_closed", True) or sys.is_finalizing():
             return
         if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():

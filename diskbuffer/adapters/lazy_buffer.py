@@ -25,7 +25,7 @@ _PATIENCE = 10  # seconds
 
 
 class OpenedLate:
-    """A store that is opened read-only where it is there, and for writing by who writes first.
+    """A store that is opened read-only where it is there, and for writing by the first write.
 
     A model that is loaded to be evaluated, while it is trained elsewhere, needs no lock. What was pickled, and is loaded in the
     same process, takes the lock over.
@@ -56,7 +56,7 @@ class OpenedLate:
         return self._buffer
 
     def accept(self, opened: ReplayBuffer) -> None:
-        """Take up what the store is; a SchemaError where it cannot be used."""
+        """Load what the store is; a SchemaError where it cannot be used."""
 
     def open_to_read(self) -> ReplayBuffer | None:
         """Open it where it is there and not open yet."""
@@ -114,7 +114,7 @@ class OpenedLate:
         self._closing.atexit = False
 
     def close(self) -> None:
-        """Close the store; who needs it next opens it again."""
+        """Close the store; the next use opens it again."""
         with self._opening:
             if self._buffer is not None:
                 self._closing.detach()

@@ -1,6 +1,6 @@
 """Prefetching: threads fill batches ahead of the learner, in pinned memory where they go to a GPU, on a stream of their own.
 
-What is in a batch is settled by `Source.begin`, in the learner's thread, and always as many batches ahead, so that it does not
+What is in a batch is decided by `Source.begin`, in the learner's thread, and always as many batches ahead, so that it does not
 depend on how fast threads are. They fill them, and may finish in any order; the learner gets them in theirs.
 """
 
@@ -136,8 +136,8 @@ class _Run(Generic[B]):
         try:
             if isinstance(found, BaseException):
                 raise found
-            settled = self._source.settle(begun)
-            return self._staging.deliver(found if settled is begun else self._fill(settled))
+            final = self._source.finalize(begun)
+            return self._staging.deliver(found if final is begun else self._fill(final))
         finally:
             self._source.deliver(begun)
 

@@ -38,7 +38,7 @@ class PassBatch:
 
 
 class _InOrder:
-    """What is read in an order that is settled when it begins; a loader's source."""
+    """What is read in an order that is decided when it begins; a loader's source."""
 
     def __init__(self, reader: Reader, size: int, merge_last: bool, check: Callable[[], None]) -> None:
         self._reader, self._size, self._merge_last, self._check = reader, size, merge_last, check
@@ -61,7 +61,7 @@ class _InOrder:
         """Return memory for a batch."""
         return allocate(request, pinned)
 
-    def settle(self, begun: B) -> B:
+    def finalize(self, begun: B) -> B:
         """Return the batch as it was begun: what was evicted since was read before."""
         return begun
 

@@ -11,18 +11,18 @@ B = TypeVar("B", bound="Begun")
 
 
 class Begun(Protocol):
-    """A batch that is settled, and not filled yet."""
+    """A batch that is decided, and not filled yet."""
 
     @property
     def request(self) -> Request | None:
-        """What it is to be; None where that is not settled before its turn."""
+        """What it is to be; None where that is not decided before its turn."""
 
 
 class Source(Protocol[B]):
     """Where batches come from."""
 
     def begin(self) -> B | None:
-        """Settle the next batch, in the learner's thread; None where there is none any more."""
+        """Decide on the next batch, in the learner's thread; None where there is none any more."""
 
     def allocate(self, request: Request, pinned: bool) -> Arrays:
         """Return memory for a batch."""
@@ -30,7 +30,7 @@ class Source(Protocol[B]):
     def fill(self, begun: B, arrays: Arrays) -> None:
         """Fill memory, in any thread."""
 
-    def settle(self, begun: B) -> B:
+    def finalize(self, begun: B) -> B:
         """Return a batch whose turn has come, or another, still to be filled, where it cannot be delivered as it was begun."""
 
     def deliver(self, begun: B) -> None:

@@ -44,7 +44,7 @@ class OnCpu:
             if arrays.request == request and not arrays.in_use:
                 return arrays
             self._lent.append(arrays)
-            if len(self._lent) > 8:  # somebody keeps his batches: they are his
+            if len(self._lent) > 8:  # the learner keeps its batches: they are its own
                 self._lent.popleft()
         return self._make(request, False)
 

@@ -37,7 +37,7 @@ class DrawnBatch:
 
     @property
     def request(self) -> Request | None:
-        """What it is to be; None where that is not settled before its turn."""
+        """What it is to be; None where that is not decided before its turn."""
         return None if self.planned is None else self.planned.request
 
 
@@ -75,7 +75,7 @@ class Sampling:
         return stack
 
     def begin(self) -> DrawnBatch:
-        """Draw the next batch, or take up one that was drawn and left."""
+        """Draw the next batch, or return one that was drawn and left."""
         with self._locked():
             self._check()
             return until_found(self._readers, self._begin)
@@ -118,7 +118,7 @@ class Sampling:
         }
         return Draw(np.concatenate(streams), positions, starts, ends, notes)
 
-    def settle(self, begun: DrawnBatch) -> DrawnBatch:
+    def finalize(self, begun: DrawnBatch) -> DrawnBatch:
         """Return a batch whose turn has come, or another where steps of it were evicted since it was drawn."""
         if begun.planned is not None and begun.planned.is_fresh:
             return begun
@@ -150,7 +150,7 @@ class Sampling:
                 part.sampler.deliver(ahead)
 
     def leave(self, begun: DrawnBatch) -> None:
-        """Leave a batch to who asks next."""
+        """Leave a batch for the next caller."""
         with self._locked():
             for part, ahead in zip(self._parts, begun.aheads, strict=True):
                 part.sampler.leave(ahead)
@@ -159,7 +159,7 @@ class Sampling:
         """Return what the next batch would be of, without reading it."""
         begun = self.begin()
         try:
-            planned = self.settle(begun).planned
+            planned = self.finalize(begun).planned
             assert planned is not None
             notes = {name: note for name, note in planned.drawn.notes.items() if not name.startswith("_")}
             return {"steps": planned.firsts, **notes}
@@ -170,7 +170,7 @@ class Sampling:
         """Return the next batch, as ``deliver(arrays)`` makes it."""
         begun = self.begin()
         try:
-            planned = self.settle(begun).planned
+            planned = self.finalize(begun).planned
             assert planned is not None
             return planned.batch(self._pool, deliver)
         finally:

@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Planned:
-    """A batch that is settled, and not gathered yet; what it will be gathered from stays there until it is."""
+    """A batch that is decided, and not gathered yet; what it will be gathered from stays there until it is."""
 
     request: Request
     drawn: Draw
@@ -115,7 +115,7 @@ class Reader:
             self.index.begin_at(stream, position)
 
     def look_again(self) -> None:
-        """Take up the columns that the store has by now."""
+        """See which columns the store has by now."""
         if self.columns.schema is not self._store.layout.schema:
             self.columns = self._look()
 

@@ -95,11 +95,11 @@ def record(
                 store_u8(here, 0)
                 store_u8(after, ended)
         if started:
-            _vouch(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt, 0)
-        _vouch(sources, bases, s, position, checksums.STEP, segment_rows, tail_rows, salt, 0)
-        _vouch(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
+            _write_checksum(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt, 0)
+        _write_checksum(sources, bases, s, position, checksums.STEP, segment_rows, tail_rows, salt, 0)
+        _write_checksum(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
         to_come = 0 if ended else checksums.NOT_YET
-        _vouch(sources, bases, s, position + 1, checksums.STEP, segment_rows, tail_rows, salt, to_come)
+        _write_checksum(sources, bases, s, position + 1, checksums.STEP, segment_rows, tail_rows, salt, to_come)
         if (position + 1) % segment_rows == 0:
             _set_length(lengths, s, position, segment_rows)
         _set_length(lengths, s, position + 1, segment_rows)
@@ -112,7 +112,7 @@ def record(
 
 
 @compiled
-def _vouch(
+def _write_checksum(
     sources: Any, bases: Any, s: int, position: int, word: int, segment_rows: int, tail_rows: int, salt: int, to_come: int
 ) -> None:
     """Write a word of a row's checksum, as `checksums.row_checksums` does for many."""
@@ -136,7 +136,7 @@ def _cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tai
             memset(row, 0, sources[c, ROW_BYTES])  # a kill may have left something of a step that never was
         elif sources[c, ROLE] == IS_LAST:
             store_u8(row, 1)
-    _vouch(sources, bases, s, head, checksums.STEP, segment_rows, tail_rows, salt, 0)
+    _write_checksum(sources, bases, s, head, checksums.STEP, segment_rows, tail_rows, salt, 0)
 
 
 @compiled

@@ -42,7 +42,7 @@ class StreamLog:
         self.retention = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._closing = False
-        self._left = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
+        self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
         self.limits = np.zeros(self._streams, np.int64)
         try:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
@@ -62,17 +62,17 @@ class StreamLog:
 
     def _restore(self) -> None:
         """Load the segments that were evictable, or not sealed yet, before the store was opened."""
-        opened, left = self.writer.segments.slots(), list[tuple[int, int]]()
+        opened, evictable = self.writer.segments.slots(), list[tuple[int, int]]()
         for stream in range(self._streams):
             for n, slot in enumerate(self._index.slots(stream).tolist()):
                 completed = self._completed_at(stream, n, slot)
-                if completed and n == self._left[stream]:  # or it is noted anew, as those before it
-                    left.append((completed, stream))
-                    self._left[stream] += 1
+                if completed and n == self._evictable[stream]:  # or it is noted anew, as those before it
+                    evictable.append((completed, stream))
+                    self._evictable[stream] += 1
                 if slot not in opened and not self._store.verification.is_sealed(slot):
                     self.sealer.put(slot)
-        for completed, stream in sorted(left):
-            self.retention.leave(stream, completed)
+        for completed, stream in sorted(evictable):
+            self.retention.add(stream, completed)
 
     def _completed_at(self, stream: int, n: int, slot: int) -> int:
         """Return what is noted of a stream's segment number `n`; what a power loss made impossible is corrected."""
@@ -98,7 +98,7 @@ class StreamLog:
         finally:
             self._follow_writer()
         self._note_evictable()
-        self.limits = np.minimum(self.writer.limits, self._left_at() + 2)
+        self.limits = np.minimum(self.writer.limits, self._evictable_at() + 2)
 
     def pack(self) -> None:
         """Queue every complete segment for sealing."""
@@ -149,7 +149,7 @@ class StreamLog:
         if not self.has_evictable:
             return
         while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
-            self._left[stream] -= 1
+            self._evictable[stream] -= 1
             self._drop_oldest(stream)
 
     def _drop_oldest(self, stream: int) -> None:
@@ -174,8 +174,8 @@ class StreamLog:
             while (low := int(self._index.table[stream, LOW])) + self._rows <= until:
                 if self.writer.segments.has(stream, low + self._rows - 1):
                     break
-                if self._left[stream]:
-                    self._left[stream] -= 1
+                if self._evictable[stream]:
+                    self._evictable[stream] -= 1
                     self.retention.forget(stream)
                 self._drop_oldest(stream)
             self._index.begin_at(stream, begin)
@@ -186,26 +186,26 @@ class StreamLog:
         self.retention.resize(capacity)
         self.evict()
 
-    def _left_at(self) -> Int64:
-        """Return the positions from which on each stream's next segment is left behind."""
-        left_at: Int64 = self._index.table[:, LOW] + (self._left + 1) * self._rows + self._index.context
-        left_at[self._envs :] = np.iinfo(np.int64).max // 2  # protected segments are never left behind
-        return left_at
+    def _evictable_at(self) -> Int64:
+        """Return the positions from which on each stream's next segment is evictable."""
+        at: Int64 = self._index.table[:, LOW] + (self._evictable + 1) * self._rows + self._index.context
+        at[self._envs :] = np.iinfo(np.int64).max // 2  # protected segments are never evictable
+        return at
 
     def _note_evictable(self) -> None:
         """Note segments that no stack of a later step reaches back into."""
         table, context = self._store.table, self._index.context
-        for stream in np.flatnonzero(self._index.heads >= self._left_at()).tolist():
+        for stream in np.flatnonzero(self._index.heads >= self._evictable_at()).tolist():
             head, low = self._index.table[stream, [HEAD, LOW]].tolist()
-            while head >= (left_at := low + (int(self._left[stream]) + 1) * self._rows + context):
-                if self.writer.segments.has(stream, left_at - context - 1):
+            while head >= (at := low + (int(self._evictable[stream]) + 1) * self._rows + context):
+                if self.writer.segments.has(stream, at - context - 1):
                     break  # its last chunks are still being packed
-                slot = int(self._index.slots(stream)[self._left[stream]])
-                since = self._index.steps_before(stream, head) - self._index.steps_before(stream, left_at)
+                slot = int(self._index.slots(stream)[self._evictable[stream]])
+                since = self._index.steps_before(stream, head) - self._index.steps_before(stream, at)
                 completed = self._added(stream) - since
                 table.note_completed(slot, completed)
-                self.retention.leave(stream, completed)
-                self._left[stream] += 1
+                self.retention.add(stream, completed)
+                self._evictable[stream] += 1
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""
@@ -277,7 +277,7 @@ class StreamLog:
     def close(self, lock: AbstractContextManager[Any]) -> None:
         """Leave the store so that its columns hold every row, and everything is on the disk.
 
-        `lock` is the store's: who draws meanwhile, which may write priorities, comes before or not at all.
+        `lock` is the store's: a draw meanwhile, which may write priorities, comes before or not at all.
         """
         try:
             with lock:

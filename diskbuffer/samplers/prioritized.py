@@ -5,7 +5,7 @@ distributed reinforcement learning" (R2D2).
 
 Priorities are a column of the store, of float32, written in place; zero is a step that no draw has seen yet. In RAM is a sum tree
 over the store's rows, 5 bytes each. It depends on the column alone, and is read from it when the sampler meets a buffer. What was
-added or evicted since the last draw is taken up by the next.
+added or evicted since the last draw is seen by the next.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ class Prioritized(Sampler):
         self._segments = column(self.column, Column((), "float32"))
         table = index.table
         self._tree = SumTree(0)
-        self._seen = np.full((len(table), 4), -2, np.int64)  # of the table, when everything was last taken up
+        self._seen = np.full((len(table), 4), -2, np.int64)  # of the table, when everything was last read
         self._lows = np.zeros(len(table), np.int64)  # of each stream, the first position of its first slot here
-        self._floors = np.zeros(len(table), np.int64)  # ... and the first position that was not let go
+        self._floors = np.zeros(len(table), np.int64)  # ... and the first position that was not dropped
         self._met = False
-        self._next = np.zeros(len(table), np.int64)  # of each stream, the first position not taken up
+        self._next = np.zeros(len(table), np.int64)  # of each stream, the first position not read
         self._slots: list[list[int]] = [[] for _ in table]
         self._where = np.zeros((0, 2), np.int64)  # of each slot, the stream and the position of its first row
         self._views: dict[int, Float32] = {}  # of the column, by slot ...
@@ -145,7 +145,7 @@ class Prioritized(Sampler):
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw `size` steps, one from each of as many equal shares of all priorities."""
-        self._take_up(index)
+        self._catch_up(index)
         total = self._tree.total
         if not total:
             raise EmptyBufferError(
@@ -200,7 +200,7 @@ class Prioritized(Sampler):
         with segments.lock:
             segments.check()
             index = segments.index
-            self._take_up(index)
+            self._catch_up(index)
             rows = np.empty(len(names), np.int64)
             if not _find_rows(index.table, index.segment_rows, names, rows):
                 rows, raw = rows[rows >= 0], raw[rows >= 0]
@@ -224,8 +224,8 @@ class Prioritized(Sampler):
 
     # Keeping up
 
-    def _take_up(self, index: Index) -> None:
-        """Let go of what was evicted since the last draw, and take up what was added."""
+    def _catch_up(self, index: Index) -> None:
+        """Drop what was evicted since the last draw, and read what was added."""
         if self._segments is None:
             raise InputError("a Prioritized sampler draws from a buffer: give it to sample or loader")
         if not _has_changed(index.table, self._seen):

@@ -197,7 +197,7 @@ class Sampler(ABC):
             self.batches += 1
 
     def leave(self, ahead: Ahead) -> None:
-        """Leave a batch that was kept to who asks next."""
+        """Leave a batch that was kept to the next caller."""
         ahead.loading = False
 
     def state_dict(self) -> dict[str, Any]:

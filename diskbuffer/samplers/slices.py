@@ -94,7 +94,7 @@ class Slices(Sampler):
             raise InputError(f"over must be 'starts' or 'episodes', found {over!r}")
         length, burn_in = at_least_one("length", length), burn_in and at_least_one("burn_in", burn_in)
         if crossing and (not strict or over != "starts" or burn_in or episodes is not None):
-            raise InputError("crossing=True cannot be had together with strict=False, over='episodes', burn_in= or episodes=")
+            raise InputError("crossing=True cannot be combined with strict=False, over='episodes', burn_in= or episodes=")
         if over == "episodes" and not replace:
             raise InputError("over='episodes' draws with replacement; replace=False visits every start once")
         self.form = Rows(length) if crossing else Steps(length, burn_in, padded=not strict or burn_in > 0, whole=strict)

@@ -72,7 +72,7 @@ class Uniform(Sampler):
             if not isinstance(half_life, int | float | np.number) or not 0 < half_life < float("inf"):
                 raise InputError(f"half_life must be a number of steps above 0, found {half_life!r}")
             if not replace or episodes is not None:
-                raise InputError("half_life cannot be had together with replace=False or episodes=")
+                raise InputError("half_life cannot be combined with replace=False or episodes=")
         self._population = population_of(episodes)
         if not replace:
             self.epochs = Epochs(self._population)

@@ -43,7 +43,7 @@ def _shuffle(builder: Any, a: Any, b: Any, lanes: list[int]) -> Any:
 
 
 def _fold(builder: Any, values: Any, operation: Callable[[Any, Any], Any]) -> Any:
-    """Reduce to one number, by halves."""
+    """Reduce to one number, halving the vector."""
     width = FAN
     while width > 1:
         width //= 2

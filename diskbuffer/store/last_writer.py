@@ -106,7 +106,7 @@ class State:
             files.close(fd)
 
     def fate(self, files: Files) -> Fate:
-        """Tell what became of the writer who left it."""
+        """Tell how the writer that left it ended."""
         if self.clean:
             return Fate.CLOSED
         return Fate.KILLED if self.boot and self.boot == files.boot_id() else Fate.LOST_POWER

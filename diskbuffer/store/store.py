@@ -317,7 +317,7 @@ class Store:
             self.following.look()
 
     def after_fork(self, *, child: bool) -> None:
-        """Let others on; in the child, none of whom are there, be a reader."""
+        """Release the lock; in the child, which has none of the other threads, be a reader."""
         if child:
             self.lock = threading.RLock()
             self.writable, self.following.active = False, True

@@ -11,17 +11,17 @@ from diskbuffer.recording.retention import Retention
 def test_a_segment_goes_once_the_capacity_was_added_after_it_was_left_behind() -> None:
     retention = Retention(100)
     assert retention.look_at == float("inf")
-    retention.leave(1, 40)
-    retention.leave(0, 55)
-    retention.leave(1, 60)
+    retention.add(1, 40)
+    retention.add(0, 55)
+    retention.add(1, 60)
     assert gone(retention, 200, lambda added, stream: 0) == [(140, 1), (155, 0), (160, 1)]
 
 
 def test_each_stream_may_count_its_own_steps() -> None:
     retention = Retention(100, 2, each=True)
-    retention.leave(1, 10)
-    retention.leave(0, 20)
-    retention.leave(1, 30)
+    retention.add(1, 10)
+    retention.add(0, 20)
+    retention.add(1, 30)
     assert gone(retention, 300, lambda added, stream: added // 4 if stream == 1 else added) == [(70, 0), (240, 1)]
 
 
@@ -38,6 +38,6 @@ def gone(retention: Retention, steps: int, added_to: Callable[[int, int], int]) 
 
 def test_without_a_capacity_nothing_goes() -> None:
     retention = Retention(None)
-    retention.leave(0, 10)
+    retention.add(0, 10)
     assert retention.due(10**9, lambda stream: 10**9) is None
     assert retention.look_at == float("inf")

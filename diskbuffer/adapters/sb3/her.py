@@ -73,12 +73,12 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         try:
             super().add(obs, next_obs, action, reward, batched("done", done, (self.n_envs,)), infos)
         except BaseException:  # the account of episodes may be behind the store
-            self._take_up()
+            self._load()
             raise
 
-    def _take_up(self) -> None:
+    def _load(self) -> None:
         """Be where the store's writer would be, with what Stable-Baselines3 keeps about episodes."""
-        super()._take_up()
+        super()._load()
         self.ep_start, self.ep_length = np.zeros((2, self.buffer_size, self.n_envs), np.int64)
         self._current_ep_start = np.full(self.n_envs, self.pos, np.int64)
         buffer = self.stored.buffer

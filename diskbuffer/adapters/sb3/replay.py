@@ -100,9 +100,9 @@ class DiskReplayBuffer(ReplayBuffer):
             threads=threads,
             segment_rows=segment_rows,
         )
-        self._take_up()
+        self._load()
 
-    def _take_up(self) -> None:
+    def _load(self) -> None:
         """Be where the store's writer would be."""
         there, ever = self.stored.counts()
         self.full = there >= self.buffer_size
@@ -140,10 +140,10 @@ class DiskReplayBuffer(ReplayBuffer):
             )
             self.pos += 1
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
-            self._take_up()
+            self._load()
             raise
         if opening:  # others may have added before
-            self._take_up()
+            self._load()
         elif self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
@@ -244,7 +244,7 @@ class DiskReplayBuffer(ReplayBuffer):
         """Open the store for writing, if it is not, and be where others left it."""
         if not self.stored.writes:
             self.stored.open_to_write()
-            self._take_up()
+            self._load()
 
     def _timeouts(self, batch: Batch) -> torch.Tensor:
         """Tell after which steps an episode was truncated, or cut off, which for Stable-Baselines3 is the same."""
@@ -269,7 +269,7 @@ class DiskReplayBuffer(ReplayBuffer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         self.__dict__.update(state)
-        self._take_up()
+        self._load()
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):

@@ -1,4 +1,4 @@
-"""The store behind a buffer of Stable-Baselines3: opened late, and written to only by who adds."""
+"""The store behind a buffer of Stable-Baselines3: opened late, and written to only by a process that adds."""
 
 from __future__ import annotations
 

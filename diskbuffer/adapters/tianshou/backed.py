@@ -59,7 +59,7 @@ class StoreBacked:
                 ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
         for name in (*FLAGS, "done"):
             self._hold(name, np.zeros(self.maxsize, np.bool_))
-        self._take_up()
+        self._load()
 
     def _keys(self) -> list[str]:
         found = self.stored.keys()
@@ -76,7 +76,7 @@ class StoreBacked:
         """Return Tianshou's buffers of single environments, which keep account."""
         return list(getattr(self, "buffers", [self]))
 
-    def _take_up(self) -> None:
+    def _load(self) -> None:
         """Be where the store is: flags, rewards, and Tianshou's account of every ring, unless it is of these very steps."""
         stored, size, ever = self.stored, self.stored.size, self.stored.ever()
         known, self._counted = self._counted == ever, ever
@@ -113,7 +113,7 @@ class StoreBacked:
         if self.stored.writes:
             return
         self.stored.begin(batch)
-        self._take_up()
+        self._load()
 
     def _write(self, key: str, places: Int64, values: Array) -> None:
         if self._keys():
@@ -126,8 +126,8 @@ class StoreBacked:
         try:
             return self._added_and_noted(batch, envs)
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
-            self.stored.take_up()
-            self._take_up()
+            self.stored.load()
+            self._load()
             raise
 
     def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
@@ -340,7 +340,7 @@ class StoreBacked:
         for name, flag in list(self._flags.items()):
             self._meta.hold(name, flag)
             self._hold(name, flag)  # parts are parts of it again, and no copies
-        self._take_up()
+        self._load()
 
 
 def _shaped(batch: Any, shape: tuple[int, ...]) -> Any:

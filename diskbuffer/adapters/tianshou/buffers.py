@@ -66,8 +66,8 @@ class _Prioritized(StoreBacked):
 
     weight: Any
 
-    def _take_up(self) -> None:
-        super()._take_up()
+    def _load(self) -> None:
+        super()._load()
         self._forget_what_is_gone()
         there = np.flatnonzero(self.stored.is_there(np.arange(self.maxsize)))
         new = there[self.weight[there] == 0]

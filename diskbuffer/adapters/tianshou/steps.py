@@ -219,7 +219,7 @@ def _in_file(values: Array, directory: Path | None) -> Array:
     """Return an array whose memory is a temporary file without a name."""
     try:
         file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed below
-    except PermissionError:  # of who may only read the store
+    except PermissionError:  # of a process that may only read the store
         file = tempfile.TemporaryFile()  # noqa: SIM115
     with file:
         np.ascontiguousarray(values).tofile(file)  # where the disk is full, this raises

@@ -76,7 +76,7 @@ class Stored(OpenedLate):
         for env, (places, emptied, _) in enumerate(told):
             current = int((emptied == self._resets).sum())
             self.filled[env], self.next[env] = current, (int(places[0]) + 1) % self.size if current else 0
-        if self._reset_due:  # by who only read until now
+        if self._reset_due:  # by a process that only read until now
             self.next[:], self.filled[:] = 0, 0
             self._resets += 1
 
@@ -114,7 +114,7 @@ class Stored(OpenedLate):
         if not self.has_next:
             found |= {"next_" + path: values for path, values in found.items() if path.split("/")[0] == "obs"}
 
-    def take_up(self) -> None:
+    def load(self) -> None:
         """Find out again where each ring is: a write failed, or was interrupted, or others wrote."""
         if self.buffer is not None:
             self.accept(self.buffer)

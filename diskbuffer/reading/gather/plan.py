@@ -18,7 +18,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import HEAD, LEADS, LOW, SLOTS, lead_in
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64
-from diskbuffer.store.segments.mapped import Era, Maps
+from diskbuffer.store.segments.mapped import Epoch, Maps
 
 Int64 = npt.NDArray[np.int64]
 
@@ -40,13 +40,13 @@ class Plan:
     runs : (runs, RUN_FIELDS) int64
     sources : (columns, runs, 2) int64
         Address and size of the segment's file.
-    era : Era
+    epoch : Epoch
         Keeps that memory mapped as long as the plan lives.
     """
 
     runs: Int64
     sources: Int64
-    era: Era
+    epoch: Epoch
 
 
 def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:
@@ -62,7 +62,7 @@ def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, fir
     if not _arrange(found, order, maps.sources, runs, sources):
         maps.ensure(np.unique(runs[:, SLOT]).tolist())
         _arrange(found, order, maps.sources, runs, sources)
-    return Plan(runs, sources, maps.era)
+    return Plan(runs, sources, maps.epoch)
 
 
 @compiled

@@ -3,7 +3,7 @@
     _segments/length/marks/NAME      a mark: a store of its own, which shares the files of sealed segments
     _segments/length/origin.json     of a snapshot or a mark, and of a store that went back to one
 
-Going back puts a mark's files in the place of the store's. The note in ``origin.json`` comes first, and is settled last; every
+Going back puts a mark's files in the place of the store's. The note in ``origin.json`` comes first, and is finished last; every
 step in between can be done again, so whoever opens the store for writing after a crash does all of them again. Nothing is changed
 in place, so that readers elsewhere have what they had mapped; the note has another identifier each time, by which they know that
 what they have not mapped yet is not theirs.

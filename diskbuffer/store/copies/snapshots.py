@@ -5,8 +5,8 @@ by hard links, where the file system has such. Files of segments that are comple
 sealing puts others in their place, but may be written to again after a power loss, so they are copied, as are those of open
 segments, the tail, the table, and columns that were written later.
 
-Most of it is done beside the writer, who may evict and seal meanwhile. Then his lock is held, to bring over what was completed
-or sealed since, and to copy to memory what he writes to; whatever takes files of its own, or the disk's time, comes after that.
+Most of it is done beside the writer, which may evict and seal meanwhile. Then its lock is held, to bring over what was completed
+or sealed since, and to copy to memory what it writes to; whatever takes files of its own, or the disk's time, comes after that.
 """
 
 from __future__ import annotations

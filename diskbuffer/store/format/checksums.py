@@ -1,7 +1,7 @@
 """What tells whether something on the disk is what was written there: for rows, and for entries of the segment table.
 
-A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is settled when the row comes to
-be, and of what was done there, which is settled with the step. Both start from a number that only this row of this store
+A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is final when the row comes to
+be, and of what was done there, which is final with the step. Both start from a number that only this row of this store
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
 something may be, its second word is another: or a power loss that took a step, and not the row behind it, would leave a step at
 which nothing was done.
@@ -68,7 +68,7 @@ def _mix_all(x: UInt64) -> UInt64:
 
 @compiled
 def length_word(seed: int, rows: int) -> int:
-    """Return what is stored for a segment's length: the rows, and what vouches for them in the upper 32 bits; 0 for none."""
+    """Return what is stored for a segment's length: the rows, and their hash in the upper 32 bits; 0 for none."""
     if rows == 0:
         return 0
     return (mix(seed + rows) & ~0xFFFFFFFF) | rows

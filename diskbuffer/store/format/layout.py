@@ -41,11 +41,11 @@ TABLE = {
     "first_row": "int64",  # the position in the stream of the segment's first row
     "first_step": "int64",  # how many steps the stream had before it
     "episode_start": "int64",  # position where the episode of that first row starts
-    "before": "uint64",  # vouches for these two
-    "completed": "int64",  # steps in the whole store when this segment could first be left behind; 0 until then
-    "left": "uint64",  # vouches for that
-    "sealed": "uint64",  # once it is synced and recompressed: vouches for the checksums of its files
-    "length": "uint32",  # (2,) each: rows, and what vouches for them, the stream and the first row
+    "before": "uint64",  # hash of these two
+    "completed": "int64",  # steps in the whole store when this segment became evictable; 0 until then
+    "left": "uint64",  # hash of that
+    "sealed": "uint64",  # once it is synced and recompressed: hash of the checksums of its files
+    "length": "uint32",  # (2,) each: rows, and a hash of them, the stream and the first row
 }
 
 

@@ -105,7 +105,7 @@ def _run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64
 
 
 def hide_bad_chunks(store: Store, kept: Kept) -> None:
-    """Have a reader, who cannot change anything, find rows in the tail whose chunks are not there as they were written."""
+    """Have a reader, which cannot change anything, find rows in the tail whose chunks are not there as they were written."""
     layout = store.layout
     for slots, lengths in kept:
         for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
@@ -147,7 +147,7 @@ def keep_rows(store: Store, kept: Kept) -> None:
             steps = table.get("first_step", oldest)
             table.note_before(oldest, steps if 0 < steps <= first else first, first)
         table.set_length(int(slots[-1]), int(lengths[-1]))
-    for name in table.names():  # or, lost once more, rows behind the newest could come back, as it is settled by then
+    for name in table.names():  # or, lost once more, rows behind the newest could come back, as that is decided by then
         store.files.sync(name)
     for slot in keeping:
         for name in table.strange_notes(slot):

@@ -20,18 +20,18 @@ class Verify(Protocol):
     def __call__(self, slot: int, *, damaged: bool = False) -> None: ...  # noqa: D102
 
 
-class Era:
-    """Keeps retired maps alive for those who may still read through them.
+class Epoch:
+    """Keep retired maps alive as long as their readers: epoch-based reclamation.
 
-    A reader holds the era in which it looked up addresses. Maps retired later hang on that era or on one that follows it,
-    and each era holds the next: they go when the last such reader lets go. No counting, and nobody waits.
+    A reader holds the epoch in which it looked up addresses. Maps retired later hang on that epoch or on one that follows it,
+    and each epoch holds the next: they go when the last such reader releases it. No counting, and nobody waits.
     """
 
     __slots__ = ("following", "retired")
 
     def __init__(self) -> None:
         self.retired: tuple[Any, ...] = ()
-        self.following: Era | None = None
+        self.following: Epoch | None = None
 
 
 class InMemory:
@@ -80,7 +80,7 @@ class Maps:
         self._zeros: dict[int, Zeros] = {}  # by size
         self.lenient = False  # whether a derived column's file that is not whole counts as none
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
-        self.era = Era()
+        self.epoch = Epoch()
 
     def take_columns(self, layout: Layout, *, anew: bool = False) -> None:
         """Have the columns of a layout; with `anew`, those that were written later are not those that they were."""
@@ -181,7 +181,7 @@ class Maps:
                 self.retire(slot, (path,))
 
     def retire(self, slot: int, paths: Iterable[str] | None = None) -> None:
-        """Serve a slot from its old maps no more; who reads through them now can go on."""
+        """Serve a slot from its old maps no more; readers of them can go on."""
         retired = []
         for path in self._paths if paths is None else paths:
             column = self._paths.index(path)
@@ -189,9 +189,9 @@ class Maps:
             self.sources[column, slot] = 0
         if not any(retired):
             return
-        self.era.retired = tuple(retired)
-        self.era.following = Era()
-        self.era = self.era.following
+        self.epoch.retired = tuple(retired)
+        self.epoch.following = Epoch()
+        self.epoch = self.epoch.following
 
 
 def checked_map(map_file: Callable[[], Map], check: Callable[[Map], None]) -> Map:

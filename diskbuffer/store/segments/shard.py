@@ -37,7 +37,7 @@ class LiveShard:
         self._spare_at = self._index_at - IDENTITY_BYTES - SPARE_CHUNKS * self._bound
         self.name = layout.data_file(path, slot)
         if create:
-            temporary = f"{self.name}.new.tmp"  # or somebody who reads the whole array could see a file without its index
+            temporary = f"{self.name}.new.tmp"  # or a reader of the whole array could see a file without its index
             fd = files.create(temporary, layout.live_bytes(path), reserve=False)
             try:
                 files.pwrite(fd, identity(layout, path, rows), self._index_at - IDENTITY_BYTES)
@@ -84,7 +84,7 @@ class LiveShard:
         if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
             empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
             self._write((empty, self._index_at + first * ENTRY_BYTES))
-        self._find_end()  # in any case: a write that fails may have been done, by halves or whole
+        self._find_end()  # in any case: a write that fails may have been done, in part or whole
 
     def contents(self) -> list[tuple[int, npt.NDArray[np.uint8]]]:
         """Return a copy of what is not a hole: (offset, bytes) of the chunks, and of what is behind them."""

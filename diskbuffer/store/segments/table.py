@@ -1,4 +1,4 @@
-"""The segment table: which rows lie in which slot. Memory-mapped Zarr arrays, by slot, whose entries vouch for themselves."""
+"""The segment table: which rows lie in which slot. Memory-mapped Zarr arrays, by slot; each entry has a hash of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Any_ = npt.NDArray[Any]
 
-_LENGTH, _BEFORE, _LEFT, _SEALED = 1, 2, 3, 4  # what is vouched for
+_LENGTH, _BEFORE, _LEFT, _SEALED = 1, 2, 3, 4  # what is hashed
 NEVER, UNCHECKED = 0, 1  # in place of the checksum of a derived column's file: there is none; it may have changed since
 
 
@@ -104,7 +104,7 @@ class SegmentTable:
     # Entries
 
     def get(self, name: str, slot: int) -> int:
-        """Return one number of the table, whether anything vouches for it or not."""
+        """Return one number of the table, whether it matches its hash or not."""
         return int(self._at(f"{SEGMENTS}/{name}", slot)[slot % TABLE_SLOTS])
 
     def identity(self, slot: int) -> tuple[int, int]:
@@ -145,18 +145,18 @@ class SegmentTable:
         self._set("before", slot, self._fold(_BEFORE, slot, *self.identity(slot), first_step, episode_start)[0])
 
     def before(self, slot: int) -> tuple[int, int] | None:
-        """Return what `note_before` noted, if something vouches for it."""
+        """Return what `note_before` noted, if it matches its hash."""
         found = self.get("first_step", slot), self.get("episode_start", slot)
         noted = self._fold(_BEFORE, slot, *self.identity(slot), *found)[0] == self.get("before", slot)
         return found if noted else None
 
     def note_completed(self, slot: int, steps: int) -> None:
-        """Note how many steps the store had when a slot was left behind."""
+        """Note how many steps the store had when a slot became evictable."""
         self._set("completed", slot, steps)
         self._set("left", slot, self._fold(_LEFT, slot, *self.identity(slot), steps)[0])
 
     def completed(self, slot: int) -> int:
-        """Return what `note_completed` noted, 0 if nothing vouches for it."""
+        """Return what `note_completed` noted, 0 if it does not match its hash."""
         return self.get("completed", slot) if self._is_left(slot) else 0
 
     def _is_left(self, slot: int) -> bool:
@@ -209,9 +209,9 @@ class SegmentTable:
         return self._parts[name][slot // TABLE_SLOTS][1]
 
     def strange_notes(self, slot: int) -> dict[str, str]:
-        """Return which words vouch for something else than what is there, and for what they should.
+        """Return which hashes do not match what is there, and of what they are.
 
-        A word of 0 vouches for nothing, as what it is about was not noted yet.
+        A hash of 0 is of nothing, as nothing was noted yet.
         """
         words = {
             "before": ("the steps that came before", self.before(slot) is None),
@@ -221,7 +221,7 @@ class SegmentTable:
         return {name: what for name, (what, strange) in words.items() if strange and self.get(name, slot) != 0}
 
     def forget_note(self, name: str, slot: int) -> None:
-        """Have a word vouch for nothing."""
+        """Forget a hash, so that what it is of counts as not noted."""
         self._set(name, slot, 0)
 
     # All slots

@@ -21,7 +21,7 @@ if sys.platform == "win32":
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-_PATIENCE = 0.05  # seconds, in which who asks whether there is a writer lets go of it
+_PATIENCE = 0.05  # seconds, in which a process that asks whether there is a writer releases it
 
 # What errors advise: adapters say it in their own terms.
 READ_BESIDE = "open it here with mode='r', to read beside it"
@@ -77,7 +77,7 @@ class WriterLock:
         )
 
     def _note_holder(self) -> None:
-        """Note who writes, for error messages alone: where there is no room for it, nobody is named."""
+        """Note which process writes, for error messages alone: where there is no room for it, none is named."""
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         with contextlib.suppress(FileNotFoundError):
             self._files.close(self._files.open(_HOLDER))  # a CorruptionError where it is a link
@@ -121,7 +121,7 @@ class WriterLock:
             os.close(fd)
 
     def forget(self) -> None:
-        """In a fork: close the descriptor, so that the lock does not outlive its holder, and do not let go of it for him."""
+        """In a fork: close the descriptor, so that the lock does not outlive its holder, and do not release it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def _refusal(files: Files, error: Exception) -> Exception:
 def is_held(files: Files) -> bool | None:
     """Tell whether somebody writes to a store; None where that cannot be known, as the file system has no locks.
 
-    A shared lock, for a moment, of the file opened for reading: who may only read the store can ask.
+    A shared lock, for a moment, of the file opened for reading: a process that may only read the store can ask.
     """
     if sys.platform == "win32":
         return False
@@ -173,7 +173,7 @@ def is_held(files: Files) -> bool | None:
     except OSError:
         return None
     finally:
-        os.close(fd)  # which lets go of it
+        os.close(fd)  # which releases it
 
 
 def describe_holder(files: Files) -> str:

@@ -1,7 +1,7 @@
 """Where complete chunks leave the tail: compressed, and appended to their shards, beside whoever adds rows.
 
 A handful of chunks is packed at once. More of them, as many environments bring, are packed by another thread while rows go
-into the other half of the tail; who needs them packed takes a share of the work and waits for the rest.
+into the other half of the tail; a caller that needs them packed takes a share of the work and waits for the rest.
 """
 
 from __future__ import annotations
