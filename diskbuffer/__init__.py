@@ -32,7 +32,8 @@ if typing.TYPE_CHECKING:
     from diskbuffer.mixture import Mixture
     from diskbuffer.precompile import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
-    from diskbuffer.store.checking.check import Problem, Report, check
+    from diskbuffer.store.checking.check import check
+    from diskbuffer.store.checking.report import Problem, Report
     from diskbuffer.store.copies.closed_marks import marks, remove_mark
 
 __all__ = [
@@ -67,7 +68,7 @@ __all__ = [
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
-_LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.store.checking.check")
+_LATER |= {"check": "diskbuffer.store.checking.check"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= {"warmup": "diskbuffer.precompile"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
 

@@ -41,7 +41,8 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
-from diskbuffer.store.checking.check import Report, check
+from diskbuffer.store.checking.check import check
+from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.opening import open_store
