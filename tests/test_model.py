@@ -384,7 +384,6 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
         for key in keys
     }
     capacity = data.draw(st.sampled_from([None, 5, 20, 40, 100]), "capacity")
-    compiled = data.draw(st.booleans(), "compiled")
     with tempfile.TemporaryDirectory() as directory:
         world = World(
             Path(directory) / "store",
@@ -397,7 +396,6 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
             data.draw(st.integers(0, 6), "steps played before"),
             db.Column(data.draw(st.sampled_from([(), (2,)])), data.draw(st.sampled_from(["int8", "int64", "float32"]))),
         )
-        world.buffer._reader.gatherer.compiled &= compiled
         try:
             play(world, data)
         finally:  # where an example is given up, the directory goes, and nothing can be closed any more
