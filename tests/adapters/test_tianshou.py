@@ -260,6 +260,21 @@ def test_another_buffer_is_taken_over(tmp_path: Path) -> None:
     same(theirs[:], ours[:])
 
 
+def test_an_episode_that_runs_is_not_changed_by_another_buffer(tmp_path: Path) -> None:
+    def step(t: int) -> Batch:
+        return Batch(numbered(t), rew=np.array([t, -t], np.float64))
+
+    source = ReplayBuffer(5)
+    for t in range(3):
+        source.add(step(t))
+    returns = []
+    for buffer in (ReplayBuffer(20), DiskReplayBuffer(20, path=tmp_path / "store")):
+        buffer.add(step(10))
+        buffer.update(source)
+        returns.append(buffer.add(Batch(step(11), terminated=True))[1])
+    np.testing.assert_array_equal(returns[0], returns[1])
+
+
 def test_the_observation_after_an_end_is_the_real_one(tmp_path: Path) -> None:
     world, ours = Environment(70), DiskReplayBuffer(50, path=tmp_path / "store", ignore_obs_next=True)
     steps = [world.step() for _ in range(50)]
