@@ -299,7 +299,7 @@ def test_a_flush_after_a_sync_that_failed_unseen_raises_until_the_store_is_opene
 
     def fsync(fd: int) -> None:
         nonlocal fails
-        if fails and os.readlink(f"/proc/self/fd/{fd}").endswith("/action/c.0"):  # by the thread that seals
+        if fails and os.readlink(f"/proc/self/fd/{fd}").endswith("/store/action/c.0"):  # by the thread that seals
             fails = False
             raise OSError(errno.EIO, "Input/output error")
         real(fd)
