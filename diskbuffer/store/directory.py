@@ -121,6 +121,12 @@ def mend(files: Files, layout: Layout, slots: int) -> list[str]:
     return changed
 
 
+def up_to_group(*paths: str) -> list[str]:
+    """Return the directories of nodes, and all those above them, in which they have their names."""
+    above = ["/".join(path.split("/")[:n]) for path in paths for n in range(path.count("/") + 1, 0, -1)]
+    return list(dict.fromkeys([*above, "."]))
+
+
 def strange_metadata(root: Path | Files, layout: Layout, slots: int) -> list[str]:
     """Return the nodes whose metadata, which other tools read, is not what it should be; "." for the group."""
     files, nodes = files_at(root), {".": zarr_metadata.root(layout, slots)} | zarr_metadata.nodes(layout, slots)

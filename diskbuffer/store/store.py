@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import threading
 from typing import Any
 
@@ -252,9 +251,9 @@ class Store:
         schema = self.layout.schema.with_derived(name, column)
         layout = dataclasses.replace(self.layout, schema=schema, removed=removed)
         directory.remove_data(self.files, name)  # of a column that a power loss took back
-        for path in directory.mend(self.files, layout, self.table.slots):
+        directory.mend(self.files, layout, self.table.slots)
+        for path in directory.up_to_group(name, f"{CHECKSUMS}/{name}"):  # all: an attempt that failed may have made some
             self.files.sync(path)
-            self.files.sync(os.path.dirname(path) or ".")
         self.table.take_column(layout, name, create=True)
         for file in self.table.names(f"{CHECKSUMS}/{name}"):
             self.files.sync(file)

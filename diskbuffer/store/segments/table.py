@@ -87,6 +87,7 @@ class SegmentTable:
                 self._files.close(self._files.create(f"{file}.new.tmp", size, reserve=True))
                 self._files.sync(f"{file}.new.tmp")
                 self._files.rename(f"{file}.new.tmp", file)
+            if create:  # or an attempt before this one has failed here
                 self._files.sync(name)
             self._layers.copy_up(file)
             mapped = self._files.map(file, size, writable=self._writable)

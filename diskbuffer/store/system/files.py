@@ -37,6 +37,8 @@ _AT_ONCE = 8  # files that are synced at the same time
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+# Errors of a sync after which Linux takes data that it could not write for clean: the next sync succeeds without them.
+_DROPPED = {errno.EIO, errno.ENOSPC, errno.EDQUOT}
 # What tells that a name stands for something else than it should: a link, a directory, a file in a directory's place, a socket.
 _NOT_OURS = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 
@@ -53,6 +55,7 @@ class Files:
         self._within = within
         self._real = "" if within else os.path.realpath(root)  # later changes of the links above do not matter
         self._held: dict[str, int] = {}  # the directory's descriptor, once it was needed
+        self._dropped: set[tuple[int, int]] = set()  # files of which a sync failed, by device and number
 
     def below(self, name: str) -> Files:
         """Return the files of a directory in this one."""
@@ -168,6 +171,8 @@ class Files:
         with self._in(name) as (at, last):
             fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666, dir_fd=at)
         try:
+            if self._dropped:  # numbers are used again
+                self._dropped.discard(_number(fd))
             if reserve and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)
             elif reserve:
@@ -213,15 +218,23 @@ class Files:
             view, offset = view[n:], offset + n
 
     def sync(self, name: str) -> None:
-        """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none."""
+        """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none.
+
+        Once that has failed for a file it fails for ever: a second attempt would succeed, and what the first one dropped not be
+        on the disk.
+        """
         try:
             fd = self._open(name, os.O_RDONLY, directory=True)
         except FileNotFoundError:
             return
         try:
+            if self._dropped and _number(fd) in self._dropped:
+                raise OSError(errno.EIO, "an earlier sync of this file failed; open the store again, and check it")
             os.fsync(fd)
         except OSError as error:
             error.filename = error.filename or str(self.root / name)
+            if error.errno in _DROPPED and stat.S_ISREG(os.fstat(fd).st_mode):
+                self._dropped.add(_number(fd))
             raise
         finally:
             os.close(fd)
@@ -416,6 +429,12 @@ class Files:
     def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that is open; the descriptor is not needed any longer."""
         return _FileMap(fd, size, writable, random)
+
+
+def _number(fd: int) -> tuple[int, int]:
+    """Return what an open file is known by, whatever its name."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _name_of(fd: int) -> str | None:
