@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
 Obs = dict[str, Array]  # by key; "" where the observation is no dict
@@ -373,7 +374,7 @@ MANNERS = st.sampled_from(
 
 
 @pytest.mark.filterwarnings("ignore:.*steps cut off an episode")
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(6, 40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_step_is_what_was_added(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([1, 1, 2, 3]), "streams")

@@ -115,7 +115,31 @@ print("used")
 """
 
 
-def test_compiling_is_told_once_and_can_be_done_beforehand(tmp_path: Path) -> None:
+ONE = """
+import ctypes
+from diskbuffer.recording.equality import all_zero
+place = (ctypes.c_char * 16)()
+print(all_zero(ctypes.addressof(place), 16, 0), all_zero(ctypes.addressof(place), 8, 0))
+"""
+
+
+def test_compiling_is_told_once(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run() -> tuple[str, str]:
+        ran = subprocess.run(
+            [sys.executable, "-c", ONE], capture_output=True, text=True, env=environment, timeout=300, check=True
+        )
+        return ran.stdout, ran.stderr
+
+    told, errors = run()
+    assert told == "True True\n"
+    assert errors.count("diskbuffer: compiling for this machine") == len(errors.splitlines()) == 1
+    assert run() == (told, "")
+
+
+@pytest.mark.nightly
+def test_all_of_it_is_told_once_and_can_be_done_beforehand(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
     def run(*arguments: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
@@ -20,6 +20,7 @@ from diskbuffer.store.last_writer import Fate, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from soak.experience import steps_of
+from tests.amounts import examples
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers
@@ -30,7 +31,7 @@ WORDS = st.integers(-(2**63), 2**63 - 1)
 # Checksums
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(st.integers(0, 70_000), st.integers(0, 63), st.integers(0, 2**32 - 1))
 def test_a_checksum_from_compiled_code_is_that_of_the_library(size: int, at: int, before: int) -> None:
     import google_crc32c
@@ -40,7 +41,7 @@ def test_a_checksum_from_compiled_code_is_that_of_the_library(size: int, at: int
     assert codec.checksum(array[at : at + size], before) == expected
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 4), WORDS)
 def test_another_number_makes_another_hash(fields: list[int], which: int, other: int) -> None:
     changed = [*fields]
@@ -49,13 +50,13 @@ def test_another_number_makes_another_hash(fields: list[int], which: int, other:
     assert bool(same[0]) == (changed == fields)
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(st.lists(WORDS, min_size=1, max_size=5))
 def test_numbers_are_folded_one_by_one_as_all_at_once(fields: list[int]) -> None:
     assert checksums.fold(*fields)[0] == checksums.fold(*([field] for field in fields))[0]
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(WORDS, st.integers(0, 2**31 - 1))
 def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, rows: int) -> None:
     one = np.array([checksums.length_word(seed, rows)], np.int64).view(np.uint64)
@@ -66,7 +67,7 @@ def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, row
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
-@settings(max_examples=20, deadline=None)
+@examples(8, 100)
 @given(data=st.data())
 def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
