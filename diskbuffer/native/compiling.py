@@ -63,7 +63,7 @@ def compiled(function: F) -> F:
     if _elsewhere:
         before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _elsewhere
         with contextlib.suppress(RuntimeError):  # by now it cannot be written to
-            try:  # numba settles it here, and other packages' functions are none of our business
+            try:  # numba decides it here, and other packages' functions are none of our business
                 return _compiled(function, cache=True)
             finally:
                 numba.config.CACHE_DIR = before

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.store.format import checksums, codec
-from diskbuffer.store.last_writer import Fate, State
+from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from soak.experience import steps_of
@@ -127,19 +127,19 @@ def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, An
     _, path, _ = killed
     files = Files(path)
 
-    def fate() -> Fate:
+    def last_shutdown() -> LastShutdown:
         state = State.read(files, json.loads((path / "zarr.json").read_bytes())["attributes"]["diskbuffer"]["salt"])
         assert state is not None
-        return state.fate(files)
+        return state.last_shutdown(files)
 
-    assert fate() is Fate.KILLED
+    assert last_shutdown() is LastShutdown.KILLED
     with monkeypatch.context() as elsewhere:
         of_another_boot(elsewhere)
-        assert fate() is Fate.LOST_POWER
+        assert last_shutdown() is LastShutdown.POWER_LOSS
     db.ReplayBuffer(path).close()
-    assert fate() is Fate.CLOSED
+    assert last_shutdown() is LastShutdown.CLEAN
     of_another_boot(monkeypatch)
-    assert fate() is Fate.CLOSED
+    assert last_shutdown() is LastShutdown.CLEAN
 
 
 @pytest.mark.parametrize("column", ["action", "reward", "terminated", "is_last", "row_checksum"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from diskbuffer.store.checking.report import Problem
-from diskbuffer.store.last_writer import Fate, State, how_it_was_left
+from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.writer_lock import is_held
 
@@ -21,7 +21,7 @@ class Opened:
     ----------
     live : bool
         Whether a writer is at work: what it has not sealed yet, only it knows.
-    last_shutdown : Fate
+    last_shutdown : LastShutdown
         How the last writer ended; not decided while one is at work.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk.
@@ -34,13 +34,13 @@ class Opened:
         self.live = not store.writable and bool(is_held(store.files))
         note = State.read(store.files, store.layout.salt)
         shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
-        self.last_shutdown = Fate.KILLED if outdated else shutdown  # which expects the least
+        self.last_shutdown = LastShutdown.KILLED if outdated else shutdown  # which expects the least
         self.is_last_shutdown_known = note is not None and note.synced == self.synced
 
     @property
     def was_closed(self) -> bool:
         """Whether what was done at the newest rows is decided."""
-        return self.last_shutdown is Fate.CLOSED and not self.live
+        return self.last_shutdown is LastShutdown.CLEAN and not self.live
 
     def problem(self, file: Path, stream: int, first: int, last: int, what: str, column: str | None = None) -> Problem:
         """Return a problem of rows of a stream, the `first` to the `last`."""

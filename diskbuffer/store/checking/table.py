@@ -16,7 +16,7 @@ from diskbuffer.store.checking.lost_rows import Identity, find_rows
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.last_writer import Fate
+from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import power_loss
 from diskbuffer.store.store import Kept
 
@@ -57,7 +57,7 @@ class TableFinder:
             return (yield from self._find_lasting_gaps())
         if self._outdated:
             yield Finding(fix=self._read_entries_anew)
-        lost_power = self._opened.last_shutdown is Fate.LOST_POWER
+        lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
         if not lost_power or self._missing_rows():
             yield from self._find_lost_entries()
         return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
@@ -122,7 +122,7 @@ class TableFinder:
         """Return rows that were on the disk, and neither the table has nor were `found`: (stream, first, last)."""
         missing = []
         for stream, segments in enumerate(self._opened.segments()):
-            if self._opened.last_shutdown is Fate.LOST_POWER and not power_loss.stays(self._store, stream):
+            if self._opened.last_shutdown is LastShutdown.POWER_LOSS and not power_loss.stays(self._store, stream):
                 continue  # they may have been evicted
             there = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
             there += [(first, rows) for (whose, first), rows in found if whose == stream]

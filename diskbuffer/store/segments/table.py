@@ -216,7 +216,7 @@ class SegmentTable:
         """
         words = {
             "before": ("the steps that came before", self.before(slot) is None),
-            "left": ("the steps until it was left behind", not self._is_left(slot)),
+            "left": ("the steps until it was evictable", not self._is_left(slot)),
             "sealed": ("the checksums of its files", not self.is_sealed(slot)),
         }
         return {name: what for name, (what, strange) in words.items() if strange and self.get(name, slot) != 0}
