@@ -573,7 +573,7 @@ class ReplayBuffer:
         steps : (n,) integers
             As in a batch's ``steps``, or from `steps`.
         length : int, optional
-            Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time behind
+            Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time after
             the first.
         columns : sequence of str, optional
             These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.

@@ -42,7 +42,7 @@ class Piece:
 
     slot: int
     rows: Int64  # within the segment
-    ended: npt.NDArray[np.bool_]  # whether the episode does not go on behind a step, as far as it is known
+    ended: npt.NDArray[np.bool_]  # whether the episode does not go on after a step, as far as it is known
 
 
 class ColumnSegments:

@@ -281,7 +281,7 @@ class Reader:
 
 
 def _with_last(obs: Any, following: Any) -> Any:
-    """Put the last of the observations that came next behind all others."""
+    """Put the last of the observations that came next after all others."""
     if isinstance(obs, dict):
         return {name: _with_last(part, following[name]) for name, part in obs.items()}
     return torch.cat([obs, following[-1:]])

@@ -1,4 +1,4 @@
-"""A signal at the wrong moment, such as Ctrl-C: what must happen as a whole does, and what the handler raises comes behind."""
+"""A signal at the wrong moment, such as Ctrl-C: what must happen as a whole does, and what the handler raises comes after."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is final when the row comes to
 be, and of what was done there, which is final with the step. Both start from a number that only this row of this store
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
-something may be, its second word is another: or a power loss that took a step, and not the row behind it, would leave a step at
+something may be, its second word is another: or a power loss that took a step, and not the row after it, would leave a step at
 which nothing was done.
 """
 
@@ -130,7 +130,7 @@ def row_checksums(
 
 
 def _side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    """Put rows of bytes together, with zeros behind, up to a multiple of 8: one call of the library for each row."""
+    """Put rows of bytes together, with zeros after, up to a multiple of 8: one call of the library for each row."""
     total, at = sum(array.shape[1] for array in arrays), 0
     together = np.zeros((n, -(-total // 8) * 8), np.uint8)
     for array in arrays:

@@ -1,4 +1,4 @@
-"""Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C behind it.
+"""Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C after it.
 
 A chunk is one Blosc block of LZ4, whoever wrote it: LZ4 while its segment is live, for that costs `add` 2 us a frame, and
 LZ4HC, which is smaller and faster to read, once the segment is sealed in the background. Both are the same format, "lz4" in
@@ -129,9 +129,9 @@ def _recode_run(
 
 
 def encode_chunks(source: int, first: int, ring: int, chunk_bytes: int, out: Bytes, entries: Int64) -> int:
-    """Compress chunks, for a live shard, one behind the other into `out`: as many as there are `entries`.
+    """Compress chunks, for a live shard, one after the other into `out`: as many as there are `entries`.
 
-    They lie one behind the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
+    They lie one after the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
     becomes (offset in `out`, size). Returns the bytes written. Holds no GIL.
     """
     cname, clevel = LIVE
@@ -166,5 +166,5 @@ def _checksum(crc: int, address: int, size: int) -> int:
 
 
 def checksum(data: Any, crc: int = 0) -> int:
-    """Return the CRC32C of a contiguous array's bytes, behind others whose checksum is `crc`. Holds no GIL."""
+    """Return the CRC32C of a contiguous array's bytes, after others whose checksum is `crc`. Holds no GIL."""
     return int(_checksum(crc, address_of(data), data.nbytes))

@@ -55,7 +55,7 @@ class LiveShard:
         self._find_end()
 
     def _find_end(self) -> None:
-        """Find where the next chunk goes: behind all that the index knows, but for one in the spare room."""
+        """Find where the next chunk goes: after all that the index knows, but for one in the spare room."""
         appended = self.entries[(self.entries[:, 0] != EMPTY) & (self.entries[:, 0] < self._spare_at)]
         self._end = int(appended.sum(axis=1).max(initial=0))
         if not 0 <= self._end <= self._spare_at:
@@ -67,7 +67,7 @@ class LiveShard:
         return int(missing[0]) if len(missing) else len(self.entries)
 
     def append(self, first: int, data: npt.NDArray[np.uint8], entries: Int64) -> None:
-        """Append chunks `first` and following, encoded one behind the other in `data`; then their entries, set to where."""
+        """Append chunks `first` and following, encoded one after the other in `data`; then their entries, set to where."""
         if self._end + len(data) > self._spare_at:
             raise CorruptionError(f"{self._files.root}/{self.name}: there is no room for the chunks that should fit")
         entries[:, 0] += self._end
@@ -80,7 +80,7 @@ class LiveShard:
         self._write((data, self._spare_at), (entry, self._index_at + chunk * ENTRY_BYTES))
 
     def forget(self, first: int) -> None:
-        """Empty the entries of chunk `first` and all behind it."""
+        """Empty the entries of chunk `first` and all after it."""
         if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
             empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
             self._write((empty, self._index_at + first * ENTRY_BYTES))

@@ -26,7 +26,7 @@ class SegmentTable:
     """Read and write the table.
 
     A row counts only where it is below its segment's length. Each group of numbers that are set together has one more, a hash of
-    them and of the store, the slot and its rows, which is set behind them: where it does not match, they count as not set.
+    them and of the store, the slot and its rows, which is set after them: where it does not match, they count as not set.
     """
 
     def __init__(self, files: Files, layout: Layout, *, writable: bool) -> None:
@@ -269,7 +269,7 @@ class SegmentTable:
                 at = int(np.flatnonzero(gaps | short)[0])
                 begin = int(first[mine[at]] + length[mine[at]])
                 raise CorruptionError(
-                    f"{where}: behind slot {mine[at]}, rows {begin} to {first[mine[at + 1]] - 1} of stream {s} are missing, or "
+                    f"{where}: after slot {mine[at]}, rows {begin} to {first[mine[at + 1]] - 1} of stream {s} are missing, or "
                     "there twice; `diskbuffer check --repair` goes on without them"
                 )
             found.append(mine.astype(np.int64))
