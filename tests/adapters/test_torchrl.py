@@ -971,3 +971,19 @@ def test_a_storage_of_three_dimensions_goes_on_after_a_refused_write(tmp_path: P
     storage.close()
     with pytest.raises(db.InputError, match="cannot be opened again"):
         DiskStorage(24, tmp_path / "store", ndim=3)
+
+
+def test_a_pickled_storage_knows_where_the_writer_was_last(tmp_path: Path) -> None:
+    storage = DiskStorage(20, tmp_path / "store")
+    storage.set(range(20), small(20))
+    storage.set(range(5), small(5, 20))
+    storage[13] = small(1, 100)[0]
+    assert storage._last_cursor_index == 4
+    pickled = pickle.dumps(storage)
+    copy = pickle.loads(pickled)
+    assert copy._last_cursor_index == 4
+    copy.set(range(5, 7), small(2, 25))
+    later = pickle.loads(pickled)
+    assert later._last_cursor_index == 6
+    for one in (storage, copy, later):
+        one.close()

@@ -309,11 +309,14 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         state: dict[str, Any] = Storage.__getstate__(self)
         if get_spawning_popen() is not None:
             state["_is_started_copy"] = True
-        return state
+        return state | {"ever": self.stored.ever()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        ever = state.pop("ever")
         Storage.__setstate__(self, state)
-        self._load()
+        if self.stored.ever() != ever:  # or the last cursor is as it was, which may be another place than the newest step's
+            self._load()
+        self._bump_mutation_revision()
 
 
 def _remove(store: OpenedLate, process: int) -> None:

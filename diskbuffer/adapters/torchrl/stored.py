@@ -304,6 +304,11 @@ class Stored(OpenedLate):
 
     # Places and steps
 
+    def ever(self) -> int:
+        """Count the steps that were ever written."""
+        opened = self.open_to_read()
+        return 0 if opened is None else int(opened.counts()[1].sum())
+
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
         return np.asarray(self.places.names[: self.places.filled][plain(index)])
