@@ -20,6 +20,8 @@ import torch
 
 from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
+from diskbuffer.columns.returns import Returns
+from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
@@ -939,9 +941,15 @@ class ReplayBuffer:
             Of how many steps.
         """
         self._writing()
-        if values is None:
-            return self._derived.returns("reward", None, None, gamma, gae_lambda, (out[0], None), steps)
-        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], out[1]), steps)
+        plain = values is None
+        return Returns(
+            rewards="reward",
+            values=values,
+            next_values=None if plain else next_values,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            out=(out[0], None if plain else out[1]),
+        ).compute(self._derived, steps)
 
     def tag(self, tag: str | None, steps: Any) -> int:
         """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.
@@ -963,13 +971,13 @@ class ReplayBuffer:
         """
         with self._store.lock:
             self._writing()
-            return self._derived.tag(tag, steps)
+            return tag_episodes(self._derived, tag, steps)
 
     def _numbers_of_strings(self, strings: Collection[str]) -> list[int]:
         """Return the numbers of strings, which are among `tags` and on the disk when this returns, for a column of them."""
         with self._store.lock:
             self._writing()
-            return self._derived.numbers(strings)
+            return numbers_of(self._derived, strings)
 
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
