@@ -7,16 +7,21 @@ STORE ?= runs/pong
 GAME ?= pong
 SCALE ?= 1
 WORKERS ?= logical
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test coverage check bench soak clean
+.PHONY: demo test nightly coverage check bench soak clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
 
-test: $(VENV)/test
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+test: $(VENV)/test $(VENV)/compiled
+	$(PYTEST)
 
-# The same tests in twice the time.
+# What takes longer: trainings, whole examples, and more of what is tried at random.
+nightly: $(VENV)/test $(VENV)/compiled
+	$(PYTEST) --nightly
+
+# The tests of `test`, one after the other.
 coverage: $(VENV)/test
 	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
 
@@ -36,12 +41,17 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.verification --json bench/verification.json
 	$(BIN)/python -m bench.adapters --json bench/adapters.json
 
-# Every promise put to the test, for an hour and a half; the tests run a short version.
+# Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
 soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
 clean:
 	rm -rf $(VENV)
+
+# Compiled once, before several processes do so at the same time.
+$(VENV)/compiled: $(VENV)/test $(shell find diskbuffer -name "*.py")
+	$(BIN)/python -m diskbuffer warmup
+	touch $@
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

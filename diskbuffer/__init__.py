@@ -4,7 +4,11 @@ The buffer itself is imported when it is first used, for numba takes a quarter o
 """
 
 import importlib
+import os
 import typing
+
+if os.name != "posix":
+    raise ImportError("diskbuffer runs on Linux and macOS only; on Windows, use it inside of WSL 2, on WSL's own disk")
 
 from diskbuffer.errors import (
     ClosedError,
@@ -28,7 +32,8 @@ if typing.TYPE_CHECKING:
     from diskbuffer.mixture import Mixture
     from diskbuffer.precompile import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
-    from diskbuffer.store.checking.check import Problem, Report, check
+    from diskbuffer.store.checking.check import check
+    from diskbuffer.store.checking.report import Problem, Report
     from diskbuffer.store.copies.closed_marks import marks, remove_mark
 
 __all__ = [
@@ -63,7 +68,7 @@ __all__ = [
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
-_LATER |= dict.fromkeys(("Problem", "Report", "check"), "diskbuffer.store.checking.check")
+_LATER |= {"check": "diskbuffer.store.checking.check"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= {"warmup": "diskbuffer.precompile"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
 

@@ -20,6 +20,8 @@ import torch
 
 from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
+from diskbuffer.columns.returns import Returns
+from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
@@ -41,10 +43,10 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
-from diskbuffer.store.checking.check import Report, check
+from diskbuffer.store.checking.check import check
+from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
-from diskbuffer.store.format import codec
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
 
@@ -573,7 +575,7 @@ class ReplayBuffer:
         steps : (n,) integers
             As in a batch's ``steps``, or from `steps`.
         length : int, optional
-            Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time behind
+            Sequences of so many steps, from each of `steps` on, within an episode: all columns get an axis of time after
             the first.
         columns : sequence of str, optional
             These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
@@ -939,9 +941,15 @@ class ReplayBuffer:
             Of how many steps.
         """
         self._writing()
-        if values is None:
-            return self._derived.returns("reward", None, None, gamma, gae_lambda, (out[0], None), steps)
-        return self._derived.returns("reward", values, next_values, gamma, gae_lambda, (out[0], out[1]), steps)
+        plain = values is None
+        return Returns(
+            rewards="reward",
+            values=values,
+            next_values=None if plain else next_values,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            out=(out[0], None if plain else out[1]),
+        ).compute(self._derived, steps)
 
     def tag(self, tag: str | None, steps: Any) -> int:
         """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.
@@ -963,13 +971,13 @@ class ReplayBuffer:
         """
         with self._store.lock:
             self._writing()
-            return self._derived.tag(tag, steps)
+            return tag_episodes(self._derived, tag, steps)
 
     def _numbers_of_strings(self, strings: Collection[str]) -> list[int]:
         """Return the numbers of strings, which are among `tags` and on the disk when this returns, for a column of them."""
         with self._store.lock:
             self._writing()
-            return self._derived.numbers(strings)
+            return numbers_of(self._derived, strings)
 
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
@@ -1221,7 +1229,7 @@ class ReplayBuffer:
                 "seal_error": None if log is None or log.seal_error is None else str(log.seal_error),
                 "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
                 "index_bytes": index.nbytes,
-                "decoder": codec.decoder() if self._reader.gatherer.compiled else "numcodecs (slow)",
+                "decoder": "compiled, LZ4",
                 "threads": self._reader.gatherer.threads,
             }
         return figures | {"disk_bytes": self._store.disk_bytes()}

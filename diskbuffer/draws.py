@@ -36,7 +36,7 @@ class Form:
 
     @property
     def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        """Notes of the draw that the gather needs: the shape behind the first axis, and the dtype."""
+        """Notes of the draw that the gather needs: the shape after the first axis, and the dtype."""
         return {}
 
     def first_step(self, drawn: Draw) -> Int64:
@@ -93,7 +93,7 @@ class Steps(Form):
     def reach(self, drawn: Draw) -> tuple[Int64, Int64]:
         """Return from which place on the axis of time on, and until before which, there are steps, (size,) each.
 
-        Not cut to the axis: the one may be negative, and the other behind its end.
+        Not cut to the axis: the one may be negative, and the other after its end.
         """
         begin = drawn.notes["_firsts"] - drawn.positions + self.burn_in if self.burn_in else np.zeros(drawn.size, np.int64)
         return begin, drawn.ends - drawn.positions + self.burn_in

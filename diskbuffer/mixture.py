@@ -27,7 +27,7 @@ from diskbuffer.reading.delivery import Transform, sending
 class Mixture:
     """Sample from several buffers at once, so many of each batch from each.
 
-    Every batch has the parts behind each other, in the order in which they were given, and ``part``, (batch_size,) int64, which
+    Every batch has the parts one after the other, in the order in which they were given, and ``part``, (batch_size,) int64, which
     tells where each sample is from. A part's share of the batch is rounded so that the sizes add up. Columns are those that all
     buffers have.
 

@@ -1,4 +1,4 @@
-"""Put every promise to the test, for an hour and a half, and print one table: ``make soak``.
+"""Put every promise to the test, for two and a half hours, and print one table: ``make soak``.
 
 python -m soak [--scale 0.1] [--seed 0] [--json FILE] [--only crashes damage ...]
 """
@@ -22,9 +22,11 @@ from soak import (
     kills,
     links,
     mounts,
+    noticing,
     readers,
     rings,
     sb3_buffers,
+    schedules,
     torchrl_and_tianshou,
 )
 from soak.table import Row
@@ -40,11 +42,13 @@ def _one(campaign: Callable[..., Row]) -> Callable[[float, int], Iterator[Row]]:
 CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "kills": _one(kills.main),
     "crashes": _one(crashes.main),
+    "noticing": _one(noticing.main),
     "damage": lambda scale, seed: damage.main(round(10_000 * scale), seed),
     "disk_full": lambda scale, seed: disk_full.main(scale, seed=seed),
     "readers": _one(readers.main),
     "examples": _one(examples.main),
     "rings": _one(rings.main),
+    "schedules": _one(schedules.main),
     "sb3_buffers": lambda scale, seed: [sb3_buffers.main(max(1, round(1000 * scale)), seed=seed)],
     "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
     "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],

@@ -368,7 +368,7 @@ class SmallDisk:
         """Mount it; return why that cannot be, or nothing."""
         self.root.mkdir(parents=True, exist_ok=True)
         clone_newns = 0x20000
-        if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        if os.geteuid() != 0:
             return "mounting needs root"
         if ctypes.CDLL(None, use_errno=True).unshare(clone_newns) != 0:
             return f"no mount namespace: {os.strerror(ctypes.get_errno())}"

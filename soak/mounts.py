@@ -32,7 +32,7 @@ HOW = ("another user", "a read-only mount")
 
 def why_not() -> str:
     """Return why nothing can be mounted here, "" where it can."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+    if os.geteuid() != 0:
         return "mounting needs root"
     return in_fork(private_mounts)
 

@@ -5,6 +5,9 @@ any of its versions. Of a directory, an fsync settles the names; operations on n
 order, in each directory on its own. An fsync of a file does not settle its name, nor that of a directory what is in its files.
 That is what POSIX allows, and more than what today's file systems do. A sector is written as a whole; while a page that is
 mapped is on its way to the disk, words of 8 bytes in it may be old or new.
+
+An fsync that fails (EIO) may be the last that anybody hears of it: Linux takes the pages for clean, and the next fsync succeeds
+without having written them, until one is written to again (https://lwn.net/Articles/752063/).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 SECTOR = 512
+PAGE = 8  # sectors, which the system writes together
 ZEROS = bytes(SECTOR)
 
 
@@ -50,13 +54,22 @@ class Names:
 
 @dataclass(frozen=True)
 class Sync:
-    """An fsync of a file or a directory returned."""
+    """An fsync of a file or a directory returned. `by` is the function of the library that asked for it."""
+
+    number: int
+    what: str
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class FailedSync:
+    """An fsync of a file failed: the system takes what it did not write for written, and never tries again."""
 
     number: int
     what: str
 
 
-Event = Write | Size | Names | Sync
+Event = Write | Size | Names | Sync | FailedSync
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,30 @@ class _File:
     durable_size: int = 0
     versions: dict[int, list[bytes]] = field(default_factory=dict)  # since the last sync
     sizes: list[int] = field(default_factory=list)
+    dropped: dict[int, list[bytes]] = field(default_factory=dict)  # written before a sync that failed, and perhaps on the disk
+
+    def write(self, sectors: dict[int, bytes]) -> None:
+        """Have other contents; a page of which a byte was written to is written whole by the next sync, what was dropped too."""
+        for page in {sector // PAGE for sector in sectors} if self.dropped else ():
+            for sector in range(page * PAGE, (page + 1) * PAGE):
+                self.versions[sector] = [*self.dropped.pop(sector, []), *self.versions.get(sector, [])]
+                if not self.versions[sector]:
+                    del self.versions[sector]
+        for sector, data in sectors.items():
+            self.versions.setdefault(sector, []).append(data)
+
+    def fail_to_sync(self) -> None:
+        """Drop what was not written yet. Nobody knows how much of it is on the disk."""
+        for sector, versions in self.versions.items():
+            self.dropped.setdefault(sector, []).extend(versions)
+        self.versions = {}
+
+    def pending(self) -> dict[int, list[bytes]]:
+        """Return all versions of sectors that may be on the disk beside the one that is, dropped ones first."""
+        both = dict(self.dropped)
+        for sector, versions in self.versions.items():
+            both[sector] = [*both.get(sector, []), *versions]
+        return both
 
     def sync(self) -> None:
         for sector, versions in self.versions.items():
@@ -141,8 +178,8 @@ class Luck:
         if how < 0.2:
             return found
         if how < 0.45:
-            return found | {sector: versions[-1] for sector, versions in file.versions.items()}
-        for sector, versions in file.versions.items():
+            return found | {sector: versions[-1] for sector, versions in file.pending().items()}
+        for sector, versions in file.pending().items():
             found[sector] = self._sector([file.durable.get(sector, ZEROS), *versions])
         return found
 
@@ -181,7 +218,7 @@ class Extreme(Luck):
         """Choose the newest sectors, or the synced ones."""
         if not self._data:
             return dict(file.durable)
-        return file.durable | {sector: versions[-1] for sector, versions in file.versions.items()}
+        return file.durable | {sector: versions[-1] for sector, versions in file.pending().items()}
 
     def size(self, file: _File) -> int:
         """Choose the newest size, or the synced one."""
@@ -226,9 +263,7 @@ class Disk:
         """Have an event happen."""
         match event:
             case Write(number, sectors):
-                versions = self._file(number).versions
-                for sector, data in sectors.items():
-                    versions.setdefault(sector, []).append(data)
+                self._file(number).write(sectors)
             case Size(number, size):
                 self._file(number).sizes.append(size)
             case Names(number, changes):
@@ -238,6 +273,8 @@ class Disk:
                     self._directories[number].sync()
                 else:
                     self._file(number).sync()
+            case FailedSync(number) if number not in self._directories:
+                self._file(number).fail_to_sync()
 
     def sync_all(self) -> None:
         """Have everything be durable."""

@@ -263,7 +263,10 @@ class Both:
         n = len(self.theirs)
         first, last = sorted(self._rng.integers(0, n + 1, 2).tolist())
         some = torch.from_numpy(self._rng.integers(0, n, int(self._rng.integers(0, 9))))
-        for index in (slice(first, last), some, int(self._rng.integers(n)), slice(None, None, 2)):
+        indices: list[Any] = [slice(first, last), some, int(self._rng.integers(n)), slice(None, None, 2)]
+        if self._worlds[0].words:  # of which TorchRL takes no empty stacks
+            indices = [index for index in indices if torch.arange(n)[index].numel()]
+        for index in indices:
             _same(self.theirs[index], self._read(self.ours[index]), f"[{index}]")
 
     @staticmethod

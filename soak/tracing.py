@@ -9,18 +9,41 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
-from soak.simulated_disk import SECTOR, Disk, Event, Names, Size, Sync, Write
+from soak.simulated_disk import SECTOR, Disk, Event, FailedSync, Names, Size, Sync, Write
 
 _NAMES = ("open", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")
 _CONTENTS = ("pwrite", "write", "ftruncate", "truncate", "posix_fallocate")
 IGNORED = ("writer.lock", "writer.json")  # who writes: nothing is read from it but by a human
 _SYNCS = ("fsync", "fdatasync")
+
+
+@dataclass
+class Fault:
+    """Operations of a disk that fail: the one after `left` others, and `lasting` more."""
+
+    left: int
+    code: int
+    lasting: int = 0
+    only: str = ""  # operations of this name; of all that write, else
+    failed: list[str] = field(default_factory=list)
+
+    def fails(self, name: str, what: str) -> bool:
+        """Count an operation, and tell whether it fails."""
+        if self.only not in ("", name):
+            return False
+        self.left -= 1
+        fails = -1 - self.lasting <= self.left < 0
+        if fails:
+            self.failed.append(what)
+        return fails
 
 
 class Trace:
@@ -37,11 +60,19 @@ class Trace:
     events : list of Event
     looks : list of int
         How many events there were after each look. In between lie what was done in an order that is not known.
+    fault : Fault, optional
+        What fails from now on.
+    marked : list of int
+        Moments that somebody marked, as counts of events.
     """
+
+    current: Trace | None = None  # the one that runs
 
     def __init__(self, base: Path, disk: Disk | None = None) -> None:
         self.events: list[Event] = []
         self.looks: list[int] = []
+        self.fault: Fault | None = None
+        self.marked: list[int] = []
         self._base, self._device = str(base), base.stat().st_dev
         known = {} if disk is None else disk.numbers()
         self._lock, self._count = threading.RLock(), itertools.count(max(known.values(), default=-1) + 1)
@@ -58,6 +89,10 @@ class Trace:
         self._look("at the beginning")
         self._beginning, self.events, self.looks = self.events, [], [0]
 
+    def path(self, number: int) -> str:
+        """Return the path, below `base`, at which a file or a directory was seen first."""
+        return self._paths.get(number, ".")
+
     def disk(self) -> Disk:
         """Return the disk as it was at the beginning."""
         if self._earlier is not None:
@@ -68,7 +103,12 @@ class Trace:
         disk.sync_all()
         return disk
 
+    def mark(self) -> None:
+        """Mark this moment."""
+        self.marked.append(self.look("marked"))
+
     def __enter__(self) -> Self:
+        Trace.current = self
         for name in _NAMES:
             setattr(os, name, self._names_traced(name))
         for name in _CONTENTS:
@@ -78,6 +118,7 @@ class Trace:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        Trace.current = None
         for name, function in self._real.items():
             setattr(os, name, function)
         for fd in self._fds.values():
@@ -171,6 +212,7 @@ class Trace:
             with self._lock:
                 what = self._describe(f"{name} {' '.join(os.path.basename(os.fspath(path)) for path in args[:paths])}")
                 self._look(f"before {what}")
+                self._fail(name, what, spare=("unlink", "remove", "rmdir"))
                 try:
                     return real(*args, **keywords)
                 finally:
@@ -192,6 +234,7 @@ class Trace:
             with self._lock:
                 what = self._describe(name)
                 self._look(f"before {what}")
+                self._fail(name, what)
                 try:
                     return real(fd, *args)
                 finally:
@@ -209,11 +252,20 @@ class Trace:
                 known = number in self._fds or number in self._names
                 if known:
                     self._look(self._describe(f"before {name}"))
+                    self._fail(name, self._describe(f"{self._paths.get(number, '.')}: {name}"), number)
                 real(fd)
                 if known:
-                    self.events.append(Sync(number, self._describe(f"{self._paths.get(number, '.')}: {name}")))
+                    self.events.append(Sync(number, self._describe(f"{self._paths.get(number, '.')}: {name}"), _caller()))
 
         return traced
+
+    def _fail(self, name: str, what: str, number: int = -1, spare: tuple[str, ...] = ()) -> None:
+        """Raise what the disk does, if it fails now; of a sync, what was not written yet is dropped."""
+        if self.fault is None or name in spare or not self.fault.fails(name, what):
+            return
+        if number >= 0:
+            self.events.append(FailedSync(number, f"{what} fails"))
+        raise OSError(self.fault.code, os.strerror(self.fault.code))
 
     def _number(self, fd: Any) -> int:
         status = os.stat(fd) if isinstance(fd, str | os.PathLike) else os.fstat(fd)
@@ -223,6 +275,17 @@ class Trace:
     def _describe(what: str) -> str:
         thread = threading.current_thread()
         return what if thread is threading.main_thread() else f"{what} ({thread.name})"
+
+
+def _caller() -> str:
+    """Return the function of the library that is at work, the seam to the operating system left out."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        place = frame.f_code.co_filename
+        if "/diskbuffer/" in place and "/diskbuffer/store/system/" not in place:
+            return frame.f_code.co_qualname
+        frame = frame.f_back
+    return ""
 
 
 def _parent(path: Any, fd: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
 from soak.simulated_disk import Disk, Event
-from soak.tracing import Trace
+from soak.tracing import Fault, Trace
 
 Array = npt.NDArray[Any]
 VALUE, TAGS = "value", ("red", "green", "blue")
@@ -112,6 +113,7 @@ class Workload:
     noisy: bool = False  # frames that cannot be packed
     calls: int = 60
     weights: dict[str, float] = field(default_factory=dict)
+    faults: float = 0.0  # how often the disk fails in a call
     concurrent: bool = False  # whether the sealer runs beside calls; else between them, so that a trace depends on its seed alone
 
     @property
@@ -167,6 +169,7 @@ class Workload:
 
 USUAL = {"add": 12.0, "extend": 2.0, "flush": 1.0, "flush_while_adding": 0.8, "seal": 0.5, "reopen": 0.4}
 DERIVED = {"write": 4.0, "tag": 2.0, "map": 0.5}
+FAULTY = {"add": 12.0, "extend": 3.0, "flush": 3.0, "seal": 1.0, "write": 2.0, "tag": 1.0}
 WORKLOADS = (
     Workload("add", weights=USUAL),
     Workload("three", n_envs=3, capacity=90, weights=USUAL),
@@ -184,6 +187,9 @@ WORKLOADS = (
     Workload("background", n_envs=2, capacity=80, weights=USUAL | DERIVED | {"extend": 6.0}, concurrent=True),
     Workload("clear", n_envs=2, weights=USUAL | DERIVED | {"extend": 4.0, "clear": 1.5}),
     Workload("clear a ring", protected=True, capacity=60, weights=USUAL | {"extend": 4.0, "protect": 1.0, "clear": 1.5}),
+    Workload("faults", n_envs=2, weights=FAULTY, faults=0.25, calls=50),
+    Workload("faults in a ring", capacity=60, weights=FAULTY | {"extend": 4.0}, faults=0.25),
+    Workload("faults in noise", noisy=True, capacity=70, weights=FAULTY, faults=0.25, calls=50),
 )
 
 
@@ -270,6 +276,10 @@ class Resumed:
     disk: Disk | None = None
 
 
+class GivenUpError(Exception):
+    """The disk has failed to sync, and the library makes that call no longer: the store is to be opened again."""
+
+
 class Driver:
     """Make calls to a store, and keep account of what they promise."""
 
@@ -283,6 +293,8 @@ class Driver:
         self._flushed: Promise | None = None
         self.moments: list[Moment] = []
         self._version = 0
+        self._faulty = False  # whether the disk may fail in the call that is made
+        self._lost = False  # whether a sync failed, so that nobody knows what later ones are worth
         if resumed is not None:
             self.world, self._now, self._flushed = copy.deepcopy((resumed.world, resumed.may, resumed.flushed))
             self._now.sealed = set(resumed.sealed)
@@ -298,19 +310,65 @@ class Driver:
         names, shares = list(weights), np.array(list(weights.values()))
         for _ in range(self._workload.calls):
             name = str(self._rng.choice(names, p=shares / shares.sum()))
-            getattr(self, f"_{name}")()
-        self._call("close", self._buffer.close, flushes=True)
+            self._faulty = self._rng.random() < self._workload.faults
+            try:
+                getattr(self, f"_{name}")()
+            except GivenUpError:
+                if name not in ("flush", "seal"):
+                    self._now.heads[:] = self._buffer._reader.index.heads
+                    break
+        self._faulty = False
+        with contextlib.suppress(GivenUpError):
+            self._call("close", self._buffer.close, flushes=True)
 
     def _call(self, name: str, call: Callable[[], Any], *, flushes: bool | Promise = False) -> None:
         """Make a call, which brings everything to the disk if it `flushes`, or what was promised before."""
-        with self._gate.closed():
-            call()
-        if name != "close":
-            if not self._workload.concurrent:
+        if self._workload.faults:
+            self._attempt(name, call)
+        else:
+            with self._gate.closed():
+                call()
+            if name != "close" and not self._workload.concurrent:
                 self._wait_for_sealing()
+        if name != "close":
             self._take_stock()
         if flushes:
             self._flushed = copy.deepcopy(self._now if flushes is True else flushes)
+        self._note(name)
+
+    def _attempt(self, name: str, call: Callable[[], Any]) -> None:
+        """Make a call in which the disk may fail, and make it again where it did; a GivenUpError where it fails still."""
+        if self._faulty:
+            sync = bool(self._rng.random() < 0.5)
+            code, lasting = int(self._rng.choice([errno.EIO, errno.ENOSPC])), int(self._rng.choice([0, 0, 3, 10**6]))
+            self._trace.fault = Fault(int(self._rng.integers(20)), code, lasting)
+            if sync:
+                self._trace.fault = Fault(int(self._rng.integers(12)), errno.EIO, only="fsync")
+        fault = self._trace.fault
+        try:
+            for again in (False, True):
+                try:
+                    with self._gate.closed():
+                        call()
+                    break
+                except OSError as error:
+                    self._trace.fault = None
+                    happened = fault is not None and bool(fault.failed)
+                    self._lost |= happened and any("fsync" in what for what in fault.failed)  # type: ignore[union-attr]
+                    if self._lost and (again or not happened):
+                        raise GivenUpError from error
+                    if again or not happened:
+                        raise
+            if name != "close":
+                try:
+                    self._wait_for_sealing()
+                except OSError:  # it is tried again at the next call
+                    self._lost |= fault is not None and any("fsync" in what for what in fault.failed)
+        finally:
+            self._trace.fault = None
+
+    def _note(self, name: str) -> None:
+        """Note what is promised now that a call has returned."""
         events = self._trace.look(f"after {name}")
         now = copy.deepcopy(self._now)
         self.moments.append(Moment(events, name, now, now, self._flushed))
@@ -402,9 +460,15 @@ class Driver:
         stream = int(self._rng.integers(self._workload.n_envs))
         first, n = self._next(stream), int(self._rng.integers(1, 30))
         at = self.world.steps(stream, first, first + 2 * n + 2)[:n]
-        keywords = self._workload.given(self.world.step(stream, at))
         self._now.heads[stream] = at[-1] + 1
-        self._call("extend", partial(self._buffer.extend, env=stream, **keywords))
+        self._call("extend", lambda: self._extend_by(stream, at))
+
+    def _extend_by(self, stream: int, at: Array) -> None:
+        """Add steps, but those that a call which failed has added."""
+        head = int(self._buffer._reader.index.heads[stream])
+        left = at[at >= head + (head >= 0 and self.world.last[stream, head])]
+        if len(left):
+            self._buffer.extend(env=stream, **self._workload.given(self.world.step(stream, left)))
 
     def _protect(self) -> None:
         stream = self._workload.n_envs

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,18 @@ import pytest
 
 from soak.experience import Experience, Feeder, heads_of, steps_of
 from soak.writers import Writers
+from tests import amounts
 
 __all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
 
+_SEED = pytest.StashKey[int]()
 _MEMORY = Path("/dev/shm")
 _NEEDED = 6 << 30  # bytes: several times what the tests have on the disk at once
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run what takes long, and more of what is tried at random")
+    parser.addoption("--seed", type=int, help="of the tests that draw another one in each run, as an earlier run printed it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,8 +35,48 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What a power loss leaves is simulated, and what a kill leaves is the same in memory. `TMPDIR` overrides this.
     """
+    amounts.nightly = config.getoption("--nightly")
+    if not hasattr(config, "workerinput"):
+        config.stash[_SEED] = secrets.randbits(32) if (given := config.getoption("--seed")) is None else given
+    else:
+        config.stash[_SEED] = config.workerinput["seed"]
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Have all workers of pytest-xdist use one seed."""
+    node.workerinput["seed"] = node.config.stash[_SEED]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    terminalreporter.write_line(f"random seeds come from --seed {config.stash[_SEED]}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the set that is to run: see `tests.amounts`."""
+
+    def is_chosen(item: pytest.Item) -> bool:
+        only = item.get_closest_marker("nightly") is not None
+        more = "amount" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "obj", None), "hypothesis")
+        return only or more if amounts.nightly else not only
+
+    chosen = [item for item in items if is_chosen(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
+    items[:] = chosen
+
+
+@pytest.fixture
+def amount() -> Callable[[int, int], int]:
+    """Return what tells how many cases to try: few in the fast set, and many in the nightly one, where the test runs again."""
+    return amounts.amount
+
+
+@pytest.fixture
+def any_seed(request: pytest.FixtureRequest) -> int:
+    """Return a seed that is another one in each run, and in each test; the same with the same ``--seed``."""
+    return zlib.crc32(f"{request.config.stash[_SEED]} {request.node.nodeid}".encode())
 
 
 def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -38,8 +87,6 @@ def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Writers]:
-    if not hasattr(os, "fork"):
-        pytest.skip("writers are forked, and killed with SIGKILL")
     server = Writers()
     yield server
     server.close()

@@ -52,6 +52,7 @@ END
 """
 
 
+@pytest.mark.nightly
 def test_the_readmes_examples_run_for_a_user_without_a_home_who_can_write_to_the_store_alone() -> None:
     missing = [tool for tool in ("unshare", "setpriv", "mount") if shutil.which(tool) is None]
     if sys.platform != "linux" or os.getuid() != 0 or missing:

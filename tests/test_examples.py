@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -10,8 +11,36 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+SHORT: dict[str, tuple[object, ...]] = {
+    "world_model.py": ("--steps", 200, "--updates", 4),
+    "prioritized_dqn.py": ("--steps", 600),
+    "ppo_from_disk.py": ("--steps", 60, "--iterations", 1),
+    "train_sb3.py": ("--capacity", 1000, "--steps", 120),
+    "train_torchrl.py": ("--capacity", 1000, "--steps", 120),
+    "train_tianshou.py": ("--capacity", 1000, "--steps", 120),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of other libraries
+@pytest.mark.parametrize("name", SHORT)
+def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run it as short as may be, in this process, which has imported all that it needs; the nightly set sees what it learns."""
+    place, threads = "--rollouts" if name.startswith("ppo") else "--store", torch.get_num_threads()
+    monkeypatch.setattr(sys, "argv", [name, place, str(tmp_path / "store"), *map(str, SHORT[name])])
+    try:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_example_for_jax_runs(tmp_path: Path) -> None:
+    """In a process of its own: JAX objects to every fork of a process that has imported it, and other tests fork."""
+    run("train_jax.py", "--store", tmp_path / "store", "--steps", 200, "--updates", 5)
 
 
 def run(name: str, *options: object) -> str:
@@ -21,12 +50,14 @@ def run(name: str, *options: object) -> str:
     return ran.stdout
 
 
+@pytest.mark.nightly
 def test_a_world_model_learns_from_crossing_sequences(tmp_path: Path) -> None:
     printed = run("world_model.py", "--store", tmp_path / "store", "--steps", 1000, "--updates", 40)
     first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", printed)[0])
     assert last < first / 5
 
 
+@pytest.mark.nightly
 def test_prioritized_dqn_learns_and_is_resumed(tmp_path: Path) -> None:
     printed = run("prioritized_dqn.py", "--store", tmp_path / "store", "--steps", 1500)
     assert "1,500 steps, 1,001 batches" in printed
@@ -35,6 +66,7 @@ def test_prioritized_dqn_learns_and_is_resumed(tmp_path: Path) -> None:
     assert "1,800 steps, 1,301 batches" in printed
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts anonymous memory on Linux")
 def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(tmp_path: Path) -> None:
     allowed = 300
@@ -45,6 +77,7 @@ def test_ppo_learns_from_a_rollout_that_is_larger_than_the_memory_it_is_allowed(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 def test_ppo_goes_on_in_the_middle_of_episodes(tmp_path: Path) -> None:
     printed = run("ppo_from_disk.py", "--rollouts", tmp_path, "--steps", 1000, "--iterations", 3)
     assert [int(n.replace(",", "")) for n in re.findall(r"learned from ([\d,]+) samples", printed)] == [2000] * 3
@@ -58,6 +91,7 @@ def is_complete(model: Path) -> bool:
         return False
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "ppo"])
 def test_stable_baselines3_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
     options = ("train_sb3.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--capacity", 10_000, "--steps", 1200)
@@ -87,6 +121,7 @@ def killed_and_run_again(first: str, *options: object) -> str:
     return run(str(options[0]), *options[1:])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["dqn", "slices"])
 def test_torchrl_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
     options = ("train_torchrl.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--steps", 600)
@@ -96,6 +131,7 @@ def test_torchrl_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
     assert "600 steps" in printed
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
 def test_tianshou_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
     options = ("train_tianshou.py", "--algorithm", algorithm, "--store", tmp_path / "store", "--steps", 600)
@@ -105,6 +141,7 @@ def test_tianshou_goes_on_after_a_kill(algorithm: str, tmp_path: Path) -> None:
     assert "600 steps" in printed
 
 
+@pytest.mark.nightly
 def test_jax_learns_from_the_disk(tmp_path: Path) -> None:
     printed = run("train_jax.py", "--store", tmp_path / "store", "--steps", 1000, "--updates", 100)
     first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", printed)[0])

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.reading.reader import Reader
+from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
 Obs = dict[str, Array]  # by key; "" where the observation is no dict
@@ -374,7 +374,7 @@ MANNERS = st.sampled_from(
 
 
 @pytest.mark.filterwarnings("ignore:.*steps cut off an episode")
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(6, 40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_step_is_what_was_added(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([1, 1, 2, 3]), "streams")
@@ -385,7 +385,6 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
         for key in keys
     }
     capacity = data.draw(st.sampled_from([None, 5, 20, 40, 100]), "capacity")
-    compiled = data.draw(st.booleans(), "compiled")
     with tempfile.TemporaryDirectory() as directory:
         world = World(
             Path(directory) / "store",
@@ -398,7 +397,6 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
             data.draw(st.integers(0, 6), "steps played before"),
             db.Column(data.draw(st.sampled_from([(), (2,)])), data.draw(st.sampled_from(["int8", "int64", "float32"]))),
         )
-        world.buffer._reader.gatherer.compiled &= compiled
         try:
             play(world, data)
         finally:  # where an example is given up, the directory goes, and nothing can be closed any more
@@ -439,18 +437,4 @@ def play(world: World, data: st.DataObject) -> None:
     world.reopen()
     world.check()
     assert world.buffer.check(progress=False).ok
-    world.buffer.close()
-
-
-def test_the_slow_decoder_reads_the_same(tmp_path: Path) -> None:
-    world = World(tmp_path / "store", 2, 4, {"": Part((34, 33), "uint8", True)}, played=6)
-    for k in range(100):
-        world.add(["terminated" if k % 17 == 16 else "goes on", "goes on"], "plain", k)
-    store = world.buffer._store
-    steps = np.concatenate([np.arange(10) * 2 + 7, np.arange(10, 60) * 2 + 1])  # those with a lead-in, too
-    fast = world.buffer.at(steps)
-    slow = Reader(store, 4, False, compiled=False)
-    other = slow.at(steps, None)
-    for name in fast:
-        np.testing.assert_array_equal(fast[name].numpy(), other[name].numpy())
     world.buffer.close()

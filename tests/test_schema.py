@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.schema import Schema
+from tests.amounts import examples
 
 FRAMES = Schema.of({"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")})
 
@@ -51,7 +52,7 @@ def test_a_column_is_the_same_however_it_is_written() -> None:
     assert db.Column((2, 3), "complex64").row_bytes == 48
 
 
-@settings(deadline=None, max_examples=50)
+@examples(25, 1000)
 @given(st.dictionaries(st.sampled_from(PATHS), COLUMNS, min_size=1))
 def test_a_schema_comes_back_from_its_attributes(columns: dict[str, db.Column]) -> None:
     schema = Schema.of(columns)

@@ -34,12 +34,12 @@ def advantages(
     rewards, values, next_values : (n,) floats
         `next_values` are those of the observations that the steps led to.
     terminated : (n,) bool
-        Whether nothing comes behind a step, so that its next value counts as zero.
+        Whether nothing comes after a step, so that its next value counts as zero.
     ended : (n,) bool
-        Whether the episode does not go on behind a step, or is not known to.
+        Whether the episode does not go on after a step, or is not known to.
     gamma, gae_lambda : float
     carry : float
-        What this returned for the block behind.
+        What this returned for the following block.
     """
     found = np.empty(len(rewards))
     return found, _advantages(rewards, values, next_values, terminated, ended, gamma, gae_lambda, carry, found)
@@ -48,7 +48,7 @@ def advantages(
 def returns_to_go(
     rewards: Floats, next_values: Floats, terminated: Bools, ended: Bools, gamma: float, carry: float
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """Sum up the discounted rewards to come; behind an end that did not terminate comes its next value."""
+    """Sum up the discounted rewards to come; after an end that did not terminate comes its next value."""
     found = np.empty(len(rewards))
     return found, _returns(rewards, next_values, terminated, ended, gamma, carry, found)
 

@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.columns.advantages import advantages, returns_to_go
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.lookup import FLOOR, HEAD, LOW
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy
 from diskbuffer.native.memory import address_of
-from diskbuffer.reading.episodes import TAG_COLUMN
 from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
@@ -42,7 +40,7 @@ class Piece:
 
     slot: int
     rows: Int64  # within the segment
-    ended: npt.NDArray[np.bool_]  # whether the episode does not go on behind a step, as far as it is known
+    ended: npt.NDArray[np.bool_]  # whether the episode does not go on after a step, as far as it is known
 
 
 class ColumnSegments:
@@ -189,47 +187,6 @@ class DerivedColumns:
             raise InputError(f"{what}: step {names[unknown][0]} was never added, or is no step")
         return np.asarray(starts >= 0)
 
-    def tag(self, tag: str | None, steps: Any) -> int:
-        """Tag the episodes that steps lie in; return how many those are."""
-        if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
-            raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
-        names, index = step_names(steps, of_sequences=True), self._reader.index
-        names = names[names != -1] if names.ndim == 2 else names
-        with self._store.lock:
-            streams, positions = names % len(index.table), names // len(index.table)
-            starts, ends = index.episodes_of(streams, positions)
-            running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
-            if (starts < 0).any() or running.any():
-                bad = names[(starts < 0) | running][0]
-                raise InputError(
-                    f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
-                )
-            self.ensure(TAG, TAG_COLUMN)
-            number = 0 if tag is None else self.numbers([tag])[0]
-            size = self._store.layout.segment_rows
-            episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
-            places: dict[int, list[Array]] = {}  # by slot; all of them before the first is written to: making a file may fail
-            for stream, first, end in episodes.T.tolist():
-                for begin in range(first // size * size, end, size):
-                    slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
-                    place = self._store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)]
-                    places.setdefault(slot, []).append(place)
-            for slot, parts in places.items():
-                for part in parts:
-                    part[...] = number
-                self._store.note_checksum(TAG, slot)
-            return int(episodes.shape[1])
-
-    def numbers(self, names: Collection[str]) -> list[int]:
-        """Return the numbers of names, as of tags; new ones are on the disk when this returns."""
-        with self._store.lock:
-            new = set(names) - set(self._store.layout.tags)
-            if len(self._store.layout.tags) + len(new) > 2**16 - 1:
-                raise InputError(
-                    "a store has 65,535 different tags, and strings in columns, at most; keep numbers in a column of your own"
-                )
-            return [self._store.add_tag(name) for name in names]
-
     def open(self, name: str, column: Column, check: Callable[[], Any]) -> ColumnSegments:
         """Return a column for a sampler to keep, alone, as long as it lives."""
         if name in self._kept:
@@ -269,76 +226,12 @@ class DerivedColumns:
                 if len(rows):
                     yield Piece(slot, rows, ended)
 
-    def _by_stream(self, names: Int64) -> list[Int64]:
+    def by_stream(self, names: Int64) -> list[Int64]:
         """Return the positions of steps that are there in each stream, in ascending order."""
         with self._store.lock:
             names = np.unique(names[self._there("steps", names)])
         streams = self._store.layout.streams
         return [names[names % streams == stream] // streams for stream in range(streams)]
-
-    def returns(
-        self,
-        rewards: str,
-        values: str | None,
-        next_values: str | None,
-        gamma: float,
-        gae_lambda: float,
-        out: tuple[str, str | None],
-        steps: Any = None,
-    ) -> int:
-        """Compute returns, and advantages where there are values, of every step, or of `steps`; return of how many."""
-        schema = self._store.layout.schema
-        some = None if steps is None else self._by_stream(step_names(steps))
-        for name, number in (("gamma", gamma), ("gae_lambda", gae_lambda)):
-            if not isinstance(number, int | float | np.number) or not 0 <= number <= 1:
-                raise InputError(f"{name} must be a number from 0 to 1, found {number!r}")
-        if values is not None and next_values is None:
-            raise InputError("advantages need next_values=, the values of next_obs: where an episode was cut off, they count")
-        wanted = [name for name in (rewards, values, next_values) if name is not None]
-        for name in wanted:
-            if name not in schema.columns or schema[name].shape or schema[name].np_dtype.kind != "f":
-                raise InputError(f"expected a column {name!r} with a floating-point number for each step, found none such")
-        outs = [name for name in out if name is not None]
-        if len({*outs, *wanted}) < len(outs) + len(set(wanted)):
-            raise InputError(f"out must name different columns, and none that is read, found {out!r}")
-        for written in outs:
-            self.check(written)
-        for written in outs:
-            self.ensure(written, Column((), "float32"))
-        with self.in_use([*outs, *wanted]):
-            return self._returns(rewards, values, next_values, gamma, gae_lambda, out, some)
-
-    def _returns(
-        self,
-        rewards: str,
-        values: str | None,
-        next_values: str | None,
-        gamma: float,
-        gae_lambda: float,
-        out: tuple[str, str | None],
-        some: list[Int64] | None,
-    ) -> int:
-        steps, wanted = 0, [name for name in (rewards, values, next_values) if name is not None]
-        for stream in range(self._store.layout.streams):
-            carry = 0.0
-            for piece in self.pieces(stream, None if some is None else some[stream]):
-                read = {name: self._store.values(name, piece.slot)[piece.rows].astype(np.float64) for name in wanted}
-                terminated = self._store.values("terminated", piece.slot)[piece.rows]
-                following = read[next_values] if next_values else np.zeros(len(piece.rows), np.float32)
-                if values is None:
-                    returns, carry = returns_to_go(read[rewards], following, terminated, piece.ended, gamma, carry)
-                else:
-                    gained, carry = advantages(
-                        read[rewards], read[values], following, terminated, piece.ended, gamma, gae_lambda, carry
-                    )
-                    returns = gained + read[values]
-                    if out[1] is not None:
-                        self._store.derived(out[1], piece.slot)[piece.rows] = gained
-                        self._store.note_checksum(out[1], piece.slot)
-                self._store.derived(out[0], piece.slot)[piece.rows] = returns
-                self._store.note_checksum(out[0], piece.slot)
-                steps += len(returns)
-        return steps
 
 
 def _among(positions: Int64, some: Int64) -> npt.NDArray[np.bool_]:

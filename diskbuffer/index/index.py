@@ -113,7 +113,7 @@ class Index:
         return slot
 
     def begin_at(self, stream: int, position: int) -> None:
-        """Have no row before a position count: it is an episode's first, or behind the newest row, which is an episode's last."""
+        """Have no row before a position count: it is an episode's first, or after the newest row, which is an episode's last."""
         if position > self._begins[stream]:
             self._begins[stream] = position
             self.dropped += 1  # batches that were drawn before may have steps that are gone

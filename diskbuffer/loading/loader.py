@@ -122,7 +122,7 @@ class _Run(Generic[B]):
             self._number += 1
 
     def take(self) -> Batch | None:
-        """Return the next batch, when it is there, or None behind the last; raise what a thread raised in its place."""
+        """Return the next batch, when it is there, or None after the last; raise what a thread raised in its place."""
         if self._process != os.getpid():
             self._go_on_in_fork()
         self._begin()

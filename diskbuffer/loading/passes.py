@@ -26,7 +26,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PassBatch:
-    """A batch of a pass, and the place behind it."""
+    """A batch of a pass, and the place after it."""
 
     planned: Planned
     behind: Place
@@ -102,7 +102,7 @@ class Pass(_InOrder):
         return min(self._most, self._next.steps - self._next.at)
 
     def begin(self) -> PassBatch | None:
-        """Settle the next batch; None behind the last."""
+        """Decide on the next batch; None after the last."""
         self._check()
         with self._reader.lock:
             while self._left() > 0:
@@ -145,7 +145,7 @@ class Listed(_InOrder):
         return len(self._steps) - self._at
 
     def begin(self) -> Planned | None:
-        """Settle the next batch; None behind the last."""
+        """Decide on the next batch; None after the last."""
         self._check()
         if self._left() == 0:
             return None

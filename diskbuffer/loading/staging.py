@@ -88,7 +88,7 @@ class OnDevice:
 class OnGpu:
     """The batch is copied from pinned memory, on a stream of its own, while the GPU computes.
 
-    Pinned memory is filled again only after the event behind its copy; the learner's stream waits for the same event, not
+    Pinned memory is filled again only after the event that follows its copy; the learner's stream waits for the same event, not
     the learner.
     """
 

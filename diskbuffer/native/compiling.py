@@ -63,7 +63,7 @@ def compiled(function: F) -> F:
     if _elsewhere:
         before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _elsewhere
         with contextlib.suppress(RuntimeError):  # by now it cannot be written to
-            try:  # numba settles it here, and other packages' functions are none of our business
+            try:  # numba decides it here, and other packages' functions are none of our business
                 return _compiled(function, cache=True)
             finally:
                 numba.config.CACHE_DIR = before
@@ -84,10 +84,6 @@ def _private_directory() -> str:
         parent = tempfile.gettempdir()
         if os.path.samefile(parent, os.curdir) and not os.environ.get("TMPDIR"):  # where tempfile goes when all else fails
             return ""
-        if not hasattr(os, "getuid"):  # Windows, where temporary directories are a user's own
-            path = os.path.join(parent, "diskbuffer-numba")
-            os.makedirs(path, exist_ok=True)
-            return path
         if _is_open_to_others(os.stat(parent)):
             return ""
         path = os.path.join(parent, f"diskbuffer-numba-{os.getuid()}")

@@ -145,7 +145,7 @@ def sum_rewards(store: Store, index: Index, episodes: Episodes) -> npt.NDArray[n
             here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
             if here.start >= here.stop:
                 continue
-            with np.errstate(invalid="ignore"):  # rows behind the newest, which are not summed, may be anything
+            with np.errstate(invalid="ignore"):  # rows after the newest, which are not summed, may be anything
                 values = store.values(path, int(index.slots(stream)[ordinal - low // rows])).astype(np.float64)
             total = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
             low_, high = np.maximum(begins[here], first) - first, np.minimum(ends[here], first + rows) - first

@@ -17,7 +17,6 @@ from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.inputs import step_names
-from diskbuffer.native.libraries import HAVE_BLOSC
 from diskbuffer.reading.batches.base import Arrays, Batch, Request, one_of
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import send
@@ -90,9 +89,7 @@ class Reader:
         What batches consist of.
     """
 
-    def __init__(
-        self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None, compiled: bool = HAVE_BLOSC
-    ) -> None:
+    def __init__(self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
         layout = store.layout
         self._store, self.streams = store, layout.streams
         self.frame_stack, self._zeros = frame_stack, zeros
@@ -104,7 +101,6 @@ class Reader:
             largest,
             default_threads() if threads is None else threads,
             store.verification.describe_rows,
-            compiled,
         )
         self.index: Index = read_index(store, frame_stack - 1)
         if not store.writable:  # or the writer has to look at what does not count first
@@ -285,7 +281,7 @@ class Reader:
 
 
 def _with_last(obs: Any, following: Any) -> Any:
-    """Put the last of the observations that came next behind all others."""
+    """Put the last of the observations that came next after all others."""
     if isinstance(obs, dict):
         return {name: _with_last(part, following[name]) for name, part in obs.items()}
     return torch.cat([obs, following[-1:]])

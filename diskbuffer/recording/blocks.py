@@ -80,7 +80,7 @@ def lead_rows(positions: Int64, wanted: Bools, frames: int, segment_rows: int) -
 
 @dataclass(frozen=True)
 class Block:
-    """Steps, and the rows that they make behind the newest row of a stream.
+    """Steps, and the rows that they make after the newest row of a stream.
 
     Attributes
     ----------
@@ -107,12 +107,12 @@ class Block:
 
     @cached_property
     def lasts(self) -> Int64:
-        """Steps behind whose row stands that of the observation they led to: at an episode's end, and the newest."""
+        """Steps after whose row stands that of the observation they led to: at an episode's end, and the newest."""
         return np.flatnonzero(np.append(~self.goes_on[1:], True))
 
     @cached_property
     def new_head(self) -> int:
-        """Position of the newest row behind these steps."""
+        """Position of the newest row after these steps."""
         return int(self.positions[-1]) + 1
 
     @cached_property

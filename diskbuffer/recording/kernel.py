@@ -10,8 +10,7 @@ from typing import Any
 
 from diskbuffer.index.lookup import ENDED, HEAD
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.crc32c import crc32c
-from diskbuffer.native.libraries import memcpy, memset
+from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
 from diskbuffer.native.memory import load_u8, store_i64, store_u8, store_u32
 from diskbuffer.recording.equality import all_zero, same_values
 from diskbuffer.store.format import checksums
@@ -122,7 +121,7 @@ def _write_checksum(
         if sources[c, ROLE] == CHECK:
             place = row
         elif (sources[c, ROLE] == OBS) == (word == checksums.OBS):
-            crc = crc32c(crc, row, sources[c, ROW_BYTES])
+            crc = crc32c_extend(crc, row, sources[c, ROW_BYTES])
             size += sources[c, ROW_BYTES]
     store_u32(place + 4 * word, pad(crc, size) ^ to_come)
 

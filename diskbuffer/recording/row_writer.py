@@ -1,4 +1,4 @@
-"""Writing whole rows behind a stream's newest one, with their checksums: segment by segment, each committed before the next."""
+"""Writing whole rows after a stream's newest one, with their checksums: segment by segment, each committed before the next."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RowWriter:
     def append(
         self, env: int, head: int, rows: dict[str, Array], starts: npt.NDArray[np.int64], leads: npt.NDArray[np.int64]
     ) -> None:
-        """Write rows behind a stream's newest, segment by segment, each committed before the next.
+        """Write rows after a stream's newest, segment by segment, each committed before the next.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class RowWriter:
         return row_checksums(self._schema, self._layout.salt, stream, first, n, rows, word)
 
     def undo_newest(self, stream: int) -> None:
-        """Write the checksum of a stream's newest row anew: rows behind it were written for an episode that did not come."""
+        """Write the checksum of a stream's newest row anew: rows after it were written for an episode that did not come."""
         head = int(self._index.heads[stream])
         if head >= 0:
             self._writer.checksum_newest(stream, head, over=bool(self._index.table[stream, ENDED]))

@@ -131,7 +131,7 @@ class StreamLog:
         return self._rows - (head + 1) % self._rows
 
     def note_rows(self, stream: int, steps: int) -> None:
-        """Do what is due after rows of `steps` steps were put behind a stream's newest row by `writer`."""
+        """Do what is due after rows of `steps` steps were put after a stream's newest row by `writer`."""
         self.writer.finish(stream, self._index.heads)
         self._follow_writer()
         if stream < self._envs:

@@ -65,7 +65,7 @@ class Trajectories:
                     None if told is None else told[part],
                     env,
                 )
-        if cut:  # nothing can go on behind it
+        if cut:  # nothing can go on after it
             self._cut_off(env)
         return recorded
 

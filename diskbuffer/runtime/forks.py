@@ -1,79 +1,77 @@
 """Forks of the process: a child has the memory of its parent as it was, and one thread alone.
 
-A lock that another thread held is held forever in the child, and what it guarded is half done. So a fork waits until no thread is
-at a store, for a while, and the child gets new locks, and threads when they are needed.
+A lock that another thread held is held forever in the child, and what it guarded is half done. So a fork waits for each store's
+lock, which is held for a draw or a plan, and the child gets new locks, and threads when they are needed. Opening the stores
+again in the child, at their first use, would not do without: samplers and loaders change under the same locks.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from typing import Any, Protocol
 
-PATIENCE = 5.0  # seconds that a fork waits for a store; a flush may take longer
-
-
-class Still(Protocol):
-    """What is to hold still while the process forks."""
-
-    lock: threading.RLock
-
-    def before_fork(self) -> None:
-        """Take the lock."""
-
-    def after_fork(self, *, child: bool) -> None:
-        """Release it, or, in the child, make a new one."""
+_PATIENCE = 5.0  # seconds that a fork waits for all stores; what holds a lock for so long is given up on
 
 
 class Renewed(Protocol):
-    """What is to do something in the child."""
+    """What does something in the child."""
 
     def after_fork(self) -> None:
         """Forget locks and threads."""
 
 
-_still: weakref.WeakSet[Any] = weakref.WeakSet()
+class Paused(Renewed, Protocol):
+    """What pauses while the process forks."""
+
+    lock: threading.RLock
+
+    def before_fork(self) -> None:
+        """Note what the child has to know; the lock is held."""
+
+
+_paused: weakref.WeakSet[Any] = weakref.WeakSet()
 _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()  # of the sets
-_held: list[Still] = []
+_held: list[threading.RLock] = []
 
 
-def hold_still(store: Still) -> None:
-    """Have a store hold still in forks, as long as it lives."""
+def pause(store: Paused) -> None:
+    """Pause a store during forks, and have it renewed in the child, as long as it lives."""
     with _lock:
-        _still.add(store)
+        _paused.add(store)
+        _renewed.add(store)
 
 
 def renew(thing: Renewed) -> None:
-    """Have something be told in the child of every fork, as long as it lives."""
+    """Have something renewed in the child of every fork, as long as it lives."""
     with _lock:
         _renewed.add(thing)
 
 
 def _before() -> None:
     _lock.acquire()
-    _held[:] = sorted(_still, key=lambda store: id(store.lock))  # the order in which mixtures take them, too
-    for store in _held:
+    until = time.monotonic() + _PATIENCE
+    for store in sorted(_paused, key=lambda store: id(store.lock)):  # the order in which mixtures take them, too
+        if store.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            _held.append(store.lock)
         store.before_fork()
 
 
 def _in_parent() -> None:
-    for store in _held:
-        store.after_fork(child=False)
-    _held.clear()
+    while _held:
+        _held.pop().release()
     _lock.release()
 
 
 def _in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    for store in _held:
-        store.after_fork(child=True)
     _held.clear()
     for thing in list(_renewed):
         thing.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

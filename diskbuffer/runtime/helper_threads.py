@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 
 from diskbuffer.runtime import forks
-from diskbuffer.runtime.cores import core, step_aside
 
 
 class _Helper(threading.Thread):
@@ -22,12 +21,11 @@ class _Helper(threading.Thread):
         self._begin = threading.Lock()
         self._begin.acquire()
         self._work: Callable[[], None] | None = None
-        self._callers_core = -1
         self.start()
 
     def hand(self, work: Callable[[], None] | None) -> None:
         """Have it do some work; None ends it."""
-        self._work, self._callers_core = work, core()
+        self._work = work
         self._begin.release()
 
     def run(self) -> None:
@@ -36,7 +34,6 @@ class _Helper(threading.Thread):
             self._begin.acquire()
             if self._work is None:
                 return
-            step_aside(self._callers_core)
             self._work()
             self._work = None  # and with it the arrays that it holds
             if not self._owner.take_back(self):

@@ -1,4 +1,4 @@
-"""A signal at the wrong moment, such as Ctrl-C: what must happen as a whole does, and what the handler raises comes behind."""
+"""A signal at the wrong moment, such as Ctrl-C: what must happen as a whole does, and what the handler raises comes after."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], Any]
 
 # Those whose handlers are known to raise: KeyboardInterrupt, SystemExit of a job that is to end, timeouts.
-_SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-]
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 
 
 class _Deferring:

@@ -96,7 +96,7 @@ class Epochs:
         return self.begin(index, place.epoch + 1)
 
     def take(self, index: Index, place: Place, wanted: int, seed: int, valid: Valid = _all) -> tuple[Int64, Place]:
-        """Return the next `wanted` steps of an epoch that are valid, fewer at its end, and the place behind them.
+        """Return the next `wanted` steps of an epoch that are valid, fewer at its end, and the place after them.
 
         ``valid(places)`` tells of steps, (4, n) as in `Draw`, which may be taken.
         """

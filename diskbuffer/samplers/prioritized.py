@@ -214,7 +214,7 @@ class Prioritized(Sampler):
         return len(rows)
 
     def _drawn_of(self, names: Int64) -> Int64:
-        """Return the drawn step of each sequence, the first behind the burn-in."""
+        """Return the drawn step of each sequence, the first after the burn-in."""
         if names.shape[1] != self._burn_in + self._length:
             raise InputError(f"steps: expected the names of {self._burn_in + self._length} steps each, found shape {names.shape}")
         return names[:, self._burn_in]

@@ -28,7 +28,7 @@ Int64 = npt.NDArray[np.int64]
 class Slices(Sampler):
     """Draw sequences of `length` steps.
 
-    All columns get an axis of time behind the first, also stacks of frames: (batch_size, length, frame_stack, ...). ``obs`` and
+    All columns get an axis of time after the first, also stacks of frames: (batch_size, length, frame_stack, ...). ``obs`` and
     ``next_obs`` are views of the same frames.
 
     Parameters
@@ -209,7 +209,7 @@ class Slices(Sampler):
     # Across episodes
 
     def _behind(self, index: Index) -> Int64:
-        """Count the steps of each stream that have enough rows behind them."""
+        """Count the steps of each stream that have enough rows after them."""
         return np.array(
             [
                 max(0, index.steps_before(stream, end - self._length + 1) - index.first_step(stream)) if end > 0 else 0
@@ -219,7 +219,7 @@ class Slices(Sampler):
         )
 
     def _draw_crossing(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
-        """Draw among the steps of each stream that have enough rows behind them: all but the newest."""
+        """Draw among the steps of each stream that have enough rows after them: all but the newest."""
         behind = self._behind(index)
         ends, all_ends = np.cumsum(behind), np.cumsum(index.steps())
         if not ends[-1]:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.native.compiling import compiled
-from diskbuffer.samplers.vectors import FAN, pick_f32, pick_f64, prefetch, store_least, store_sum_f32, store_sum_f64
+from diskbuffer.native.memory import prefetch
+from diskbuffer.samplers.vectors import FAN, pick_f32, pick_f64, store_least, store_sum_f32, store_sum_f64
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -1,7 +1,8 @@
 """Sixteen numbers at once: what LLVM's vectors do for a node of the sum tree, as intrinsics for compiled code.
 
-Spelled out, because LLVM does not find them by itself in loops over arrays: such loops took six times as long to set, twice as
-long to find. The order of all sums is part of the code, so that every processor gets the same bits.
+Spelled out, because LLVM does not find them by itself in loops over arrays: such loops take five times as long to set, twice as
+long to find, and a draw and an update of 256 in a million steps (`bench.prioritized`) half as long again. The order of all sums
+is part of the code, so that every processor gets the same bits.
 """
 
 from __future__ import annotations
@@ -106,20 +107,6 @@ def _picker(element: Any) -> Any:
         return types.Tuple((types.int64, types.float64))(types.intp, types.float64), codegen
 
     return pick
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(_: Any, _address: Any) -> Any:
-    """Ask for the cache line that an address lies in, and go on."""
-
-    def codegen(context: Any, builder: Any, _: Any, args: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, _i32, _i32, _i32])
-        function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(args[0], pointer), _i32(0), _i32(3), _i32(1)])  # to read, to keep, data
-        return context.get_dummy_value()
-
-    return types.none(types.intp), codegen
 
 
 store_sum_f32, store_sum_f64 = _adder(_f32), _adder(_f64)

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import re
 import stat
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from diskbuffer.store.building import Building, remove_left
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
 from diskbuffer.store.last_writer import NAME as STATE
-from diskbuffer.store.last_writer import Fate, State, older_note
+from diskbuffer.store.last_writer import LastShutdown, State, older_note
 from diskbuffer.store.segments.table import SegmentTable, table_file
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.json_files import read_json
@@ -90,8 +89,6 @@ def create(root: Path, layout: Layout) -> WriterLock | None:
             files.sync(os.path.dirname(tail_file(layout, path)))
         State(files.boot_id(), clean=True, synced=(-1,) * layout.streams, salt=layout.salt).note(files)
         write_group(files, layout, slots)
-        if sys.platform == "win32":  # where what is open cannot be renamed
-            return WriterLock(Files(root)) if building.put() else None
         lock = WriterLock(files)
         try:
             if not building.put():
@@ -122,6 +119,12 @@ def mend(files: Files, layout: Layout, slots: int) -> list[str]:
             files.replace_contents(name, contents, sync=False)
             changed.append(path)
     return changed
+
+
+def up_to_group(*paths: str) -> list[str]:
+    """Return the directories of nodes, and all those above them, in which they have their names."""
+    above = ["/".join(path.split("/")[:n]) for path in paths for n in range(path.count("/") + 1, 0, -1)]
+    return list(dict.fromkeys([*above, "."]))
 
 
 def strange_metadata(root: Path | Files, layout: Layout, slots: int) -> list[str]:
@@ -167,7 +170,7 @@ def damaged_group(root: Path) -> str | None:
         if copied is None:
             raise
         return f"{error}; repair restores it from the copy in {_COPY}"
-    if copied is not None and copied[0].salt != found[0].salt and _vouched(root, *copied) > _vouched(root, *found):
+    if copied is not None and copied[0].salt != found[0].salt and _segments_known(root, *copied) > _segments_known(root, *found):
         return f"it describes another store; repair restores it from the copy in {_COPY}"
     return None
 
@@ -202,7 +205,7 @@ def refuse_older(root: Path, salt: int) -> None:
     Nobody may be writing to the store. A store that was copied while it was open, and is elsewhere now, may look like that.
     """
     state, files = State.read(Files(root), salt), Files(root)
-    lost_power = state is not None and state.fate(files) is Fate.LOST_POWER
+    lost_power = state is not None and state.last_shutdown(files) is LastShutdown.POWER_LOSS
     what = (None if lost_power else older_note(files, salt)) or older_description(root, salt)
     if what is not None:
         raise CorruptionError(f"{what}. Put the newer ones back, or have `diskbuffer check --repair` find what there is")
@@ -237,8 +240,8 @@ def _read_copy(root: Path | Files) -> tuple[Layout, int] | None:
         return None
 
 
-def _vouched(root: Path, layout: Layout, slots: int) -> int:
-    """Count the segments that the table vouches for, if that is the layout."""
+def _segments_known(root: Path, layout: Layout, slots: int) -> int:
+    """Count the segments that the table knows, if that is the layout."""
     try:
         table = SegmentTable(Files(root), layout, writable=False)
         table.grow(slots)

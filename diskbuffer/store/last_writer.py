@@ -29,12 +29,12 @@ REVISION = f"{CHECKSUM}/revision"  # as that, and not below `_segments`, which m
 _MOST = 2**32 - 1
 
 
-class Fate(enum.Enum):
+class LastShutdown(enum.Enum):
     """What became of the last writer."""
 
-    CLOSED = "closed"  # all is on the disk
+    CLEAN = "clean"  # all is on the disk
     KILLED = "killed"  # all that was acknowledged is there, but for damage
-    LOST_POWER = "lost power"  # or it was copied while it was open: nothing counts but what checksums vouch for
+    POWER_LOSS = "power loss"  # or it was copied while it was open: nothing counts but what matches its checksums
 
 
 @dataclass(frozen=True)
@@ -105,25 +105,25 @@ class State:
         finally:
             files.close(fd)
 
-    def fate(self, files: Files) -> Fate:
+    def last_shutdown(self, files: Files) -> LastShutdown:
         """Tell how the writer that left it ended."""
         if self.clean:
-            return Fate.CLOSED
-        return Fate.KILLED if self.boot and self.boot == files.boot_id() else Fate.LOST_POWER
+            return LastShutdown.CLEAN
+        return LastShutdown.KILLED if self.boot and self.boot == files.boot_id() else LastShutdown.POWER_LOSS
 
     def _checksum(self) -> int:
         numbers = f" {self.generation} {self.revision}" if self.revision else ""  # notes had none once
         return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced} {self.salt}{numbers}".encode()))
 
 
-def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[Fate, tuple[int, ...]]:
+def how_it_was_left(state: State | None, files: Files, streams: int) -> tuple[LastShutdown, tuple[int, ...]]:
     """Return what became of the last writer, and up to which position rows of each stream were on the disk then.
 
     Where the note is missing or damaged, that is no power loss's doing, as it is replaced at once: nothing else is excused then.
     """
     if state is None or len(state.synced) != streams:
-        return Fate.KILLED, (-1,) * streams
-    return state.fate(files), state.synced
+        return LastShutdown.KILLED, (-1,) * streams
+    return state.last_shutdown(files), state.synced
 
 
 def older_note(files: Files, salt: int) -> str | None:

@@ -11,7 +11,7 @@ from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
 from diskbuffer.store.following import WayBack
 from diskbuffer.store.format.layout import SEGMENTS
-from diskbuffer.store.last_writer import Fate, State, how_it_was_left
+from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.recovery import kill, power_loss, resume_writing
 from diskbuffer.store.store import Store
@@ -45,7 +45,7 @@ def open_store(
     layout, slots = directory.read_metadata(files)
     directory.refuse_links(files, layout, slots, SEGMENTS)
     store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover)
-    forks.hold_still(store)
+    forks.pause(store)
     return store
 
 
@@ -78,11 +78,11 @@ def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: Write
 def _recover_to_write(store: Store) -> None:
     """Find out what counts of that which the last writer left, and have the store be that; an error where it is damaged."""
     last, synced = _how_it_was_left(store)
-    if last is Fate.CLOSED:
+    if last is LastShutdown.CLEAN:
         kill.make_sure(store, synced, closed=True)
         store.durability.begin(store.heads())
         return
-    if last is Fate.KILLED:
+    if last is LastShutdown.KILLED:
         kill.make_sure(store, synced, closed=False)
     else:
         power_loss.keep(store, power_loss.find_what_counts(store, synced))
@@ -96,7 +96,7 @@ def _recover_to_write(store: Store) -> None:
     store.durability.sync(store.heads(), store.durability.written_files())
 
 
-def _how_it_was_left(store: Store) -> tuple[Fate, tuple[int, ...]]:
+def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
     directory.refuse_older(store.root, store.layout.salt)
     state = store.durability.state = State.read(store.files, store.layout.salt)
     return how_it_was_left(state, store.files, store.layout.streams)
@@ -120,13 +120,13 @@ def _recover_to_read(store: Store) -> None:
         store.durability.state = State.read(store.files, store.layout.salt)
         return
     last, synced = _how_it_was_left(store)
-    if last is Fate.LOST_POWER:
+    if last is LastShutdown.POWER_LOSS:
         kept = power_loss.find_what_counts(store, synced)
         store.read_what_counts(kept)
         power_loss.hide_bad_chunks(store, kept)
     else:
-        kill.make_sure(store, synced, closed=last is Fate.CLOSED)
-    if last is not Fate.CLOSED:
+        kill.make_sure(store, synced, closed=last is LastShutdown.CLEAN)
+    if last is not LastShutdown.CLEAN:
         store.open_ends = resume_writing.open_ends(store)
 
 

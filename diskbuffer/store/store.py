@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import threading
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError, CorruptionError
-from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory
 from diskbuffer.store.description import Description
@@ -54,7 +52,6 @@ class Store:
         self.lock = threading.RLock()
         self._writer_lock = writer_lock
         self._closed = False
-        self._held_for_fork = False
         layout, slots = directory.read_metadata(files)
         directory.refuse_links(files, layout, slots)
         self.description = Description(files, layout)
@@ -254,9 +251,9 @@ class Store:
         schema = self.layout.schema.with_derived(name, column)
         layout = dataclasses.replace(self.layout, schema=schema, removed=removed)
         directory.remove_data(self.files, name)  # of a column that a power loss took back
-        for path in directory.mend(self.files, layout, self.table.slots):
+        directory.mend(self.files, layout, self.table.slots)
+        for path in directory.up_to_group(name, f"{CHECKSUMS}/{name}"):  # all: an attempt that failed may have made some
             self.files.sync(path)
-            self.files.sync(os.path.dirname(path) or ".")
         self.table.take_column(layout, name, create=True)
         for file in self.table.names(f"{CHECKSUMS}/{name}"):
             self.files.sync(file)
@@ -305,25 +302,21 @@ class Store:
         """Return the bytes that the store and its marks take on the disk: holes not counted, and what they share once."""
         found: dict[tuple[int, int], int] = {}
         for _, stat in self.files.walk():
-            found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512 if hasattr(stat, "st_blocks") else stat.st_size
+            found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
         return sum(found.values())
 
     # Forks
 
     def before_fork(self) -> None:
-        """Wait until no other thread is at it, and note what a reader must know: a fork is one."""
-        self._held_for_fork = self.lock.acquire(timeout=forks.PATIENCE)
+        """Note which rows the slots hold, as every reader must: a fork is one."""
         if self.writable:
             self.following.look()
 
-    def after_fork(self, *, child: bool) -> None:
-        """Release the lock; in the child, which has none of the other threads, be a reader."""
-        if child:
-            self.lock = threading.RLock()
-            self.writable, self.following.active = False, True
-            self.durability.after_fork()
-            if self._writer_lock is not None:
-                self._writer_lock.forget()
-                self._writer_lock = None
-        elif self._held_for_fork:
-            self.lock.release()
+    def after_fork(self) -> None:
+        """Become a reader, with a lock of its own."""
+        self.lock = threading.RLock()
+        self.writable, self.following.active = False, True
+        self.durability.after_fork()
+        if self._writer_lock is not None:
+            self._writer_lock.forget()
+            self._writer_lock = None

@@ -102,7 +102,7 @@ def test_workers_without_replacement_see_every_step_once_in_each(made: tuple[Any
             assert len({*drawn}) == len(drawn) == steps // 4 * 4
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_and_later_epochs_see_what_a_living_writer_adds(
     context: str, persistent: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]

@@ -8,7 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -478,8 +478,9 @@ def train(kind: str, path: Path | None, steps: int) -> Any:
     return model, logger.losses
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("DQN", 3000), ("DQN, n-step", 600), ("SAC, normalized", 300), ("HER", 300)])
-def test_models_have_the_same_losses(kind: str, steps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["DQN", "DQN, n-step", "SAC, normalized", "HER"])
+def test_models_have_the_same_losses(kind: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    steps = amount(600, 3000) if "DQN" in kind else amount(150, 500)
     (theirs, expected), (ours, found) = train(kind, None, steps), train(kind, tmp_path / "store", steps)
     assert len(expected) > 20
     assert found == expected
@@ -587,6 +588,7 @@ model.learn(100_000, callback=Tell())
 """
 
 
+@pytest.mark.nightly
 def test_a_training_that_is_killed_goes_on_and_can_be_evaluated_while_it_runs(tmp_path: Path) -> None:
     from stable_baselines3 import DQN
 

@@ -35,8 +35,8 @@ def opened() -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("kind", sb3_buffers.KINDS)
-def test_random_buffers_give_the_librarys_own_batches(kind: str) -> None:
-    row = sb3_buffers.main(40, kinds=[kind], rounds=2)
+def test_random_buffers_give_the_librarys_own_batches(kind: str, amount: Callable[[int, int], int]) -> None:
+    row = sb3_buffers.main(amount(8, 80), kinds=[kind], rounds=2)
     assert row.broken == 0, str(row)
 
 

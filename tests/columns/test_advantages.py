@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskbuffer.columns.advantages import advantages, returns_to_go
+from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
 ENDINGS = ["", "", "", "terminated", "truncated"]
@@ -64,7 +65,7 @@ def by_hand(steps: dict[str, Array], gamma: float, lam: float) -> tuple[list[flo
     return gained, returns
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(steps=streams(), gamma=factors, lam=factors)
 def test_they_are_the_sums_that_define_them(steps: dict[str, Array], gamma: float, lam: float) -> None:
     for found, expected in zip(backwards(steps, [], gamma, lam), by_hand(steps, gamma, lam), strict=True):
@@ -72,7 +73,7 @@ def test_they_are_the_sums_that_define_them(steps: dict[str, Array], gamma: floa
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(steps=streams(), cuts=st.lists(st.integers(0, 50)), gamma=factors, lam=factors)
 def test_where_blocks_are_cut_changes_no_bit(steps: dict[str, Array], cuts: list[int], gamma: float, lam: float) -> None:
     for array in steps.values():
@@ -81,14 +82,14 @@ def test_where_blocks_are_cut_changes_no_bit(steps: dict[str, Array], cuts: list
         assert whole.tobytes() == in_blocks.tobytes()
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(steps=streams(), gamma=factors)
 def test_with_lambda_1_advantages_are_the_returns_less_the_values(steps: dict[str, Array], gamma: float) -> None:
     gained, returns = backwards(steps, [], gamma, 1.0)
     np.testing.assert_allclose(gained + steps["values"], returns, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(steps=streams(), at=st.integers(0, 49))
 def test_nothing_flows_over_an_end(steps: dict[str, Array], at: int) -> None:
     ends = np.flatnonzero(steps["ended"])

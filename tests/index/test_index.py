@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskbuffer.index.index import Index
+from tests.amounts import examples
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Indexed:
         assert index.added() == sum(rows.steps_before(rows.head) for rows in self.rows)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(60, 2000)
 @given(data=st.data())
 def test_the_index_knows_what_a_plain_list_knows(data: st.DataObject) -> None:
     streams, context = data.draw(st.integers(1, 3), "streams"), data.draw(st.integers(0, 5), "context")

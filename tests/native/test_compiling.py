@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from diskbuffer.native import libraries
+
 PROGRAM = """
 import ctypes, os, sys, warnings
 from numba.core import caching
@@ -66,7 +68,6 @@ def test_where_numba_finds_no_place_compiled_code_is_kept_in_a_temporary_directo
     assert list(own.rglob("*.nbc"))
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions are POSIX's")
 @pytest.mark.parametrize("how", ["writable by all", "a link", "in a directory of all"])
 def test_a_directory_that_others_can_write_to_is_not_used(how: str, tmp_path: Path, temporary: Path) -> None:
     planted = temporary / f"diskbuffer-numba-{os.getuid()}"
@@ -92,6 +93,12 @@ def test_one_place_that_can_be_written_to_is_enough(unwritable: str, tmp_path: P
     assert not list(temporary.glob("diskbuffer-numba-*"))
 
 
+@pytest.mark.parametrize("module", ["numcodecs.blosc", "numcodecs.is_not_installed"])
+def test_a_c_function_that_is_missing_is_told_with_what_to_install(module: str) -> None:
+    with pytest.raises(ImportError, match=rf"no_such_function inside {module}.*pip install .* numcodecs$"):
+        libraries._external(module, "no_such_function", None)
+
+
 USES = """
 import numpy as np, sys, tempfile
 import diskbuffer as db
@@ -108,7 +115,31 @@ print("used")
 """
 
 
-def test_compiling_is_told_once_and_can_be_done_beforehand(tmp_path: Path) -> None:
+ONE = """
+import ctypes
+from diskbuffer.recording.equality import all_zero
+place = (ctypes.c_char * 16)()
+print(all_zero(ctypes.addressof(place), 16, 0), all_zero(ctypes.addressof(place), 8, 0))
+"""
+
+
+def test_compiling_is_told_once(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run() -> tuple[str, str]:
+        ran = subprocess.run(
+            [sys.executable, "-c", ONE], capture_output=True, text=True, env=environment, timeout=300, check=True
+        )
+        return ran.stdout, ran.stderr
+
+    told, errors = run()
+    assert told == "True True\n"
+    assert errors.count("diskbuffer: compiling for this machine") == len(errors.splitlines()) == 1
+    assert run() == (told, "")
+
+
+@pytest.mark.nightly
+def test_all_of_it_is_told_once_and_can_be_done_beforehand(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
     def run(*arguments: str) -> tuple[str, str]:

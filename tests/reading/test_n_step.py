@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from tests.amounts import examples
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
@@ -67,7 +68,7 @@ def test_n_step_returns_are_those_of_a_loop(
             empty.sample(2, sampler)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, 100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     episodes=st.lists(
         st.tuples(st.integers(1, 9), st.sampled_from(["terminated", "truncated", "cut off"])), min_size=1, max_size=9

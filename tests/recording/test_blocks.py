@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
+from tests.amounts import examples
 
 
 def slowly(head: int, goes_on: list[bool], ended: list[bool], cut: bool) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def slowly(head: int, goes_on: list[bool], ended: list[bool], cut: bool) -> dict
     return {"rows": rows, "last": last, "positions": positions, "starts": starts, "new_head": head + len(rows) - 1}
 
 
-@settings(deadline=None, max_examples=200)
+@examples(80, 2000)
 @given(st.integers(-1, 50), st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), st.booleans())
 def test_a_block_of_steps_is_laid_out_as_steps_are_one_by_one(head: int, steps: list[tuple[bool, bool]], cut: bool) -> None:
     ended = [over for _, over in steps]
@@ -53,6 +54,7 @@ def test_a_block_of_steps_is_laid_out_as_steps_are_one_by_one(head: int, steps: 
     assert block.observations(values, following, []).tolist() == observed
 
 
+@examples(80, 2000)
 @given(
     head=st.integers(-1, 20),
     steps=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12),

@@ -18,8 +18,6 @@ from diskbuffer.runtime import signals
 COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
 INTERRUPTS = 150
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs setitimer")
-
 
 class Storm:
     """Raise a KeyboardInterrupt, as Ctrl-C does, after `arm`; again and again until `calm`, for in a __del__ it is lost."""

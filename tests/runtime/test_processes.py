@@ -27,7 +27,6 @@ from tests.conftest import steps_of
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
@@ -125,7 +124,6 @@ def test_workers_that_are_spawned_sample(tmp_path: Path, experience: type[Experi
 # Forks
 
 
-@needs_fork
 def test_forks_in_the_middle_of_everything_sample(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience(2, shape=(64, 64))
     with world.open(tmp_path / "store", 400, segment_rows=16, threads=2, frame_stack=2) as buffer:
@@ -181,7 +179,6 @@ def test_forks_in_the_middle_of_everything_sample(tmp_path: Path, experience: ty
         world.check(buffer)
 
 
-@needs_fork
 def test_a_loop_over_a_loader_goes_on_in_a_fork(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience()
     with world.open(tmp_path / "store") as buffer:
@@ -205,7 +202,6 @@ def test_a_loop_over_a_loader_goes_on_in_a_fork(tmp_path: Path, experience: type
         same.close()  # type: ignore[attr-defined]
 
 
-@needs_fork
 def test_a_fork_leaves_the_lock_to_its_parent_and_does_not_keep_it(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
@@ -235,7 +231,6 @@ def test_a_fork_leaves_the_lock_to_its_parent_and_does_not_keep_it(
     os.close(end)
 
 
-@needs_fork
 def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
@@ -269,7 +264,6 @@ def test_a_fork_sees_what_its_parent_did_when_refreshed_and_never_wrong_data(
         assert process.exitcode == 0
 
 
-@needs_fork
 def test_a_sampler_with_priorities_does_not_write_in_a_fork(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.samplers.permutation import Permutation
+from tests.amounts import examples
 from tests.chi_square import assert_uniform
 from tests.conftest import firsts_of, steps_of
 from tests.samplers.test_slices import starts_by_hand
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
 
 
-@settings(deadline=None, max_examples=200)
+@examples(50, 1000)
 @given(n=st.integers(1, 3000), seed=st.integers(0, 2**40))
 def test_a_permutation_has_every_number_once(n: int, seed: int) -> None:
     order = Permutation(n, seed)

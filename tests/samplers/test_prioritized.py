@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from tests.amounts import examples
 from tests.conftest import Experience, Feeder, steps_of
 
 Array = np.ndarray[Any, Any]
@@ -78,7 +79,7 @@ def test_steps_are_drawn_in_proportion_before_and_after_eviction_and_reopening(
         assert buffer.zarr["priority"].shape == buffer.zarr["reward"].shape  # type: ignore[union-attr]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(8, 100)
 @given(data=st.data())
 def test_what_can_be_drawn_is_what_is_there(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Random orders of adding, drawing and updating; for single steps and for sequences."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.index.index import Index
+from tests.amounts import examples
 from tests.chi_square import assert_uniform
 from tests.conftest import heads_of, steps_of
 
@@ -145,7 +146,7 @@ def test_a_length_that_no_episode_has_is_told(tmp_path: Path, experience: type[E
         db.Slices(4, over="steps")  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=100)
+@examples(50, 1000)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 12), max_size=30), min_size=1, max_size=3),
     length=st.integers(1, 13),

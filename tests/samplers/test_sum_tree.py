@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskbuffer.errors import InputError
 from diskbuffer.samplers.sum_tree import LARGEST, TINY, SumTree
+from tests.amounts import examples
 from tests.chi_square import assert_uniform
 
 Weights = npt.NDArray[np.float64]
@@ -73,7 +74,7 @@ def check(tree: SumTree, weights: Weights, kind: str, rng: np.random.Generator) 
 STEPS = st.tuples(st.sampled_from(["set", "fill", "clear", "grow"]), st.integers(0, 2**32))
 
 
-@settings(deadline=None, max_examples=120)
+@examples(60, 1000)
 @given(kind=st.sampled_from(["whole", "wide"]), size=st.sampled_from(SIZES), steps=st.lists(STEPS, max_size=12))
 def test_a_tree_is_a_list_of_weights(kind: str, size: int, steps: list[tuple[str, int]]) -> None:
     tree, weights = SumTree(size), np.zeros(size)

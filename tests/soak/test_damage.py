@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,6 @@ from soak import damage, vouching
 from soak.specimens import KINDS, expected, make, observe
 from soak.usage import used_bytes
 from soak.workers import Pool
-
-pytest.importorskip("fcntl")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,11 +45,11 @@ def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
     assert damage.judge(seen, told) == {"class": "unnoticed"}
 
 
-def test_damage_is_detected_and_repaired(tmp_path: Path) -> None:
+def test_damage_is_detected_and_repaired(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     kinds = ["pixels, closed", "flat, closed", "3 envs, closed"]
     with Pool(damage.MODULE, tmp_path, 1) as pool:
         files = damage.prepare(pool, tmp_path, kinds, 0)
-        for what, count in (("flips", 60), ("files", 40), ("old", 40)):
+        for what, count in (("flips", amount(20, 120)), ("files", amount(15, 80)), ("old", amount(15, 80))):
             row, cases = damage.campaign(pool, files, what, count, 0, directory=tmp_path)
             assert row.broken == 0, str(row)
             assert row.done == len(cases) == count

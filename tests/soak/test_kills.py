@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,11 @@ from soak import kills
 from soak.experience import Experience, Feeder
 from soak.workers import scratch_directory
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, and killed with SIGKILL")
 
-
-def test_twenty_kills_lose_nothing() -> None:
-    row = kills.main(0.02, seed=int.from_bytes(os.urandom(3), "little"), kills=4)
-    assert (row.done, row.broken) == (20, 0), str(row)
+def test_kills_lose_nothing(amount: Callable[[int, int], int], any_seed: int) -> None:
+    each = amount(2, 8)
+    row = kills.main(each / 200, seed=any_seed, kills=each)
+    assert (row.done, row.broken) == (5 * each, 0), f"seed {any_seed}: {row}"
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -15,8 +17,14 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.checking import check
+from diskbuffer.cli import main
+from diskbuffer.store.checking.findings import Collector, Finder, Finding
+from diskbuffer.store.checking.opened import Opened
+from diskbuffer.store.checking.report import Problem, Report
+from diskbuffer.store.checking.segments import SegmentFinder
+from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable
+from diskbuffer.store.system.files import Files
 from soak.experience import Experience, Feeder
 
 if TYPE_CHECKING:
@@ -83,6 +91,17 @@ def world_has(world: Experience, buffer: db.ReplayBuffer) -> bool:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Do what the command does, in this process: to start one, and have it import everything, takes seconds."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            code = main(arguments)
+        except SystemExit as wrong:  # argparse's own, where an argument is missing
+            code = int(wrong.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+
+
+def command_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
     line = [sys.executable, "-c", "import sys; from diskbuffer.cli import main; sys.exit(main())", *arguments]
@@ -159,7 +178,7 @@ def test_a_check_beside_a_writer_finds_nothing_and_disturbs_nothing(tmp_path: Pa
 
 
 def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known, look = Experience(1), SegmentTable.before, check._Check._check_before
+    world, known, find = Experience(1), SegmentTable.before, SegmentFinder.find_unknown_start
     due = False
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
@@ -173,25 +192,25 @@ def test_what_is_evicted_while_it_is_looked_at_is_not_called_strange(tmp_path: P
                 return None  # as it is between eviction and the next rows
             return known(table, slot)
 
-        def check_before(of: check._Check, stream: int, slots: list[int]) -> None:
+        def find_unknown_start(finder: SegmentFinder, stream: int, slots: list[int]) -> Finder[None]:
             nonlocal due
             due = True
-            look(of, stream, slots)
+            return find(finder, stream, slots)
 
         monkeypatch.setattr(SegmentTable, "before", before)
-        monkeypatch.setattr(check._Check, "_check_before", check_before)
+        monkeypatch.setattr(SegmentFinder, "find_unknown_start", find_unknown_start)
         assert db.check(tmp_path / "store", progress=False).ok
         assert not due
 
 
 def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known, due = Experience(2), check._Check._used, 1
+    world, known, due = Experience(2), Opened.segments, 1
     with world.open(tmp_path / "store", 64, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(100)
         buffer.seal()
 
-        def used(of: check._Check) -> list[list[tuple[int, int]]]:
+        def segments(of: Opened) -> list[list[tuple[int, int]]]:
             nonlocal due
             found = known(of)
             if due:
@@ -200,7 +219,7 @@ def test_what_is_evicted_while_the_table_is_read_is_not_missed(tmp_path: Path, m
                 buffer.seal()
             return found
 
-        monkeypatch.setattr(check._Check, "_used", used)
+        monkeypatch.setattr(Opened, "segments", segments)
         report = db.check(tmp_path / "store", progress=False)
         assert report.ok, str(report)
         assert not due
@@ -224,6 +243,34 @@ def test_where_there_is_no_store_there_is_nothing_to_check(tmp_path: Path) -> No
         with pytest.raises(db.NotAStoreError):
             db.check(tmp_path, repair=repair, progress=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finder_goes_on_when_what_it_found_is_fixed_and_only_a_repair_fixes_it(tmp_path: Path) -> None:
+    there = {"a", "b"}
+
+    def find() -> Finder[int]:
+        for name in ("a", "b"):
+            if name in there:
+                yield Finding((Problem(tmp_path, name),), lambda: there.difference_update("ab"), dropped=1, blocks=name == "b")
+        return len(there)
+
+    looking, mending = Collector(Report(tmp_path)), Collector(Report(tmp_path, repaired=True))
+    assert looking.take(find()) == 2
+    assert [problem.what for problem in looking.report.problems] == ["a", "b"]
+    assert (looking.report.dropped, looking.blocked, there) == (2, True, {"a", "b"})
+    assert mending.take(find()) == 0
+    assert [problem.what for problem in mending.report.problems] == ["a"]
+    assert (mending.report.dropped, mending.blocked) == (1, False)
+
+
+def test_stages_that_follow_one_that_blocks_are_not_looked_at(tmp_path: Path) -> None:
+    def find(what: str) -> Finder[None]:
+        yield Finding((Problem(tmp_path, what),), lambda: None, blocks=what == "second")
+
+    for repaired, expected in ((False, ["first", "second"]), (True, ["first", "second", "third"])):
+        collector = Collector(Report(tmp_path, repaired=repaired))
+        assert collector.take_all(map(find, ("first", "second", "third"))) == repaired
+        assert [problem.what for problem in collector.report.problems] == expected
 
 
 # Repairing
@@ -282,6 +329,23 @@ def test_a_segment_table_without_rows_that_were_there_is_refused(made: Made) -> 
             db.ReplayBuffer(path, mode=mode)
 
 
+def test_a_length_that_is_an_older_one_is_noticed_where_others_follow_it(made: Made) -> None:
+    world, path = made
+    layout, slots = read_metadata(path)
+    table = SegmentTable(Files(path), layout, writable=True)
+    table.grow(slots)
+    slot = int(table.by_stream()[0][1])
+    table.set_length(slot, 12)
+    with pytest.raises(db.CorruptionError, match="rows 28 to 31 of stream 0 are missing"):
+        db.ReplayBuffer(path, mode="r")
+    report = db.check(path, progress=False)
+    assert [problem.what for problem in report.problems] == [
+        f"slot {slot} has 12 rows, and 16 must be there, as others follow; repair finds them"
+    ]
+    assert db.check(path, repair=True, progress=False).dropped == 0
+    assert_whole(world, path, 0)
+
+
 def test_a_shard_that_says_it_is_another_keeps_its_rows(made: Made) -> None:
     world, path = made
     shard = min((path / "obs").glob("c.1*"))
@@ -337,7 +401,7 @@ def test_the_command_checks_and_repairs(made: Made) -> None:
     done = command("check", str(path), "--repair", "--quiet")
     assert done.returncode == 0
     assert re.search(r"1 problem; repaired: \d+ rows? (was|were)? ?dropped", done.stdout)
-    assert command("check", str(path), "--quiet").returncode == 0
+    assert command_alone("check", str(path), "--quiet").returncode == 0
     assert_whole(world, path, 3)
 
 
@@ -346,7 +410,7 @@ def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) ->
     assert done.returncode == 2
     assert "there is no store at" in done.stderr
     with db.ReplayBuffer(made[1]):
-        done = command("check", str(made[1]), "--repair")
+        done = command_alone("check", str(made[1]), "--repair")
     assert done.returncode == 2
     assert "is being written to by process" in done.stderr
     assert command("check").returncode == 2

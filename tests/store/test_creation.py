@@ -23,7 +23,6 @@ from soak import mounts
 from tests.conftest import Experience, Feeder
 from tests.store.test_snapshots import die_at
 
-pytest.importorskip("fcntl")
 needs_mounts = pytest.mark.skipif(sys.platform != "linux" or bool(mounts.why_not()), reason="nothing can be mounted here")
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 
@@ -273,7 +272,6 @@ def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: 
         assert world.check(buffer) == 10
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork is killed")
 @pytest.mark.parametrize("nth", range(1, 9))
 def test_a_kill_while_a_store_is_moved_into_a_directory_is_no_harm_to_the_next(tmp_path: Path, nth: int) -> None:
     path = tmp_path / "store"

@@ -14,6 +14,8 @@ import zarr
 import diskbuffer as db
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import Experience, Feeder, Writers
 
 ROUNDS = 12
@@ -61,12 +63,12 @@ def check_after_kill(path: Path, world: Experience, acknowledged: Any, most_on_t
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
-    kind: str, tmp_path: Path, experience: type[Experience], writers: Writers
+    kind: str, tmp_path: Path, experience: type[Experience], writers: Writers, amount: Callable[[int, int], int]
 ) -> None:
     job = dict(KINDS[kind])
     world, path, rng = experience(job.pop("n_envs")), tmp_path / "store", np.random.default_rng(7)
     how, capacity, acknowledged = job.pop("how"), job.get("capacity"), np.full(world.n_envs, -1)
-    for round_ in range(ROUNDS):
+    for round_ in range(amount(4, ROUNDS)):
         writers.start(path, world, how, **job)
         if round_ % 4 != 3:  # every fourth may be killed while it opens the store
             writers.wait_for(30 if round_ % 2 else 0)

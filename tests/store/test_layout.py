@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
@@ -13,6 +13,7 @@ from diskbuffer.schema import Schema
 from diskbuffer.store.format import codec, zarr_metadata
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
+from tests.amounts import examples
 
 FRAMES = Schema.of({"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")})
 
@@ -37,7 +38,7 @@ def test_rows_of_a_kilobyte_and_more_are_packed_and_large_ones_fewer_together(sh
     assert set(chunk_rows_of(schema)) <= {"obs"}
 
 
-@settings(deadline=None, max_examples=200)
+@examples(80, 2000)
 @given(st.integers(1, 10**8) | st.none(), st.integers(1, 256), st.sampled_from([(3,), (84, 84), (1000, 1000, 3)]))
 def test_segments_are_powers_of_two_and_not_too_large(capacity: int | None, streams: int, shape: tuple[int, ...]) -> None:
     schema = Schema.of({"obs": db.Column(shape, "uint8")})

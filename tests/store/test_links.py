@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -16,10 +15,6 @@ import diskbuffer as db
 from soak import links
 from soak.workers import Pool
 from tests.conftest import Experience, Feeder
-
-pytest.importorskip("fcntl")
-if not hasattr(os, "fork"):
-    pytest.skip("stores are made in forks", allow_module_level=True)
 
 
 @pytest.fixture

@@ -15,10 +15,8 @@ from diskbuffer.store.system.writer_lock import is_held
 from soak import mounts
 from tests.conftest import Experience, Feeder
 
-pytest.importorskip("fcntl")
 
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="being another user needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="being another user needs root")
 @pytest.mark.skipif(bool(mounts.why_not()), reason="nothing can be mounted here")
 def test_readers_that_may_not_write_know_of_the_writer() -> None:
     row = mounts.campaign(6, 0)

@@ -11,17 +11,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.native.crc32c import crc32c_slowly
-from diskbuffer.native.memory import address_of
 from diskbuffer.store.format import checksums, codec
-from diskbuffer.store.last_writer import Fate, State
+from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from soak.experience import steps_of
+from tests.amounts import examples
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder, Writers
@@ -32,19 +31,9 @@ WORDS = st.integers(-(2**63), 2**63 - 1)
 # Checksums
 
 
-@settings(deadline=None)
-@given(st.binary(max_size=200), st.binary(max_size=50))
-def test_the_slow_checksum_is_that_of_the_library(data: bytes, before: bytes) -> None:
-    import google_crc32c
-
-    array = np.frombuffer(data + b"\0", np.uint8).copy()
-    crc = google_crc32c.value(before)
-    assert crc32c_slowly(crc, address_of(array), len(data)) & 0xFFFFFFFF == google_crc32c.extend(crc, data)
-
-
-@settings(deadline=None)
+@examples(50, 1000)
 @given(st.integers(0, 70_000), st.integers(0, 63), st.integers(0, 2**32 - 1))
-def test_the_fast_checksum_is_that_of_the_library(size: int, at: int, before: int) -> None:
+def test_a_checksum_from_compiled_code_is_that_of_the_library(size: int, at: int, before: int) -> None:
     import google_crc32c
 
     array = np.random.default_rng(size).integers(0, 256, at + size + 1, np.uint8)
@@ -52,7 +41,7 @@ def test_the_fast_checksum_is_that_of_the_library(size: int, at: int, before: in
     assert codec.checksum(array[at : at + size], before) == expected
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 4), WORDS)
 def test_another_number_makes_another_hash(fields: list[int], which: int, other: int) -> None:
     changed = [*fields]
@@ -61,13 +50,13 @@ def test_another_number_makes_another_hash(fields: list[int], which: int, other:
     assert bool(same[0]) == (changed == fields)
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(st.lists(WORDS, min_size=1, max_size=5))
 def test_numbers_are_folded_one_by_one_as_all_at_once(fields: list[int]) -> None:
     assert checksums.fold(*fields)[0] == checksums.fold(*([field] for field in fields))[0]
 
 
-@settings(deadline=None)
+@examples(50, 1000)
 @given(WORDS, st.integers(0, 2**31 - 1))
 def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, rows: int) -> None:
     one = np.array([checksums.length_word(seed, rows)], np.int64).view(np.uint64)
@@ -78,7 +67,7 @@ def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, row
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
-@settings(max_examples=20, deadline=None)
+@examples(8, 100)
 @given(data=st.data())
 def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -138,19 +127,19 @@ def test_the_fate_of_the_last_writer_is_known(killed: tuple[Experience, Path, An
     _, path, _ = killed
     files = Files(path)
 
-    def fate() -> Fate:
+    def last_shutdown() -> LastShutdown:
         state = State.read(files, json.loads((path / "zarr.json").read_bytes())["attributes"]["diskbuffer"]["salt"])
         assert state is not None
-        return state.fate(files)
+        return state.last_shutdown(files)
 
-    assert fate() is Fate.KILLED
+    assert last_shutdown() is LastShutdown.KILLED
     with monkeypatch.context() as elsewhere:
         of_another_boot(elsewhere)
-        assert fate() is Fate.LOST_POWER
+        assert last_shutdown() is LastShutdown.POWER_LOSS
     db.ReplayBuffer(path).close()
-    assert fate() is Fate.CLOSED
+    assert last_shutdown() is LastShutdown.CLEAN
     of_another_boot(monkeypatch)
-    assert fate() is Fate.CLOSED
+    assert last_shutdown() is LastShutdown.CLEAN
 
 
 @pytest.mark.parametrize("column", ["action", "reward", "terminated", "is_last", "row_checksum"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any, NoReturn
 
@@ -209,7 +210,7 @@ class StoreBacked:
         try:
             for place in buffer.sample_indices(0).tolist():
                 step = buffer[np.array([place])]
-                kept = self._ep_return, self._ep_len, self._ep_start_idx
+                kept = copy.copy(self._ep_return), self._ep_len, self._ep_start_idx  # an array is added to in place
                 step.__dict__["done"] = np.logical_or(step.terminated, step.truncated)
                 found.append(self._added(step, np.zeros(1, np.int64))[0])
                 self._ep_return, self._ep_len, self._ep_start_idx = kept

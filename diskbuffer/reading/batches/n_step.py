@@ -54,7 +54,7 @@ class NStepArrays(Arrays):
             if path.split("/")[0] == "reward":
                 weights = self._weights(np.dtype(np.float32) if out.dtype == np.float32 else np.dtype(np.float64))
                 shape = (*counted.shape, *(1,) * (array.ndim - 2))
-                rewards = np.where(counted.reshape(shape), array, 0)  # behind an episode's end there may be anything
+                rewards = np.where(counted.reshape(shape), array, 0)  # after an episode's end there may be anything
                 out[...] = (rewards * weights[:-1].reshape(1, -1, *shape[2:])).sum(axis=1)
             elif path in ("terminated", "truncated"):
                 out[...] = array[sample, last]

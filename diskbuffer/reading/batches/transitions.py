@@ -36,7 +36,7 @@ class StepArrays(Arrays):
         return [Windows(drawn, frame_stack - 1 + form.burn_in, frame_stack + form.steps)]
 
     def finish(self, drawn: Draw) -> None:
-        """Fill sequences up with zeros before their episode's start and behind its end."""
+        """Fill sequences up with zeros before their episode's start and after its end."""
         if not self._mask:
             return
         form, mask = self._form, self._mask[0].array
@@ -45,7 +45,7 @@ class StepArrays(Arrays):
         np.logical_and(time >= begin[:, None], time < end[:, None], out=mask)
         for i in np.flatnonzero((begin > 0) | (end < form.steps)).tolist():
             for path, array in self.memories[0].items():
-                if is_obs(path):  # frames before the start belong to the stacks behind it
+                if is_obs(path):  # frames before the start belong to the stacks after it
                     array[i, end[i] + self._stack :] = 0
                     array[i, : max(begin[i], 0)] = 0
                 else:

@@ -1,9 +1,9 @@
-"""Bring a planned batch into its memory: split over threads, with the kernel that runs here."""
+"""Bring a planned batch into its memory, split over threads."""
 
 from __future__ import annotations
 
 import os
-import sys
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.native.libraries import HAVE_BLOSC, HAVE_MADVISE
 from diskbuffer.native.memory import address_of
-from diskbuffer.reading.gather import kernel, slow
+from diskbuffer.reading.gather import kernel
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.runtime.helper_threads import Helpers
@@ -27,15 +26,9 @@ _PARTS = 16  # into which a batch is split, a thread: who is done first takes th
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
 _PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
 
-if sys.platform == "win32":
 
-    def _major_faults() -> int:
-        return 0
-else:
-    import resource
-
-    def _major_faults() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def default_threads() -> int:
@@ -55,15 +48,12 @@ class Gatherer:
     threads : int
     describe : callable
         ``describe(column, slot, stream, first, last)`` names rows, from position `first` to `last`, for errors.
-    compiled : bool
-        Whether c-blosc can be called; if not, numcodecs is, in Python.
     """
 
-    def __init__(self, tail_rows: int, largest_chunk: int, threads: int, describe: Describe, compiled: bool = HAVE_BLOSC) -> None:
+    def __init__(self, tail_rows: int, largest_chunk: int, threads: int, describe: Describe) -> None:
         self._tail_rows, self._describe = tail_rows, describe
         self._largest = largest_chunk
         self.threads = threads
-        self.compiled = compiled
         self._helpers = Helpers("diskbuffer-gather")
         self._local = threading.local()
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
@@ -72,16 +62,13 @@ class Gatherer:
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
         progress = np.zeros(kernel.PROGRESS_FIELDS, np.int64)
-        if self.compiled:
-            self._share(plan, memory, self.threads if threads is None else threads, progress)
-        else:
-            slow.gather(memory.targets, plan.runs, plan.sources, self._tail_rows, progress)
+        self._share(plan, memory, self.threads if threads is None else threads, progress)
         if progress[kernel.REASON]:
             raise self._damage(plan, memory, progress)
 
     def _share(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
         self._batches += 1
-        advised = HAVE_MADVISE and self._cold and self._batches % _PROBE != 0
+        advised = self._cold and self._batches % _PROBE != 0
         faults, n = _major_faults(), len(plan.runs)
         if advised:
             kernel.advise(memory.targets, plan.runs, plan.sources)

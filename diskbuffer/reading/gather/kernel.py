@@ -70,7 +70,7 @@ def is_done(progress: Any, parts: int) -> bool:
 def gather(
     targets: Any, runs: Any, sources: Any, begin: int, end: int, tail_rows: int, scratch: int, most: int, progress: Any
 ) -> None:
-    """Copy runs `begin` to `end` into all targets."""
+    """Copy or decode runs `begin` to `end` into all targets."""
     for t in range(targets.shape[0]):
         held, held_rows = np.int64(0), np.int64(0)
         row_bytes, chunk_rows, skip = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS], targets[t, SKIP]

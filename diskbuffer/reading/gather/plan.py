@@ -52,7 +52,7 @@ class Plan:
 def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:
     """Plan windows of `rows` rows, of which the drawn one is number `before`. The store's lock must be held.
 
-    Rows before an episode's start are made up, rows behind its end left as they are in the batch. `first_stream` is the number
+    Rows before an episode's start are made up, rows after its end left as they are in the batch. `first_stream` is the number
     by which the draw knows this store's first stream; steps of others are another plan's.
     """
     found = np.empty((len(drawn.positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)

@@ -1,7 +1,8 @@
-"""Finding again what a damaged segment table does not tell: files that are missing, and whose rows a slot has.
+"""Mend a store: put files in their places, and take damaged rows out.
 
-Rows tell that themselves. A shard says whose it is, and where there is none, the checksum of a row starts from its stream and
-its position: those that come into question are tried.
+A row cannot be removed, as positions never change. A row that is the last of its episode is no step, though: so damaged rows
+become episodes of nothing, and the row before them the last of its own. Files are written anew, and put in place of the old ones:
+other links to those may be somebody's snapshot.
 """
 
 from __future__ import annotations
@@ -9,58 +10,45 @@ from __future__ import annotations
 import contextlib
 import re
 import stat
-from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.store import directory
-from diskbuffer.store.format.checksums import OBS, STEP, covered, row_checksums
+from diskbuffer.native.memory import address_of
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.recovery.inspection import Inspected
-from diskbuffer.store.segments import shard
-from diskbuffer.store.segments.table import table_files
+from diskbuffer.store.segments.shard import write_live
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 
-Identity = tuple[int, int]  # the stream, and the position of the first row
-_AT_ONCE = 4096  # candidates
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+
 _A_FILE = re.compile(r"c(\.[0-9]+)+|[a-z]+\.json|.*\.tmp|revision")
-_ADVICE = "remove it (`rm {}`), or put the directory that it stands for in its place, and repair again"
 
 
-def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
-    """Return the files without which no store can be opened, and are missing or of the wrong size: their size, what is wrong."""
-    files, sizes, found = Files(root), table_files(layout, slots), {}
-    for path in layout.packed:
-        sizes[directory.tail_file(layout, path)] = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
-    for name, size in sizes.items():
-        try:
-            files.map(name, size, writable=False)
-        except CorruptionError as error:
-            found[name] = size, str(error)
-    return found
+# Files and directories
 
 
-def no_directories(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """Return what there is in the place of the store's directories, and what becomes of it; what is missing is not told."""
-    found = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            mode = (root / path).lstat().st_mode
-            if stat.S_ISLNK(mode):
-                found[path] = f"is a link in the place of a directory; {_ADVICE.format(root / path)}"
-            elif not stat.S_ISDIR(mode):
-                found[path] = "is a file in the place of a directory; repair removes it"
-    return found
+def about_link(path: Path) -> str:
+    """Say what is wrong with a link in a store, and what to do."""
+    return (
+        f"is a link in the place of a directory; remove it (`rm {path}`), or put the directory that it stands for in its place, "
+        "and repair again"
+    )
 
 
 def make_directory(root: Path, path: str) -> None:
-    """Have a directory be where a file is; a CorruptionError where it is a link, which somebody may need."""
+    """Put a directory in the place of a file; a CorruptionError where it is a link, which somebody may need."""
     if (root / path).is_symlink():
-        raise CorruptionError(f"{root / path} is a link in the place of a directory; {_ADVICE.format(root / path)}")
+        raise CorruptionError(f"{root / path} {about_link(root / path)}")
     files = Files(root)
     files.remove(path)
     files.make_directory(path)
@@ -68,7 +56,7 @@ def make_directory(root: Path, path: str) -> None:
 
 
 def clear_places_of_files(root: Path, path: str) -> None:
-    """Remove directories in the places of a store's files; a CorruptionError where something is in them."""
+    """Remove empty directories in the places of a store's files; a CorruptionError where something is in one."""
     with contextlib.suppress(FileNotFoundError):
         for entry in list((root / path).iterdir()):
             if _A_FILE.fullmatch(entry.name) and stat.S_ISDIR(entry.lstat().st_mode):
@@ -81,67 +69,108 @@ def clear_places_of_files(root: Path, path: str) -> None:
 
 
 def restore_file(root: Path, name: str, size: int) -> None:
-    """Make a file anew: of what is still there of it, and zeros."""
+    """Make a file anew, of what is still there of it, and zeros."""
     files, kept = Files(root), b""
     with contextlib.suppress(OSError):
         kept = files.read(name)[:size]
     files.make_directory(str(Path(name).parent))
+    _replace(files, name, size, kept)
+
+
+def _replace(files: Files, name: str, size: int, data: Any) -> None:
+    """Put a file of `size` bytes, `data` and zeros, in place of an old one."""
     fd = files.create(f"{name}.new.tmp", size, reserve=True)
     try:
-        files.pwrite(fd, kept, 0)
+        files.pwrite(fd, data, 0)
     finally:
         files.close(fd)
     files.sync(f"{name}.new.tmp")
     files.rename(f"{name}.new.tmp", name)
 
 
-def find_rows(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> tuple[Identity, int]:
-    """Return whose rows a slot holds, and how many, from the first on; none if that cannot be found out.
+# Rows
 
-    `reach` has the first and the last position of each stream that come into question, (streams, 2).
+
+def blank(
+    store: Store,
+    found: Inspected,
+    bad: Bools,
+    bad_after: bool = False,
+    *,
+    newest: bool = False,
+    nothing_done: bool = False,
+) -> None:
+    """Write a segment anew, without the rows that are `bad`, (length,); it counts as not sealed then.
+
+    The row before a bad one becomes the last of its episode. `bad_after` tells whether the row after the segment is bad, `newest`
+    that the segment ends with its stream's newest row, `nothing_done` that what is there of that row's step does not count.
     """
-    for who in dict.fromkeys([store.table.identity(slot), *_candidates(store, slot, reach)]):
-        if rows := _rows_there(store, slot, who):
-            return who, rows
-    return (0, 0), 0
+    layout, length = store.layout, found.length
+    no_steps = bad | np.append(bad[1:], bad_after)
+    rows = {path: _rows(found, path) for path in (*covered(layout.schema, OBS), *covered(layout.schema, STEP))}
+    for path in covered(layout.schema, OBS):
+        rows[path][bad] = 0
+    for path in covered(layout.schema, STEP):
+        rows[path][no_steps] = path == "is_last"
+        if nothing_done and not no_steps[-1]:
+            rows[path][-1] = 0
+    words = np.zeros((length, 2), np.uint32)
+    for word in (OBS, STEP):
+        some = {path: rows[path] for path in covered(layout.schema, word)}
+        words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, length, some, word)
+    if newest and not rows["is_last"][-1].any():
+        words[-1, STEP] ^= NOT_YET
+    rows[CHECKSUM] = words.view(np.uint8)
+    for path, values in rows.items():
+        if path in layout.chunks_of:
+            _write_shard(store, found, path, values)
+        else:
+            _write_flat(store, found.slot, path, values)
+    store.table.unseal(found.slot)
+    store.maps.retire(found.slot)
 
 
-def _candidates(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> Iterable[Identity]:
-    if store.layout.packed:
-        return _as_shards_say(store, slot)
-    return _as_checksums_say(store, slot, reach)
+def make_blank(store: Store, stream: int, first_row: int) -> int:
+    """Make a segment, all of whose rows are no steps, where one is missing; return its slot."""
+    slot = store.take_slot(stream, first_row)
+    store.durability.sync_names_of_derived()
+    store.table.set_length(slot, store.layout.segment_rows)
+    found = Inspected(store, slot, store.layout.segment_rows, decode=True)
+    blank(store, found, np.ones(found.length, np.bool_))
+    return slot
 
 
-def _as_shards_say(store: Store, slot: int) -> Iterator[Identity]:
-    for path in store.layout.packed:
-        with contextlib.suppress(CorruptionError):
-            mapped = store.files.map(store.layout.data_file(path, slot), -1, writable=False)
-            found = shard.identity_of(mapped, store.layout.chunks(path)).tolist()
-            yield found[1], found[2]
+def _rows(found: Inspected, path: str) -> Bytes:
+    """Return all rows of a column as bytes, zeros where they cannot be read."""
+    if not found.is_readable(path):
+        return np.zeros((found.length, found.row_bytes(path)), np.uint8)
+    return found.rows(path, 0, found.length).copy()
 
 
-def _as_checksums_say(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> Iterator[Identity]:
-    """Yield the streams and positions with which the checksum of a slot's first row is right."""
+def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
+    name, size = store.layout.data_file(path, slot), store.layout.flat_bytes(path)
+    _replace(store.files, name, size, np.ascontiguousarray(rows))
+
+
+def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes) -> None:
+    """Write a live shard of the rows' complete chunks; the others go into the tail."""
     layout = store.layout
-    found = Inspected(store, slot, 1, decode=False, identity=(0, 0))
-    word, paths = found.word(0, OBS), covered(layout.schema, OBS)
-    if word is None or not all(found.is_readable(path) for path in paths):
-        return
-    rows = {path: found.rows(path, 0, 1) for path in paths}
-    for stream, (first, last) in enumerate(reach.tolist()):
-        for begin in range(first, last + 1, _AT_ONCE * layout.segment_rows):
-            n = min(_AT_ONCE, (last - begin) // layout.segment_rows + 1)
-            same = {path: np.broadcast_to(row, (n, row.shape[1])) for path, row in rows.items()}
-            words = row_checksums(layout.schema, layout.salt, stream, begin, n, same, OBS, apart=layout.segment_rows)
-            yield from ((stream, begin + at * layout.segment_rows) for at in np.flatnonzero(words == word).tolist())
+    chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
+    full = _packed_chunks(layout, found, path)
+    chunks, entry = [], np.zeros((1, 2), np.int64)
+    for chunk in range(full):
+        raw = np.ascontiguousarray(rows[chunk * chunk_rows : (chunk + 1) * chunk_rows])
+        out = np.empty(codec.bound(chunk_bytes), np.uint8)
+        chunks.append(out[: codec.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)])
+    write_live(store.files, layout, path, found.slot, (found.stream, found.first), chunks)
+    tail, newest = store.tail(path)[found.stream], found.first + found.length - 1
+    for row in range(full * chunk_rows, found.length):
+        if found.first + row > newest - layout.tail_rows:
+            tail[(found.first + row) % layout.tail_rows] = rows[row]
 
 
-def _rows_there(store: Store, slot: int, who: Identity) -> int:
-    """Return how many rows a slot has, from the first on, if they are those."""
-    stream, first = who
-    if not (0 <= stream < store.layout.streams and 0 <= first < 2**56 and first % store.layout.segment_rows == 0):
-        return 0
-    found = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=who)
-    obs = found.verified(OBS)
-    n = int(np.append(obs & found.verified(STEP), False).argmin())
-    return n + 1 if n < len(obs) and obs[n] else n
+def _packed_chunks(layout: Layout, found: Inspected, path: str) -> int:
+    """Return how many chunks of a segment belong into its shard: all that are complete, without the newest row's."""
+    if found.length == layout.segment_rows:
+        return layout.chunks(path)
+    return max(found.length - 1, 0) // layout.chunk_rows(path)

@@ -83,7 +83,7 @@ def _number(files: Files, name: str) -> int:
 
 
 def next_number(files: Files) -> int:
-    """Return a number behind those of all marks."""
+    """Return a number after those of all marks."""
     return max((_number(files, name) for name in names(files)), default=0) + 1
 
 

@@ -3,7 +3,7 @@
 A row has two words of CRC32C, kept in the column ``row_checksum``: of its observation, which is final when the row comes to
 be, and of what was done there, which is final with the step. Both start from a number that only this row of this store
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
-something may be, its second word is another: or a power loss that took a step, and not the row behind it, would leave a step at
+something may be, its second word is another: or a power loss that took a step, and not the row after it, would leave a step at
 which nothing was done.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.crc32c import crc32c
+from diskbuffer.native.libraries import crc32c_extend
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM, Schema, is_obs
 
@@ -90,7 +90,7 @@ def row_seed(salt: int, stream: int, position: int, word: int) -> int:
 @compiled
 def pad(crc: int, size: int) -> int:
     """Go on with zeros, up to the next multiple of 8 of the `size` bytes before: the library is thrice as fast on whole words."""
-    return int(crc32c(crc, _ZEROS.ctypes.data, -size % 8))
+    return int(crc32c_extend(crc, _ZEROS.ctypes.data, -size % 8))
 
 
 @compiled
@@ -100,7 +100,7 @@ def _checksum_rows(salt: int, stream: int, first: int, apart: int, word: int, pl
     for i in range(out.shape[0]):
         crc = row_seed(salt, stream, first + i * apart, word)
         for c in range(places.shape[0]):
-            crc = crc32c(crc, places[c, 0] + i * places[c, 1], places[c, 1])
+            crc = crc32c_extend(crc, places[c, 0] + i * places[c, 1], places[c, 1])
         if total % 8:
             crc = pad(crc, total)
         out[i] = crc
@@ -130,7 +130,7 @@ def row_checksums(
 
 
 def _side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    """Put rows of bytes together, with zeros behind, up to a multiple of 8: one call of the library for each row."""
+    """Put rows of bytes together, with zeros after, up to a multiple of 8: one call of the library for each row."""
     total, at = sum(array.shape[1] for array in arrays), 0
     together = np.zeros((n, -(-total // 8) * 8), np.uint8)
     for array in arrays:

@@ -1,4 +1,4 @@
-"""Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C behind it.
+"""Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C after it.
 
 A chunk is one Blosc block of LZ4, whoever wrote it: LZ4 while its segment is live, for that costs `add` 2 us a frame, and
 LZ4HC, which is smaller and faster to read, once the segment is sealed in the background. Both are the same format, "lz4" in
@@ -13,14 +13,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import google_crc32c
-import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.crc32c import crc32c
-from diskbuffer.native.libraries import HAVE_BLOSC, HAVE_LZ4, blosc_compress, blosc_decompress, lz4_decompress_partial, memcpy
+from diskbuffer.native.libraries import blosc_compress, blosc_decompress, crc32c_extend, lz4_decompress_partial, memcpy
 from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
 
 Int64 = npt.NDArray[np.int64]
@@ -52,13 +49,6 @@ def bound(chunk_bytes: int) -> int:
     return chunk_bytes + _MORE_THAN_BLOSC_ADDS
 
 
-def decoder() -> str:
-    """Name the decoder that runs here, for `ReplayBuffer.stats`."""
-    if not HAVE_BLOSC:
-        return "numcodecs (slow: numcodecs exports no c-blosc here)"
-    return "compiled, LZ4" if HAVE_LZ4 else "compiled, c-blosc"
-
-
 @compiled
 def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int:
     """Decode the first `wanted` bytes of a chunk of `size` bytes to the address `target`; return 0 or what is wrong.
@@ -68,7 +58,7 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
     body = size - CHECKSUM
     if body < HEADER or body > HEADER + chunk_bytes or body > _MOST:
         return BAD_HEADER
-    if crc32c(0, chunk, body) != load_u32(chunk + body):
+    if crc32c_extend(0, chunk, body) != load_u32(chunk + body):
         return BAD_CHECKSUM
     flags = load_u8(chunk + 2)
     if load_u32(chunk + 4) != chunk_bytes or load_u32(chunk + 12) != body or load_u32(chunk + 8) == 0:
@@ -78,13 +68,7 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
             return BAD_HEADER
         memcpy(target, chunk + HEADER, wanted)
         return 0
-    if (
-        HAVE_LZ4
-        and (flags >> 5) == _LZ4
-        and load_u8(chunk + 3) == 1
-        and load_u32(chunk + 8) == chunk_bytes
-        and not flags & _SHUFFLED
-    ):
+    if (flags >> 5) == _LZ4 and load_u8(chunk + 3) == 1 and load_u32(chunk + 8) == chunk_bytes and not flags & _SHUFFLED:
         at = np.int64(load_u32(chunk + HEADER))
         if at < HEADER + 4 or at + 4 > body:
             return BAD_HEADER
@@ -108,7 +92,7 @@ def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int) 
     """Compress a chunk, checksum and all, to `target`, which has room for `bound`; return its size, or 0 or less."""
     n = blosc_compress(clevel, 0, 1, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
     if n > 0:
-        store_u32(target + n, crc32c(0, target, n))
+        store_u32(target + n, crc32c_extend(0, target, n))
         n += CHECKSUM
     return n
 
@@ -145,23 +129,16 @@ def _recode_run(
 
 
 def encode_chunks(source: int, first: int, ring: int, chunk_bytes: int, out: Bytes, entries: Int64) -> int:
-    """Compress chunks, for a live shard, one behind the other into `out`: as many as there are `entries`.
+    """Compress chunks, for a live shard, one after the other into `out`: as many as there are `entries`.
 
-    They lie one behind the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
-    becomes (offset in `out`, size). Returns the bytes written. Holds no GIL where c-blosc can be called.
+    They lie one after the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
+    becomes (offset in `out`, size). Returns the bytes written. Holds no GIL.
     """
     cname, clevel = LIVE
-    if HAVE_BLOSC:
-        name = _addresses[cname]
-        size = int(_encode_run(source, first, ring, chunk_bytes, address_of(out), name, clevel, entries))
-        if size < 0:
-            raise RuntimeError("c-blosc failed to compress a chunk")
-        return size
-    at = 0
-    for i in range(len(entries)):
-        raw = ctypes.string_at(source + (first + i * chunk_bytes) % ring, chunk_bytes)
-        at += _put(numcodecs.blosc.compress(raw, cname.encode(), clevel, 0, chunk_bytes), out, at, entries, i)
-    return at
+    size = int(_encode_run(source, first, ring, chunk_bytes, address_of(out), _addresses[cname], clevel, entries))
+    if size < 0:
+        raise RuntimeError("c-blosc failed to compress a chunk")
+    return size
 
 
 def recode_chunks(shard: int, entries: Int64, chunk_bytes: int, scratch: Bytes, out: Bytes, moved: Int64) -> int:
@@ -171,31 +148,8 @@ def recode_chunks(shard: int, entries: Int64, chunk_bytes: int, scratch: Bytes, 
     chunk i cannot be decoded.
     """
     cname, clevel = SEALED
-    if HAVE_BLOSC:
-        at, name = address_of(scratch), _addresses[cname]
-        return int(_recode_run(shard, entries, chunk_bytes, at, address_of(out), name, clevel, moved))
-    at = 0
-    for i in range(len(entries)):
-        wrong, raw = decode_slowly(ctypes.string_at(shard + int(entries[i, 0]), int(entries[i, 1])), chunk_bytes)
-        if wrong:
-            return -1 - i
-        at += _put(numcodecs.blosc.compress(raw, cname.encode(), clevel, 0, chunk_bytes), out, at, moved, i)
-    return at
-
-
-def decode_slowly(chunk: bytes, chunk_bytes: int) -> tuple[int, bytes]:
-    """Decode a chunk with numcodecs, in Python; return what is wrong, or 0, and the bytes."""
-    body = chunk[:-CHECKSUM]
-    if not HEADER <= len(body) <= HEADER + chunk_bytes:
-        return BAD_HEADER, b""
-    if google_crc32c.value(body) != int.from_bytes(chunk[-CHECKSUM:], "little"):
-        return BAD_CHECKSUM, b""
-    if int.from_bytes(body[4:8], "little") != chunk_bytes or int.from_bytes(body[12:16], "little") != len(body):
-        return BAD_HEADER, b""
-    try:
-        return 0, bytes(numcodecs.blosc.decompress(body))
-    except RuntimeError:
-        return BAD_STREAM, b""
+    at, name = address_of(scratch), _addresses[cname]
+    return int(_recode_run(shard, entries, chunk_bytes, at, address_of(out), name, clevel, moved))
 
 
 def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes, scratch: Bytes) -> int:
@@ -203,25 +157,14 @@ def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes, scratch: By
     at, size = entries[chunk].tolist()
     if not 0 <= at <= at + size <= shard.size - entries.nbytes:
         return BAD_ENTRY
-    if HAVE_BLOSC:
-        return int(decode(shard.address + at, size, raw.nbytes, raw.nbytes, address_of(raw), address_of(scratch)))
-    wrong, found = decode_slowly(ctypes.string_at(shard.address + at, size), raw.nbytes)
-    raw[:] = np.frombuffer(found, np.uint8) if not wrong else 0
-    return wrong
+    return int(decode(shard.address + at, size, raw.nbytes, raw.nbytes, address_of(raw), address_of(scratch)))
 
 
 @compiled
 def _checksum(crc: int, address: int, size: int) -> int:
-    return int(crc32c(crc, address, size))
+    return int(crc32c_extend(crc, address, size))
 
 
 def checksum(data: Any, crc: int = 0) -> int:
-    """Return the CRC32C of a contiguous array's bytes, behind others whose checksum is `crc`. Holds no GIL."""
+    """Return the CRC32C of a contiguous array's bytes, after others whose checksum is `crc`. Holds no GIL."""
     return int(_checksum(crc, address_of(data), data.nbytes))
-
-
-def _put(body: bytes, out: Bytes, at: int, entries: Int64, i: int) -> int:
-    chunk = body + google_crc32c.value(body).to_bytes(CHECKSUM, "little")
-    out[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
-    entries[i] = at, len(chunk)
-    return len(chunk)

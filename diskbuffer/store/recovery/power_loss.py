@@ -75,9 +75,9 @@ def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged:
         if synced and not damaged:
             raise CorruptionError(next(iter(found.damage.values())))
         return min(synced, rows), synced >= rows
-    for path in store.layout.packed:  # rows behind a bad chunk count only where the tail has them
+    for path in store.layout.packed:  # rows after a bad chunk count only where the tail has them
         for chunk in range(found.good_chunks(path), found.chunks.get(path, 0)):
-            found.bad_chunks[path].setdefault(chunk, "behind one that is bad")
+            found.bad_chunks[path].setdefault(chunk, "after one that is bad")
     obs, both = found.verified(OBS), found.verified(OBS) & found.verified(STEP)
     if not both[:synced].all():
         if not damaged:
@@ -147,7 +147,7 @@ def keep_rows(store: Store, kept: Kept) -> None:
             steps = table.get("first_step", oldest)
             table.note_before(oldest, steps if 0 < steps <= first else first, first)
         table.set_length(int(slots[-1]), int(lengths[-1]))
-    for name in table.names():  # or, lost once more, rows behind the newest could come back, as that is decided by then
+    for name in table.names():  # or, lost once more, rows after the newest could come back, as that is decided by then
         store.files.sync(name)
     for slot in keeping:
         for name in table.strange_notes(slot):

@@ -55,7 +55,7 @@ class LiveShard:
         self._find_end()
 
     def _find_end(self) -> None:
-        """Find where the next chunk goes: behind all that the index knows, but for one in the spare room."""
+        """Find where the next chunk goes: after all that the index knows, but for one in the spare room."""
         appended = self.entries[(self.entries[:, 0] != EMPTY) & (self.entries[:, 0] < self._spare_at)]
         self._end = int(appended.sum(axis=1).max(initial=0))
         if not 0 <= self._end <= self._spare_at:
@@ -67,7 +67,7 @@ class LiveShard:
         return int(missing[0]) if len(missing) else len(self.entries)
 
     def append(self, first: int, data: npt.NDArray[np.uint8], entries: Int64) -> None:
-        """Append chunks `first` and following, encoded one behind the other in `data`; then their entries, set to where."""
+        """Append chunks `first` and following, encoded one after the other in `data`; then their entries, set to where."""
         if self._end + len(data) > self._spare_at:
             raise CorruptionError(f"{self._files.root}/{self.name}: there is no room for the chunks that should fit")
         entries[:, 0] += self._end
@@ -80,7 +80,7 @@ class LiveShard:
         self._write((data, self._spare_at), (entry, self._index_at + chunk * ENTRY_BYTES))
 
     def forget(self, first: int) -> None:
-        """Empty the entries of chunk `first` and all behind it."""
+        """Empty the entries of chunk `first` and all after it."""
         if first < len(self.entries) and (self.entries[first:] != EMPTY).any():
             empty = np.full((len(self.entries) - first, 2), EMPTY, np.int64)
             self._write((empty, self._index_at + first * ENTRY_BYTES))
@@ -154,14 +154,11 @@ def shard_checksum(shard: Map, chunks: int) -> int:
 
 
 def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
-    """Decode one chunk, in Python."""
-    at, size = (int(n) for n in index_of(shard, chunks)[chunk])
-    if not 0 <= at <= at + size <= shard.size - chunks * ENTRY_BYTES or size > codec.bound(chunk_bytes):
-        raise CorruptionError(f"chunk {chunk}: {codec.REASONS[codec.BAD_ENTRY]}")
-    wrong, raw = codec.decode_slowly(shard.array(np.uint8, (shard.size,))[at : at + size].tobytes(), chunk_bytes)
-    if wrong:
+    """Decode one chunk."""
+    raw, scratch = np.zeros(chunk_bytes, np.uint8), np.empty(chunk_bytes, np.uint8)
+    if wrong := codec.decode_entry(shard, index_of(shard, chunks), chunk, raw, scratch):
         raise CorruptionError(f"chunk {chunk}: {codec.REASONS[wrong]}")
-    return raw
+    return raw.tobytes()
 
 
 def write_sealed(

@@ -26,7 +26,7 @@ class SegmentTable:
     """Read and write the table.
 
     A row counts only where it is below its segment's length. Each group of numbers that are set together has one more, a hash of
-    them and of the store, the slot and its rows, which is set behind them: where it does not match, they count as not set.
+    them and of the store, the slot and its rows, which is set after them: where it does not match, they count as not set.
     """
 
     def __init__(self, files: Files, layout: Layout, *, writable: bool) -> None:
@@ -87,6 +87,7 @@ class SegmentTable:
                 self._files.close(self._files.create(f"{file}.new.tmp", size, reserve=True))
                 self._files.sync(f"{file}.new.tmp")
                 self._files.rename(f"{file}.new.tmp", file)
+            if create:  # or an attempt before this one has failed here
                 self._files.sync(name)
             self._layers.copy_up(file)
             mapped = self._files.map(file, size, writable=self._writable)
@@ -215,7 +216,7 @@ class SegmentTable:
         """
         words = {
             "before": ("the steps that came before", self.before(slot) is None),
-            "left": ("the steps until it was left behind", not self._is_left(slot)),
+            "left": ("the steps until it was evictable", not self._is_left(slot)),
             "sealed": ("the checksums of its files", not self.is_sealed(slot)),
         }
         return {name: what for name, (what, strange) in words.items() if strange and self.get(name, slot) != 0}
@@ -268,7 +269,7 @@ class SegmentTable:
                 at = int(np.flatnonzero(gaps | short)[0])
                 begin = int(first[mine[at]] + length[mine[at]])
                 raise CorruptionError(
-                    f"{where}: behind slot {mine[at]}, rows {begin} to {first[mine[at + 1]] - 1} of stream {s} are missing, or "
+                    f"{where}: after slot {mine[at]}, rows {begin} to {first[mine[at + 1]] - 1} of stream {s} are missing, or "
                     "there twice; `diskbuffer check --repair` goes on without them"
                 )
             found.append(mine.astype(np.int64))

@@ -4,8 +4,7 @@ Tests replace it to inject errors, or to record what a crash would leave. Readin
 
 A store may come from a stranger, and any name in it may be a link that leads elsewhere. So a `Files` keeps the store's directory
 open, and walks from there, one directory after the other, refusing links at every step (`openat` with O_NOFOLLOW). Links in the
-path of the store itself are the user's own: they are resolved once. Where the system has no such calls, as on Windows, names are
-looked at before they are used.
+path of the store itself are the user's own: they are resolved once.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -29,20 +29,16 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, DiskBufferError
 
-if sys.platform != "win32":
-    import fcntl
-
-MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
-_CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-_BY_DESCRIPTOR = hasattr(os, "O_DIRECTORY") and {os.open, os.mkdir, os.rename, os.unlink, os.link, os.stat} <= os.supports_dir_fd
-# O_PATH: a directory that may be searched need not be one that may be read.
-_DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_NO_FOLLOW: dict[str, bool] = {"follow_symlinks": False} if os.link in os.supports_follow_symlinks else {}
+_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# O_PATH, which macOS lacks: a directory that may be searched need not be one that may be read.
+_DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _SMALL = 256 * 1024**2  # bytes that metadata may have
 _AT_ONCE = 8  # files that are synced at the same time
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+# Errors of a sync after which Linux takes data that it could not write for clean: the next sync succeeds without them.
+_DROPPED = {errno.EIO, errno.ENOSPC, errno.EDQUOT}
 # What tells that a name stands for something else than it should: a link, a directory, a file in a directory's place, a socket.
 _NOT_OURS = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 
@@ -59,6 +55,7 @@ class Files:
         self._within = within
         self._real = "" if within else os.path.realpath(root)  # later changes of the links above do not matter
         self._held: dict[str, int] = {}  # the directory's descriptor, once it was needed
+        self._dropped: set[tuple[int, int]] = set()  # files of which a sync failed, by device and number
 
     def below(self, name: str) -> Files:
         """Return the files of a directory in this one."""
@@ -115,8 +112,6 @@ class Files:
     def _list(self, name: str) -> list[tuple[str, int]]:
         """Return the names in a directory, and the kind of each as `stat` has it; those of files need not be exact."""
         with self._in(name if name == "." else f"{name}/.") as (fd, last):
-            if fd is None:
-                return _entries(last)
             opened = os.open(last, os.O_RDONLY | _CAREFUL | os.O_DIRECTORY, dir_fd=fd)
             try:
                 return _entries(opened)
@@ -136,8 +131,6 @@ class Files:
 
     def is_in_place(self) -> bool:
         """Tell whether the directory is still the one at its path: not moved, removed, or replaced by another."""
-        if not _BY_DESCRIPTOR:
-            return True
         try:
             if self._within is not None:
                 there = self._within[0].stat(self._within[1])
@@ -178,6 +171,8 @@ class Files:
         with self._in(name) as (at, last):
             fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666, dir_fd=at)
         try:
+            if self._dropped:  # numbers are used again
+                self._dropped.discard(_number(fd))
             if reserve and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)
             elif reserve:
@@ -223,15 +218,23 @@ class Files:
             view, offset = view[n:], offset + n
 
     def sync(self, name: str) -> None:
-        """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none."""
+        """Bring a file's, or a directory's, contents to the disk; what is not there any more needs none.
+
+        Once that has failed for a file it fails for ever: a second attempt would succeed, and what the first one dropped not be
+        on the disk.
+        """
         try:
             fd = self._open(name, os.O_RDONLY, directory=True)
         except FileNotFoundError:
             return
         try:
+            if self._dropped and _number(fd) in self._dropped:
+                raise OSError(errno.EIO, "an earlier sync of this file failed; open the store again, and check it")
             os.fsync(fd)
         except OSError as error:
             error.filename = error.filename or str(self.root / name)
+            if error.errno in _DROPPED and stat.S_ISREG(os.fstat(fd).st_mode):
+                self._dropped.add(_number(fd))
             raise
         finally:
             os.close(fd)
@@ -263,7 +266,7 @@ class Files:
             raise CorruptionError(f"{other.root / name} is no file; a store has files and directories, and nothing else")
         with other._in(name) as (there, first), self._in(new) as (here, last):
             try:
-                os.link(first, last, src_dir_fd=there, dst_dir_fd=here, **_NO_FOLLOW)
+                os.link(first, last, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
             except OSError as error:
                 if error.errno in _NO_LINK:
                     return False
@@ -315,8 +318,6 @@ class Files:
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
         """Lock an open file for as long as it is open; return False where others hold it, an OSError where there are no locks."""
-        if sys.platform == "win32":
-            raise OSError(errno.ENOSYS, "there are no such locks on Windows")
         try:
             fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError as error:
@@ -327,8 +328,7 @@ class Files:
 
     def unlock(self, fd: int) -> None:
         """Unlock an open file, for other processes that have inherited it, too."""
-        if sys.platform != "win32":
-            fcntl.flock(fd, fcntl.LOCK_UN)
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
     def boot_id(self) -> str:
         """Return what identifies the time since this machine was started; "" where that is not known."""
@@ -380,17 +380,11 @@ class Files:
         return fd
 
     @contextlib.contextmanager
-    def _in(self, name: str) -> Iterator[tuple[int | None, str]]:
-        """Yield the descriptor of the directory that a name is in, and the name there; errors tell of all of it.
-
-        Where there are no operations by descriptor, that is None, and the name is the whole path.
-        """
+    def _in(self, name: str) -> Iterator[tuple[int, str]]:
+        """Yield the descriptor of the directory that a name is in, and the name there; errors tell of all of it."""
         opened = -1
         try:
             *above, last = self._parts(name) or ["."]
-            if not _BY_DESCRIPTOR:
-                yield None, self._looked_at(above, last)
-                return
             fd = self._descriptor()
             for part in above:
                 before, opened = opened, os.open(part, _DIRECTORY, dir_fd=fd)
@@ -432,18 +426,15 @@ class Files:
                 os.close(opened)
         return fd
 
-    def _looked_at(self, above: list[str], last: str) -> str:
-        """Return the path of a name; a CorruptionError where a directory on the way is a link."""
-        path = self._real if self._within is None else self._within[0]._looked_at([], self._within[1])
-        for part in above:
-            path = os.path.join(path, part)
-            if stat.S_ISLNK(os.lstat(path).st_mode):
-                raise CorruptionError(f"{path} is a link; a store has files and directories of its own, and nothing else")
-        return os.path.join(path, last)
-
     def map_open(self, fd: int, size: int, *, writable: bool, random: bool = False) -> Map:
         """Map a file that is open; the descriptor is not needed any longer."""
-        return map_file(fd, size, writable, random)
+        return _FileMap(fd, size, writable, random)
+
+
+def _number(fd: int) -> tuple[int, int]:
+    """Return what an open file is known by, whatever its name."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _name_of(fd: int) -> str | None:
@@ -459,20 +450,17 @@ def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
     end = 0
     while end < size:
         begin = end
-        if hasattr(os, "SEEK_DATA"):
-            try:
-                begin = os.lseek(fd, end, os.SEEK_DATA)
-                end = os.lseek(fd, begin, os.SEEK_HOLE)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # holes alone from here on
-                    return
-                end = size
-        else:
+        try:
+            begin = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # holes alone from here on
+                return
             end = size
         yield begin, end
 
 
-def _entries(place: int | str) -> list[tuple[str, int]]:
+def _entries(place: int) -> list[tuple[str, int]]:
     with os.scandir(place) as entries:
         return [(entry.name, stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else stat.S_IFREG) for entry in entries]
 
@@ -492,7 +480,14 @@ class Map(Protocol):
         """View it as an array, which keeps the map alive."""
 
 
-class _PosixMap:
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class _FileMap:
     """A map that keeps no file descriptor, as Python's own does: a store has thousands, a process 1,024."""
 
     def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:
@@ -504,7 +499,7 @@ class _PosixMap:
         # What numpy makes of this keeps the map alive. A ctypes array would do, too, but leave a type behind for every size.
         self.__array_interface__ = {"data": (self.address, not writable), "shape": (size,), "typestr": "|u1", "version": 3}
         if random:
-            _libc.madvise(address, size, MADV_RANDOM)
+            _libc.madvise(address, size, mmap.MADV_RANDOM)
 
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return np.asarray(self).view(dtype).reshape(shape)
@@ -512,24 +507,3 @@ class _PosixMap:
     def __del__(self) -> None:
         if getattr(self, "address", 0):
             _libc.munmap(self.address, self.size)
-
-
-class _PythonMap:
-    def __init__(self, fd: int, size: int, writable: bool, random: bool) -> None:  # noqa: ARG002
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._bytes = np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
-        self.address, self.size = int(self._bytes.ctypes.data), size
-
-    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        return self._bytes.view(dtype).reshape(shape)
-
-
-if sys.platform == "win32":
-    map_file = _PythonMap
-else:
-    map_file = _PosixMap
-    _libc = ctypes.CDLL(None, use_errno=True)
-    _libc.mmap.restype = ctypes.c_void_p
-    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -7,15 +7,11 @@ import errno
 import json
 import os
 import socket
-import sys
 import time
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
-
-if sys.platform == "win32":
-    import filelock
 
 # Inside an array's directory, which no Zarr tool lists: zarr-python warns of strange files in a group's.
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
@@ -31,23 +27,17 @@ READ_ONLY = "open it with mode='r' to read it"
 class WriterLock:
     """Hold the right to write to a store, until `release`.
 
-    A `flock`, as filelock takes one, but of a file that is opened as all in a store are: filelock would follow links.
+    A `flock` of a file that is opened as all in a store are: the package filelock would follow links.
     """
 
     def __init__(self, files: Files) -> None:
         self._files, self._process = files, os.getpid()
         self._fd = -1
         try:
-            if sys.platform == "win32":
-                self._filelock = filelock.FileLock(files.root / _LOCK, thread_local=False)
-                self._filelock.acquire(timeout=_PATIENCE)
-            else:
-                self._fd = self._acquire()
+            self._fd = self._acquire()
         except (CorruptionError, LockedError):
             raise
-        except (OSError, NotImplementedError) as error:
-            if type(error).__name__ == "Timeout":
-                raise self._held() from None
+        except OSError as error:
             raise _refusal(files, error) from error
         try:
             self._note_holder()
@@ -91,8 +81,6 @@ class WriterLock:
 
     def is_in_place(self) -> bool:
         """Tell whether the store is where it was locked: not moved, removed, nor replaced by another."""
-        if sys.platform == "win32":
-            return bool(self._filelock.is_locked)
         return self._fd >= 0 and self._files.is_in_place() and _is_that(self._files, self._fd)
 
     def require_place(self) -> None:
@@ -110,9 +98,6 @@ class WriterLock:
 
     def release(self) -> None:
         """Let others write; twice is fine."""
-        if sys.platform == "win32":
-            self._filelock.release()
-            return
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if os.getpid() == self._process:
@@ -140,12 +125,11 @@ def _is_that(files: Files, fd: int) -> bool:
         return False
 
 
-def _refusal(files: Files, error: Exception) -> Exception:
+def _refusal(files: Files, error: OSError) -> Exception:
     """Say why a lock could not be taken, where it is not that somebody else has it."""
-    number = getattr(error, "errno", None)
-    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(number)}); {READ_ONLY}")
-    if isinstance(error, NotImplementedError) or number in _NO_LOCKS:
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(error.errno)}); {READ_ONLY}")
+    if error.errno in _NO_LOCKS:
         return LockedError(
             f"{files.root} is on a file system without locks ({error}), where two writers could not be told apart; keep it on a "
             f"local disk, or {READ_ONLY}"
@@ -158,8 +142,6 @@ def is_held(files: Files) -> bool | None:
 
     A shared lock, for a moment, of the file opened for reading: a process that may only read the store can ask.
     """
-    if sys.platform == "win32":
-        return False
     try:
         fd = files.open_lock(_LOCK, write=False)
     except FileNotFoundError:

@@ -65,7 +65,7 @@ class OpenSegments:
         return [segment.slot for segment in self.all()]
 
     def end(self, stream: int) -> int:
-        """Return the position behind a stream's open segments."""
+        """Return the position after a stream's open segments."""
         return (max(self._open[stream], default=-1) + 1) * self._layout.segment_rows
 
     def flat(self, path: str, stream: int, position: int) -> npt.NDArray[Any]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.runtime.cores import core, step_aside
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.shard import LiveShard
@@ -80,7 +79,7 @@ class Packer:
         self._waiting.extend(runs)
         with contextlib.suppress(RuntimeError):  # where the interpreter ends there are no other threads any more
             for _ in range(min(len(runs), self._threads - 1)):
-                self._begun.append(self.pool.submit(self._help, core()))
+                self._begun.append(self.pool.submit(self._work))
 
     def finish(self) -> None:
         """Take a share of what was begun, and wait for the rest; raise what went wrong. What was not packed is not lost."""
@@ -104,10 +103,6 @@ class Packer:
         else:
             self._waiting.extend(runs)
         self.finish()
-
-    def _help(self, callers_core: int) -> None:
-        step_aside(callers_core)
-        self._work()
 
     def _work(self) -> None:
         while True:

@@ -127,9 +127,8 @@ class Sealer:
             self._changed.wait_for(lambda: self._stopped or self._waited_for > 0, worked * _RESTS)
 
     def _run(self) -> None:
-        if hasattr(os, "setpriority"):
-            with contextlib.suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
+        with contextlib.suppress(OSError):  # macOS knows no threads by number
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: (self._waiting and not self._paused_by) or self._stopped)

@@ -176,7 +176,7 @@ class Tail:
             if durable and there > full:  # before its room is used again
                 self._store.files.sync(shard.name)
             if there < full and any(segments[later].shards[path].packed_chunks() for later in ordinals[n + 1 :]):
-                self._pack_missing(path, stream, segment, there, full)  # a power loss took these, and not those behind them
+                self._pack_missing(path, stream, segment, there, full)  # a power loss took these, and not those after them
             elif there < full:
                 self._packed[path][stream] = segment.first_row + there * chunk_rows
                 break

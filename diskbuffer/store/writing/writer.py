@@ -81,7 +81,7 @@ class Writer:
         return any(files.stat(layout.data_file(p, slot)).st_size != layout.live_bytes(p) for p in layout.packed)
 
     def take_back(self, stream: int, head: int, *, durable: bool = False) -> None:
-        """Forget what was packed of rows behind the newest, `head`: they were not committed, as something failed.
+        """Forget what was packed of rows after the newest, `head`: they were not committed, as something failed.
 
         With `durable`, rows that go back into the tail are synced before their shard forgets them; otherwise, where the disk
         fails again, it is done before the next rows are packed.
@@ -129,7 +129,7 @@ class Writer:
         return False
 
     def reserve(self, stream: int, head: int, rows: int) -> None:
-        """Open the segment that the row `rows` behind the newest falls into, if that is the next one."""
+        """Open the segment that the row `rows` after the newest falls into, if that is the next one."""
         size = self._layout.segment_rows
         for ordinal in range(max(0, head + 1) // size, (head + rows) // size + 1):
             if ordinal not in self.segments.of(stream):
@@ -196,14 +196,14 @@ class Writer:
         self._complete_packed(heads)
 
     def finish(self, stream: int, heads: Int64) -> None:
-        """See which segments are complete after rows were put behind a stream's newest, `heads` being the newest now."""
+        """See which segments are complete after rows were put after a stream's newest, `heads` being the newest now."""
         self._complete_packed(heads)
         self._set_limit(stream)
 
     def _complete_packed(self, heads: Int64) -> None:
         """Write no more to segments whose every row is written and packed.
 
-        A row is written once there is another behind it: only then is what was done there known.
+        A row is written once there is another after it: only then is what was done there known.
         """
         for stream in range(self._layout.streams):
             self.completed += self.segments.drop_before(stream, self.tail.packed_until(stream, int(heads[stream])))

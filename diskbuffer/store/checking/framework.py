@@ -1,0 +1,160 @@
+"""Check the files without which a store cannot be opened, and those that only other Zarr tools read."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.store import directory, last_writer
+from diskbuffer.store.checking import salvage
+from diskbuffer.store.checking.findings import Finder, Finding, lasting
+from diskbuffer.store.checking.report import Problem
+from diskbuffer.store.copies import marks
+from diskbuffer.store.format import zarr_metadata
+from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.segments.table import table_files
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import is_held
+
+_LENGTH = f"{SEGMENTS}/length"  # the directory that has the lock, too
+_STRANGE = "is not what it should be; only other Zarr tools read it, and opening mends it"
+
+
+class Framework:
+    """Find what is wrong with the files that everything else is read by.
+
+    Attributes
+    ----------
+    outdated : bool
+        Whether the segment table is older than the rows, or may be.
+    made_anew : bool
+        Whether a fix made a file of the segment table anew, so that its rows may be forgotten.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.outdated = self.made_anew = False
+        self._root, self._files = root, Files(root)
+        self._locked = False
+        self._damage: str | None = None  # of the group's file
+
+    def before_locking(self) -> Finder[None]:
+        """Find what stands in the way of the lock; raise a NotAStoreError where there is no store, before anything is fixed."""
+        self._damage = directory.damaged_group(self._root)
+        yield from find_misplaced(self._root, [".", SEGMENTS, _LENGTH])
+        yield Finding(fix=partial(self._files.make_directory, _LENGTH))
+
+    def stages(self, *, locked: bool = False) -> Iterator[Finder[None]]:
+        """Yield finders, each for when nothing blocks it. `locked` tells that the caller has the writer's lock."""
+        self._locked = locked
+        yield find_misplaced(self._root, [SEGMENTS, _LENGTH])
+        yield self._find_damaged_group()
+        yield self._find_unfinished_return()
+        layout, slots = directory.read_metadata(self._root)
+        yield find_misplaced(self._root, zarr_metadata.nodes(layout, slots))
+        yield self._find_strange_metadata()
+        yield self._find_older_files(layout)
+        yield self._describe_anew(layout, slots)
+        layout, slots = directory.read_metadata(self._root)
+        yield self._find_damaged_files(layout, slots)
+
+    def _find_damaged_group(self) -> Finder[None]:
+        damage = self._damage or directory.damaged_group(self._root)
+        if damage is not None:
+            yield self._finding("zarr.json", damage, partial(directory.restore_group, self._root), blocks=True)
+
+    def _find_unfinished_return(self) -> Finder[None]:
+        if note := marks.unfinished(self._root):
+            yield self._finding(*note, partial(marks.finish_or_forget, self._files), blocks=True)
+
+    def _find_strange_metadata(self) -> Finder[None]:
+        if outdated := directory.outdated_group(self._root):
+            yield self._finding("zarr.json", outdated)
+        for path, what in lasting(self._strange_nodes, beside_writer=self._is_beside_writer()).items():
+            if path != "." or directory.is_copied(self._root):  # else it is told above, or a kill came between the two files
+                yield self._finding(f"{path}/zarr.json", what)
+
+    def _strange_nodes(self) -> dict[str, str]:
+        layout, slots = directory.read_metadata(self._root)
+        return dict.fromkeys(directory.strange_metadata(self._root, layout, slots), _STRANGE)
+
+    def _find_older_files(self, layout: Layout) -> Finder[None]:
+        """Find files that were replaced by older ones of the same store, which only a writer could know of its own."""
+        if self._is_beside_writer():
+            return
+        note = last_writer.older_note(self._files, layout.salt)
+        description = directory.older_description(self._root, layout.salt)
+        for name, what in ((last_writer.NAME, note), ("zarr.json", description)):
+            if what is not None:
+                self.outdated = True
+                yield self._finding(name, f"{what}; rows may be missing, and repair looks for them", blocks=True)
+        if last_writer.is_second_place_damaged(self._files, layout.salt):
+            what = f"is missing or damaged, which tells whether {last_writer.NAME} is the newest; repair makes it anew"
+            yield self._finding(last_writer.REVISION, what)
+
+    def _describe_anew(self, layout: Layout, slots: int) -> Finder[None]:
+        """Have the metadata of all nodes written, with a slot for every segment that is there."""
+
+        def fix() -> None:
+            known = directory.with_all_slots(self._root, layout, slots) if self.outdated else (layout, slots)
+            directory.grow(self._files, *known)
+
+        yield Finding(fix=fix)
+
+    def _find_damaged_files(self, layout: Layout, slots: int) -> Finder[None]:
+        for name, (size, what) in damaged_files(self._root, layout, slots).items():
+            what = f"{what}; repair makes it anew, and the rest cannot be looked at before"
+            yield self._finding(name, what, partial(self._restore, name, size), blocks=True)
+
+    def _restore(self, name: str, size: int) -> None:
+        salvage.restore_file(self._root, name, size)
+        self.made_anew = True
+
+    def _is_beside_writer(self) -> bool:
+        return not self._locked and bool(is_held(self._files))
+
+    def _finding(self, name: str, what: str, fix: Callable[[], object] | None = None, *, blocks: bool = False) -> Finding:
+        return Finding((Problem(self._root / name, what),), fix, blocks=blocks)
+
+
+# Something else in a place
+
+
+def find_misplaced(root: Path, paths: Collection[str]) -> Finder[None]:
+    """Find what is no directory and stands in the place of one; a fix clears the places of files, too."""
+    for path, what in no_directories(root, paths).items():
+        yield Finding((Problem(root / path, what),), partial(salvage.make_directory, root, path), blocks=True)
+    for path in paths:
+        yield Finding(fix=partial(salvage.clear_places_of_files, root, path))
+
+
+def no_directories(root: Path, paths: Collection[str]) -> dict[str, str]:
+    """Return what there is in the place of the store's directories, and what becomes of it; what is missing is not told."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            mode = (root / path).lstat().st_mode
+            if stat.S_ISLNK(mode):
+                found[path] = salvage.about_link(root / path)
+            elif not stat.S_ISDIR(mode):
+                found[path] = "is a file in the place of a directory; repair removes it"
+    return found
+
+
+# Files of the segment table and the tail
+
+
+def damaged_files(root: Path, layout: Layout, slots: int) -> dict[str, tuple[int, str]]:
+    """Return files that are missing or of the wrong size, so that no store can be opened: their size, and what is wrong."""
+    files, sizes, found = Files(root), table_files(layout, slots), {}
+    for path in layout.packed:
+        sizes[directory.tail_file(layout, path)] = layout.streams * layout.tail_rows * layout.schema[path].row_bytes
+    for name, size in sizes.items():
+        try:
+            files.map(name, size, writable=False)
+        except CorruptionError as error:
+            found[name] = size, str(error)
+    return found

@@ -1,0 +1,196 @@
+"""Check the segment table: entries that are damaged or lost, segments that are missing, too short, or there twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.schema import CHECKSUM
+from diskbuffer.store.checking import salvage
+from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector, Finder, Finding
+from diskbuffer.store.checking.lost_rows import Identity, find_rows
+from diskbuffer.store.checking.opened import Opened
+from diskbuffer.store.checking.report import Problem, Report
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.last_writer import LastShutdown
+from diskbuffer.store.recovery import power_loss
+from diskbuffer.store.store import Kept
+
+Int64 = npt.NDArray[np.int64]
+Segments = list[tuple[Int64, Int64]]  # of each stream, slots in the order of their rows, and how many rows of each to check
+Rows = tuple[Identity, int]  # of a slot: whose they are, and how many
+
+
+class TableFinder:
+    """Find what is wrong with the segment table, and which segments there are.
+
+    Parameters
+    ----------
+    opened : Opened
+    outdated : bool
+        Whether the table is older than the rows.
+    incomplete : bool
+        Whether it may have forgotten rows.
+
+    Attributes
+    ----------
+    blank : set of int
+        Slots of segments that were missing, and were made in their place.
+    """
+
+    def __init__(self, opened: Opened, *, outdated: bool, incomplete: bool) -> None:
+        self.blank: set[int] = set()
+        self._opened, self._outdated, self._incomplete = opened, outdated, incomplete
+        self._store, self._layout, self._table = opened.store, opened.store.layout, opened.store.table
+        self._place = opened.store.root / SEGMENTS
+
+    def find(self) -> Finder[Segments]:
+        """Find all of that; return the segments."""
+        if not self._opened.is_last_shutdown_known:
+            what = "is missing or damaged, so how the store was left is not known"
+            yield Finding((Problem(self._place / "length" / "state.json", what),))
+        if self._opened.live:
+            return (yield from self._find_lasting_gaps())
+        if self._outdated:
+            yield Finding(fix=self._read_entries_anew)
+        lost_power = self._opened.last_shutdown is LastShutdown.POWER_LOSS
+        if not lost_power or self._missing_rows():
+            yield from self._find_lost_entries()
+        return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
+
+    def _find_kept_rows(self) -> Finder[Segments]:
+        """Return what is kept after a power loss, and have a repair keep nothing else."""
+        kept = power_loss.find_what_counts(self._store, self._opened.synced, damaged=True)
+        yield Finding(fix=partial(self._keep, kept))
+        return kept
+
+    def _keep(self, kept: Kept) -> None:
+        power_loss.keep_rows(self._store, kept)
+        for slots, lengths in kept:
+            for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+                if self._table.length(slot) < length:
+                    self._table.set_length(slot, length)
+
+    # Entries
+
+    def _read_entries_anew(self) -> None:
+        """Bring the entries of a table that is older than the rows up to these."""
+        store, table, reach, used = self._store, self._table, self._reach(), self._table.used()[0]
+        for slot in range(table.slots):
+            if not self._has_file(CHECKSUM, slot):
+                if not any(self._has_file(path, slot) for path in self._layout.schema.recorded):
+                    table.set_length(slot, 0)  # which was evicted since
+                continue
+            identity, rows = find_rows(store, slot, reach)
+            if rows and (identity != table.identity(slot) or rows > used[slot]):
+                self._set_entry(slot, identity, rows)
+
+    def _find_lost_entries(self) -> Finder[None]:
+        """Look at slots whose entry is damaged, gone, or too short: their rows tell whose they are, and how many."""
+        reach, search, length = self._reach(), self._incomplete or bool(self._missing_rows()), self._table.column("length")
+        damaged = np.flatnonzero(self._table.used()[1]).tolist()
+        found: list[Rows] = []
+        for slot in damaged:
+            found.append((yield from self._find_lost_entry(slot, None, reach)))
+        newest = [segments[-1][1] for segments in self._opened.segments() if segments]
+        for slot in [*np.flatnonzero(length == 0).tolist(), *newest] if search else []:
+            if slot not in damaged and self._has_file(CHECKSUM, slot):
+                found.append((yield from self._find_lost_entry(slot, self._table.length(slot), reach)))
+        for stream, first, last in self._missing_rows(found):
+            what = "rows that were on the disk are not there"
+            yield Finding((self._opened.problem(self._place, stream, first, last, what),), dropped=last - first + 1)
+
+    def _find_lost_entry(self, slot: int, known: int | None, reach: Int64) -> Finder[Rows]:
+        """Look for rows of a slot whose entry has so many, None if it is damaged; return those that are there."""
+        identity, rows = find_rows(self._store, slot, reach)
+        if known is None or rows > known:  # else such as files of a segment that no row came into yet
+            what = f"its {rows} rows are there, and repair finds them" if rows else "nothing of its rows can be found"
+            problem = Problem(self._place, f"the entry of slot {slot} is damaged; {what}")
+            yield Finding((problem,), partial(self._set_entry, slot, identity, rows))
+        return identity, rows
+
+    def _set_entry(self, slot: int, identity: Identity, rows: int) -> None:
+        if rows:
+            self._table.identify(slot, *identity)
+        self._table.set_length(slot, rows)
+
+    def _missing_rows(self, found: Sequence[Rows] = ()) -> list[tuple[int, int, int]]:
+        """Return rows that were on the disk, and neither the table has nor were `found`: (stream, first, last)."""
+        missing = []
+        for stream, segments in enumerate(self._opened.segments()):
+            if self._opened.last_shutdown is LastShutdown.POWER_LOSS and not power_loss.stays(self._store, stream):
+                continue  # they may have been evicted
+            there = [(first, self._table.length(slot)) for first, slot in segments[-1:]]
+            there += [(first, rows) for (whose, first), rows in found if whose == stream]
+            head, expected = sum(max(there, default=(0, 0))) - 1, self._opened.synced[stream]
+            if head < expected:
+                missing.append((stream, head + 1, expected))
+        return missing
+
+    def _reach(self) -> Int64:
+        """Return the positions of the first and the last segment of each stream that a slot can have, (streams, 2)."""
+        rows, found = self._layout.segment_rows, []
+        for stream, segments in enumerate(self._opened.segments()):
+            newest = max([0, self._opened.synced[stream] // rows * rows, *(first for first, _ in segments)])
+            around = rows * self._table.slots
+            found.append((max(0, newest - around), newest + around))
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    def _has_file(self, path: str, slot: int) -> bool:
+        return self._store.files.exists(self._layout.data_file(path, slot))
+
+    # Gaps
+
+    def _find_lasting_gaps(self) -> Finder[Segments]:
+        """Find gaps beside a writer, which may evict meanwhile: those that are there at the last of some looks."""
+        for _ in range(LOOKS - 1):
+            report = Report(self._store.root)
+            segments = Collector(report).take(self._find_gaps())
+            if report.ok:
+                return segments
+            time.sleep(WRITER_SECONDS)
+        return (yield from self._find_gaps())
+
+    def _find_gaps(self) -> Finder[Segments]:
+        """Find segments that are missing, there twice, or too short; a fix fills the gaps."""
+        found = []
+        for stream, segments in enumerate(self._opened.segments()):
+            slots = yield from self._find_gaps_of(stream, segments)
+            yield from self._find_short(slots[:-1])
+            lengths = np.array([self._table.length(slot) for slot in slots], np.int64)
+            if not self._opened.live:
+                lengths[:-1] = self._layout.segment_rows  # all rows that should be there are looked at
+            found.append((np.array(slots, np.int64), lengths))
+        return found
+
+    def _find_short(self, slots: list[int]) -> Finder[None]:
+        """Find segments that have not all of their rows, though another one follows; of those evicted meanwhile there are 0."""
+        rows = self._layout.segment_rows
+        for slot in slots:
+            if 0 < (length := self._table.length(slot)) < rows:
+                what = f"slot {slot} has {length} rows, and {rows} must be there, as others follow; repair finds them"
+                yield Finding((Problem(self._place, what),), partial(self._table.set_length, slot, rows))
+
+    def _find_gaps_of(self, stream: int, segments: list[tuple[int, int]]) -> Finder[list[int]]:
+        rows, slots = self._layout.segment_rows, list[int]()
+        expected = segments[0][0] if segments else 0
+        for first, slot in segments:
+            if first < expected:
+                what = f"slot {slot} has rows {first} and following of stream {stream}, as another"
+                yield Finding((Problem(self._place, what),), partial(self._table.set_length, slot, 0))
+                continue
+            for missing in range(expected, first, rows):
+                problem = self._opened.problem(self._place, stream, missing, missing + rows - 1, "the segment is missing")
+                yield Finding((problem,), partial(self._fill, stream, missing, slots), dropped=rows)
+            slots.append(slot)
+            expected = first + rows
+        return slots
+
+    def _fill(self, stream: int, first: int, slots: list[int]) -> None:
+        """Fill a gap with a segment of rows that are no steps, and add its slot."""
+        slots.append(salvage.make_blank(self._store, stream, first))
+        self.blank.add(slots[-1])

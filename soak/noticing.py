@@ -1,0 +1,481 @@
+"""Does the crash campaign notice? ``python -m soak.noticing --seed 0``: one protection at a time is taken away, and it must fail.
+
+A protection is a sync, a checksum that is verified, or an order of two writes. Syncs are not listed by hand: a trace tells which
+function of the library asked for each, of which kind of file, and a disk is built on which all syncs of one such place never
+happened. Checksums are verified no longer while a crash is judged, orders are turned round while a workload is recorded.
+
+What nothing fails without is either needless or not tested. `NEEDLESS` says which of these are known, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import multiprocessing
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from diskbuffer.errors import CorruptionError
+from soak import crashes
+from soak.judging import expect
+from soak.simulated_disk import Disk, Event, Kind, Sync, Tree, build
+from soak.table import Row
+from soak.tracing import Trace
+from soak.workloads import WORKLOADS, Recorded, Resumed, Workload, record
+
+PLACES = 6  # of one kind of sync in a recording, around which crashes are looked for
+STATES = 20  # of a recording, in which a sync that is missing has changed what is left
+VERIFIED = 40  # of a recording, to be judged with each checksum that is verified no longer
+TURNED = 20  # moments of a recording between two writes whose order is turned round
+CALLS = 25  # of a recording
+AGAIN_CALLS = 12  # of a recording that goes on after a crash
+KINDS: tuple[Kind, ...] = ("nothing", "data only", "metadata only", "random", "random")
+DETERMINISTIC = 3  # the first of them
+
+# What the crash campaign does not notice, and why that is right.
+NEEDLESS: dict[str, str] = {
+    "State._note_revision: revision": "The number tells of older files that were put back, not of power losses.",
+    "State._note_revision: directory a flat column": "The number tells of older files that were put back, not of power losses.",
+    "create: directory a flat column": "It holds a zarr.json alone, which opening writes anew.",
+    "create: directory a packed column": "It holds a zarr.json alone, which opening writes anew.",
+}
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """A protection, and what failed without it; nothing, where `what` is empty."""
+
+    name: str
+    kind: Literal["sync", "checksum", "order"]
+    workload: str = ""
+    what: str = ""
+    tried: int = 0
+
+
+# Syncs
+
+
+def kind_of(path: str) -> str:
+    """Say of which kind a file or a directory below the traced one is."""
+    inside = re.sub(r"^runs/(store|\.store\.[0-9a-z]+\.new)/?", "", path)
+    if inside == path:
+        return "a directory above the store"
+    inside = re.sub(r"\.[0-9a-f]{8}\.tmp$|\.new\.tmp$|\.tmp$", "", inside)
+    *directories, name = inside.split("/")
+    if name == "" or (not directories and name == "."):
+        return "the store's directory"
+    if not re.match(r"c\.|zarr\.json|.*\.json$|revision$", name):
+        return f"directory {_column([*directories, name])}"
+    if name.startswith("c."):
+        return f"file of {_column(directories)}"
+    return name if name != "zarr.json" else "zarr.json of " + ("a column" if directories else "the group")
+
+
+def _column(directories: list[str]) -> str:
+    match directories:
+        case ["_segments", "length"]:
+            return "the lengths"
+        case ["_segments", "checksum", *_]:
+            return "checksums of files"
+        case ["_segments", *_]:
+            return "the segment table"
+        case ["_tail", *_]:
+            return "the tail"
+        case ["obs" | "depth", *_]:
+            return "a packed column"
+        case ["value" | "tag", *_]:
+            return "a derived column"
+    return "a flat column"
+
+
+def syncs_of(recording: Recorded) -> dict[str, list[int]]:
+    """Return where in a trace each kind of sync is, by its name."""
+    found: dict[str, list[int]] = {}
+    for n, event in enumerate(recording.events):
+        if isinstance(event, Sync) and event.by:
+            found.setdefault(f"{event.by}: {kind_of(recording.trace.path(event.number))}", []).append(n)
+    return found
+
+
+def states_without(
+    recording: Recorded, syncs: list[int], boot: int, rng: np.random.Generator
+) -> Iterator[tuple[crashes.State, Tree]]:
+    """Yield what power losses leave where some syncs never happened, and did change something; and what they leave with them."""
+    missing, with_, without = set(syncs), recording.disk(), recording.disk()
+    applied = found = 0
+    for point in _points(recording, syncs, rng):
+        for n in range(applied, point):
+            event: Event = recording.events[n]
+            with_.apply(event)
+            if n not in missing:
+                without.apply(event)
+        applied = point
+        if _same(with_, without):
+            continue
+        for kind in KINDS:
+            luck = int(rng.integers(2**31))
+            tree, control = (disk.crash(kind, np.random.default_rng(luck)) for disk in (without, with_))
+            if tree == control:
+                continue
+            found += 1
+            expected = expect(recording, point, killed=False)
+            how = f"{kind}; {expected.before}; event {point}"
+            yield crashes.State(found, tree, expected, boot, found % 4 == 3, found % 2 == 0, how), control
+            if found == STATES:
+                return
+
+
+def _same(with_: Disk, without: Disk) -> bool:
+    nobody = np.random.default_rng(0)
+    return with_.crash("nothing", nobody) == without.crash("nothing", nobody)
+
+
+def _points(recording: Recorded, syncs: list[int], rng: np.random.Generator) -> list[int]:
+    """Choose moments at which such a sync may be missed: after the call that made it, when something was promised, above all."""
+    ends, found, last = np.array([moment.events for moment in recording.moments]), set[int](), len(recording.events)
+    flushed = np.array([moment.events for moment in recording.moments if moment.flushed is not None])
+    for at in rng.permutation(syncs)[:PLACES].tolist():
+        found |= {at + 1, int(rng.integers(at + 1, min(at + 60, last) + 1)), *ends[ends > at][:2].tolist()}
+        found |= set(flushed[flushed > at][:1].tolist())
+    return sorted(point for point in found if point <= last)
+
+
+# Checksums
+
+
+def _resolve(name: str) -> tuple[Any, str]:
+    module, _, path = name.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, last = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    if not hasattr(owner, last):
+        raise LookupError(f"{name} is not there any more; where did this protection go?")
+    return owner, last
+
+
+@contextlib.contextmanager
+def replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Have a function of the library, ``module:Class.function``, be replaced by one that gets it as its first argument."""
+    owner, last = _resolve(name)
+    raw = vars(owner)[last]
+    real = getattr(owner, last)
+    call: Any = lambda *args, **keywords: function(real, *args, **keywords)  # noqa: E731
+    setattr(owner, last, staticmethod(call) if isinstance(raw, staticmethod) else call)
+    try:
+        yield
+    finally:
+        setattr(owner, last, raw)
+
+
+def _all_good(real: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    return np.ones_like(real(*args, **keywords))
+
+
+def _nothing(_real: Callable[..., Any], *_: Any, **__: Any) -> None:
+    return None
+
+
+def _decoded(real: Callable[..., Any], *args: Any) -> int:
+    real(*args)
+    return 0
+
+
+def _none_damaged(_real: Callable[..., Any], table: Any) -> Any:
+    rows = table.column("length")
+    return rows, np.zeros(len(rows), np.bool_)
+
+
+def _taken_for_sealed(_real: Callable[..., Any], table: Any, slot: int) -> bool:
+    return bool(table.get("sealed", slot))
+
+
+def _all_taken_for_sealed(_real: Callable[..., Any], table: Any) -> Any:
+    return table.column("sealed") != 0
+
+
+def _noted_before(_real: Callable[..., Any], table: Any, slot: int) -> tuple[int, int]:
+    return table.get("first_step", slot), table.get("episode_start", slot)
+
+
+def _noted_completed(_real: Callable[..., Any], table: Any, slot: int) -> int:
+    return int(table.get("completed", slot))
+
+
+def _of_this_segment(_real: Callable[..., Any], *_: Any) -> bool:
+    return True
+
+
+CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "of rows": ("diskbuffer.store.recovery.inspection:Inspected.verified", _all_good),
+    "of chunks, when a store is recovered": ("diskbuffer.store.format.codec:decode_entry", _decoded),
+    "of the lengths of segments": ("diskbuffer.store.segments.table:SegmentTable.used", _none_damaged),
+    "of what is sealed": ("diskbuffer.store.segments.table:SegmentTable.is_sealed", _taken_for_sealed),
+    "of files of sealed segments": ("diskbuffer.store.verification:Verification.verify_file", _nothing),
+    "of files when they are mapped": ("diskbuffer.store.verification:Verification.check", _nothing),
+    "of what came before a segment": ("diskbuffer.store.segments.table:SegmentTable.before", _noted_before),
+    "of when a segment was complete": ("diskbuffer.store.segments.table:SegmentTable.completed", _noted_completed),
+    "the identity of a shard": ("diskbuffer.store.recovery.inspection:Inspected._is_of_this_segment", _of_this_segment),
+    "of derived columns": ("diskbuffer.store.verification:Verification._check_derived", _nothing),
+    "of the note of the last writer": ("diskbuffer.store.last_writer:State._checksum", lambda _real, _state: 1),
+}
+
+
+# Orders: of two writes the second comes first, and the moment between them is marked
+
+
+def _between() -> None:
+    if Trace.current is not None:
+        Trace.current.mark()
+
+
+def _in_place(_real: Callable[..., Any], files: Any, name: str, data: bytes, *, sync: bool = True) -> None:
+    fd = files.create(name, len(data), reserve=False)
+    _between()
+    try:
+        files.pwrite(fd, data, 0)
+    finally:
+        files.close(fd)
+    if sync:
+        files.sync(name)
+
+
+def _removed_first(real: Callable[..., Any], store: Any, slot: int) -> None:
+    store.remove_files(slot)
+    _between()
+    real(store, slot)
+
+
+def _entry_first(real: Callable[..., Any], shard: Any, *parts: Any) -> None:
+    for part in reversed(parts):
+        real(shard, part)
+        _between()
+
+
+def _number_first(real: Callable[..., Any], state: Any, files: Any) -> Any:
+    known = type(state).read(files, state.salt)
+    if known is not None and known.revision:
+        dataclasses.replace(state, revision=known.revision + 1)._note_revision(files, anew=False)
+        _between()
+    return real(state, files)
+
+
+ORDERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
+    "small files are replaced, not overwritten": (
+        "diskbuffer.store.system.files:Files.replace_contents",
+        _in_place,
+        ("add", "derived"),
+    ),
+    "a segment is free before its files are removed": ("diskbuffer.store.store:Store.evict", _removed_first, ("evict", "three")),
+    "a chunk is written before its entry": ("diskbuffer.store.segments.shard:LiveShard._write", _entry_first, ("add", "noisy")),
+    "the last writer's note comes before its second number": (
+        "diskbuffer.store.last_writer:State.note",
+        _number_first,
+        ("evict", "add"),
+    ),
+}
+
+
+def states_between(recording: Recorded, rng: np.random.Generator) -> Iterator[tuple[crashes.State, Tree]]:
+    """Yield what kills and power losses leave at the moments that were marked."""
+    disk, applied = recording.disk(), 0
+    for n, point in enumerate(sorted(rng.permutation(recording.trace.marked)[:TURNED].tolist())):
+        for event in recording.events[applied:point]:
+            disk.apply(event)
+        applied = point
+        for killed in (True, False):
+            expected = expect(recording, point, killed=killed)
+            tree = disk.crash("everything" if killed or n % 2 else "random", rng)
+            how = f"{'a kill' if killed else 'a power loss'}; {expected.before}; event {point}"
+            yield crashes.State(n, tree, expected, 1 if killed else 2, n % 4 == 3, n % 2 == 0, how), {}
+
+
+# One after the other
+
+
+def recordings(workload: Workload, seed: int) -> Iterator[tuple[Recorded, int]]:
+    """Yield a workload's trace, then those of what goes on after a power loss, and after a kill; and the boot after each."""
+    with crashes.scratch() as base:
+        first = record(workload, seed, base)
+    yield first, 2
+    for killed in (False, True):
+        rng = np.random.default_rng([seed, killed])
+        looks = [n for n in first.trace.looks if n > len(first.events) // 3]
+        point = int(rng.choice(looks))
+        disk = first.disk()
+        for event in first.events[:point]:
+            disk.apply(event)
+        expected = expect(first, point, killed=killed)
+        boot = 1 if killed else 2
+        tree = disk.crash("everything" if killed else "random", rng)
+        state = crashes.State(0, tree, expected, boot, False, False, "")
+        if crashes.judged(state) is not None:  # which another campaign tells
+            continue
+        resumed = Resumed(
+            expected.world, expected.must, expected.flushed, expected.may, expected.sealed, boot, disk if killed else None
+        )
+        again = dataclasses.replace(workload, calls=AGAIN_CALLS)
+        with crashes.scratch() as base:
+            build(tree, base)
+            yield record(again, seed + 1, base, resumed), boot + 1
+
+
+def notice_syncs(workload: Workload, seed: int, found: MutableMapping[str, Noticed]) -> None:
+    """Find syncs without which a workload's crashes break a promise; those that were found already are left out."""
+    for recording, boot in recordings(workload, seed):
+        for name, syncs in syncs_of(recording).items():
+            before = found.get(name, Noticed(name, "sync"))
+            if not before.what:
+                rng = np.random.default_rng([seed, len(name)])
+                found[name] = _first_broken(before, workload, states_without(recording, syncs, boot, rng))
+
+
+def _first_broken(
+    before: Noticed, workload: Workload, states: Iterator[tuple[crashes.State, Tree]], *, control: bool = True
+) -> Noticed:
+    tried = before.tried
+    for state, tree in states:
+        tried += 1
+        broken = crashes.judged(state)
+        if broken is not None and (not control or crashes.judged(dataclasses.replace(state, tree=tree)) is None):
+            return dataclasses.replace(before, workload=workload.name, what=broken.what, tried=tried)
+    return dataclasses.replace(before, tried=tried)
+
+
+def notice_checksums(workload: Workload, seed: int, found: MutableMapping[str, Noticed], names: list[str]) -> None:
+    """Find checksums without which a workload's crashes break a promise."""
+    with crashes.scratch() as base:
+        recording = record(workload, seed, base)
+    for state in crashes.states_of(seed, 0, recording, VERIFIED):
+        for name in names:
+            before = found.get(name, Noticed(name, "checksum"))
+            if before.what:
+                continue
+            with replaced(*CHECKSUMS[name]):
+                broken = crashes.judged(state)
+            what = "" if broken is None or crashes.judged(state) is not None else broken.what
+            found[name] = dataclasses.replace(before, workload=workload.name if what else "", what=what, tried=before.tried + 1)
+
+
+def notice_order(name: str, workload: Workload, seed: int, found: MutableMapping[str, Noticed]) -> None:
+    """Find out whether an order that is turned round breaks a promise."""
+    function, replacement, _ = ORDERS[name]
+    before = found.get(name, Noticed(name, "order"))
+    if before.what:
+        return
+    try:
+        with replaced(function, replacement), crashes.scratch() as base:
+            recording = record(workload, seed, base)
+            states = states_between(recording, np.random.default_rng([seed, len(name)]))
+            found[name] = _first_broken(before, workload, states, control=False)
+    except CorruptionError as error:
+        found[name] = dataclasses.replace(before, workload=workload.name, what=f"while it ran: {error}"[:160])
+
+
+def _do(task: tuple[str, str, int], found: MutableMapping[str, Noticed]) -> None:
+    what, name, seed = task
+    found = _Kept(found)
+    workload = dataclasses.replace(next(one for one in WORKLOADS if one.name == name), calls=CALLS)
+    if what == "syncs":
+        notice_syncs(workload, seed, found)
+    elif what == "checksums":
+        notice_checksums(workload, seed, found, list(CHECKSUMS))
+    else:
+        notice_order(what, workload, seed, found)
+
+
+def tasks(seed: int, rounds: int) -> Iterator[tuple[str, str, int]]:
+    """Yield what there is to do: which protections, with which workload, with which seed."""
+    for n in range(rounds):
+        for name, (_, _, workloads) in ORDERS.items():
+            yield from ((name, workload, seed + n) for workload in workloads)
+        for what, workload in itertools.product(("syncs", "checksums"), WORKLOADS):
+            if not workload.concurrent and not workload.faults:  # whose trace depends on more than its seed
+                yield what, workload.name, seed + n
+
+
+class _Kept(dict[str, Noticed]):
+    """What one process found so far, and what others did: nothing that was noticed is forgotten."""
+
+    def __init__(self, shared: Any) -> None:
+        super().__init__(shared)
+        self._shared = shared
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._shared.get(name, default)
+
+    def __setitem__(self, name: str, noticed: Noticed) -> None:
+        there = self._shared.get(name)
+        if there is None or not there.what:
+            self._shared[name] = noticed
+
+
+def run(seed: int, rounds: int = 1, processes: int = 2, minutes: float | None = None) -> list[Noticed]:
+    """Take every protection away in turn; return what noticed."""
+    until = time.monotonic() + 60 * (minutes or 1e6)
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, context.Pool(processes, maxtasksperchild=1) as pool:
+        found: Any = manager.dict()
+        waiting = [pool.apply_async(_do, (task, found)) for task in tasks(seed, rounds)]
+        for one in waiting:
+            try:
+                one.get(max(0.0, until - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                pool.terminate()
+                break
+        return sorted(found.values(), key=lambda one: (one.kind, not one.what, one.name))
+
+
+def table(found: list[Noticed]) -> list[str]:
+    """Return lines that tell of every protection by what it was noticed."""
+    lines = []
+    for one in found:
+        by = f"{one.workload}: {one.what}" if one.what else f"NOT NOTICED. {_why(one)}".strip()
+        lines.append(f"{one.kind:<9} {one.name:<84} {one.tried:>5} states  {by}")
+    return lines
+
+
+def _why(one: Noticed) -> str:
+    """Say why it is right that nothing fails without a protection; nothing, where it is not known to be."""
+    if one.kind == "sync" and not one.tried:
+        return "No crash leaves anything else without it: another sync does the same before anything depends on it."
+    return NEEDLESS.get(one.name, "")
+
+
+def row(found: list[Noticed]) -> Row:
+    """Return the campaign as a row of the table."""
+    missed = [one for one in found if not one.what and not _why(one)]
+    return Row("protections of which the crash campaign notices that they are gone", len(found), len(missed), table(found))
+
+
+def main(scale: float = 1.0, *, seed: int = 0) -> Row:
+    """Take every protection away in turn, with one seed of every workload; with a smaller scale for fewer minutes."""
+    if scale >= 1:
+        return row(run(seed, round(scale)))
+    found = row(run(seed, minutes=60 * scale))
+    return dataclasses.replace(found, broken=0, notes=[*found.notes, "a short run: what was not noticed counts for nothing"])
+
+
+def _command_line() -> int:
+    parser = argparse.ArgumentParser(prog="python -m soak.noticing", description="Take protections away, one at a time.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    done = row(run(given.seed, given.rounds, given.processes, given.minutes))
+    print(done)
+    return int(done.broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(_command_line())
