@@ -131,8 +131,7 @@ def sampling_torchrl(report: Report, directory: Path, steps: int, rounds: int) -
         }
         for buffer in (ours, theirs):
             buffer.extend(TensorDict(now | {"next": following}, [EPISODE]))
-    assert storage.store.buffer is not None
-    storage.store.buffer.seal()
+    storage.stored.opened.seal()
     compare(report, "TorchRL", "LazyMemmapStorage", "DiskStorage", theirs.sample, ours.sample, rounds, 2)
     storage.close()
 

@@ -248,18 +248,18 @@ def _torchrl(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> 
         vectors = torch.from_numpy(observations(numbers.numpy(), False))
         ring.extend(TensorDict({"number": numbers, "obs": vectors}, batch_size=[len(numbers)]))
         if n == 0:
-            held.at_lock_of(_buffer_of(storage.store))
+            held.at_lock_of(_buffer_of(storage.stored))
         expected[numbers % size] = numbers
         number += len(numbers)
         if rng.random() < 0.3:
             found = ring.sample()
             np.testing.assert_array_equal(numbers_of(found["obs"], False), found["number"])
-    storage.store.close()
+    storage.stored.close()
     report = db.check(path, progress=False)
     assert report.problems == [], report.problems
     again = DiskStorage(size, path)
     np.testing.assert_array_equal(again[:]["number"], expected[: min(number, size)])
-    again.store.close()
+    again.stored.close()
 
 
 def _tianshou(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> None:

@@ -64,7 +64,8 @@ TOUCHES_FILES = {
     "adapters.torchrl.checkpointer": "directories of checkpoints",
     "adapters.torchrl.replacing": "a whole store that takes another one's place",
     "adapters.torchrl.samplers": "directories of checkpoints",
-    "adapters.torchrl.storage": "temporary stores, and checkpoints",
+    "adapters.torchrl.storage": "temporary stores",
+    "adapters.torchrl.stored": "copies of snapshots, in place of its store",
 }
 
 

@@ -35,12 +35,17 @@ class OpenedLate:
     path : path-like
     **options
         Of `ReplayBuffer`, in every mode.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held while it is opened, and while a subclass changes what it knows of the store.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path, self._options = local_path(path), options
         self._identity = secrets.token_hex(8)
-        self._opening = threading.RLock()
+        self.lock = threading.RLock()
         self._buffer: ReplayBuffer | None = None
         self._closing: weakref.finalize[Any, Any]
         self._writes = False
@@ -55,6 +60,13 @@ class OpenedLate:
         """The store, if there is one yet."""
         return self._buffer
 
+    @property
+    def opened(self) -> ReplayBuffer:
+        """The store, opened for reading if it was not open; there must be one."""
+        found = self.open_to_read()
+        assert found is not None
+        return found
+
     def accept(self, opened: ReplayBuffer) -> None:
         """Load what the store is; a SchemaError where it cannot be used."""
 
@@ -63,10 +75,18 @@ class OpenedLate:
         found = self._buffer
         if found is not None:
             return found
-        with self._opening:
+        with self.lock:
             if self._buffer is None and is_there(self.path):
                 self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
             return self._buffer
+
+    def reload(self) -> None:
+        """Load again what the store is: a write failed, or was interrupted, or others wrote."""
+        with self.lock:
+            if self._buffer is None:
+                self.open_to_read()
+            else:
+                self.accept(self._buffer)
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing; `how` is for a new one, and must fit one that is there.
@@ -74,7 +94,7 @@ class OpenedLate:
         Threads that read go on with what they have, which is open until they have done; but not those of another that this one
         was pickled from, and whose lock it takes over.
         """
-        with self._opening:
+        with self.lock:
             if not self._writes:
                 self._take(self._locked(how), writes=True)
                 _writers[self._identity] = self
@@ -115,7 +135,7 @@ class OpenedLate:
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
-        with self._opening:
+        with self.lock:
             if self._buffer is not None:
                 self._closing.detach()
                 self._buffer.close()
@@ -130,12 +150,12 @@ class OpenedLate:
         """Return what it takes to open it again elsewhere: no data."""
         self.flush()
         state = self.__dict__ | {"_buffer": None, "_writes": False}
-        del state["_opening"]
+        del state["lock"]
         state.pop("_closing", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"_opening": threading.RLock()})
+        self.__dict__.update(state | {"lock": threading.RLock()})
         self.open_to_read()
 
 

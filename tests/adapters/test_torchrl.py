@@ -109,7 +109,7 @@ def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
     same(theirs[:], ours[:].to_tensordict())
     same(theirs[3:9], ours[3:9].to_tensordict())
     assert ours[[]].batch_size == theirs[[]].batch_size
-    stored = ours.storage.store.buffer
+    stored = ours.storage.stored.buffer
     assert stored is not None
     assert stored.columns["obs/pixels"].shape == (40, 40)
     assert stored.frame_stack == stack
@@ -224,7 +224,7 @@ def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
         other.loads(tmp_path / "dump")
         same(ours[:].to_tensordict(), other[:].to_tensordict())
         assert other.storage.in_order
-        assert other.storage._entries.stack == ours.storage._entries.stack
+        assert other.storage.stored.entries.stack == ours.storage.stored.entries.stack
         scans = [SliceSampler(slice_len=2)._get_stop_and_length(buffer.storage) for buffer in (ours, other)]
         assert all(torch.equal(*of) for of in zip(*scans, strict=True))
         other.extend(Environment(seed, stack).rollout(10))
@@ -383,7 +383,7 @@ def test_a_kill_while_it_dumps_leaves_the_old_snapshot_or_the_new(tmp_path: Path
     ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
     ours.dumps(tmp_path / "first")
     ours.extend(TensorDict({"x": torch.arange(20, 50)}, [30]))
-    ours.storage.store.buffer.seal()
+    ours.storage.stored.buffer.seal()
     shutil.copytree(tmp_path / "first", tmp_path / "all")
     every = changes_until(math.inf, lambda: ours.storage.dumps(tmp_path / "all" / "storage"))
     # Those of whole snapshots; one that is being built is named within the directory that it is in.
@@ -541,7 +541,7 @@ def test_a_kill_loses_no_step(tmp_path: Path) -> None:
     everything: Any = torch.cat([world.rollout(10) for _ in range(told // 10 + 1)])
     storage = DiskStorage(300, tmp_path / "store", segment_rows=32)
     assert len(storage) == 300
-    count = (storage._places.next - told) % 300 + told  # of the call that was killed, some may be there
+    count = (storage.stored.places.next - told) % 300 + told  # of the call that was killed, some may be there
     assert told <= count <= told + 10
     expected: Any = everything[count - 300 : count]
     found = storage[:].to_tensordict()[torch.arange(count - 300, count) % 300]
@@ -841,7 +841,7 @@ def test_what_is_neither_a_tensor_nor_a_string_is_refused_by_name(tmp_path: Path
         with pytest.raises(db.InputError, match="strings"):
             ours.extend(other)
     assert ours[:]["x"].tolist() == list(range(5))
-    stored = ours.storage.store.buffer
+    stored = ours.storage.stored.buffer
     stored.cut_off()
     stored.tag("mine", [0])
     with pytest.raises(db.SchemaError, match="shares its names"):
@@ -902,3 +902,90 @@ def test_who_opens_a_storage_while_another_is_loaded_into_it_waits(tmp_path: Pat
     assert found == [list(range(100, 105))]
     assert ours[:]["x"].tolist() == list(range(100, 105))
     assert not (tmp_path / "ours.replaced").exists()
+
+
+def small(n: int, first: int = 0, shape: tuple[int, ...] = ()) -> TensorDict:
+    numbers = torch.arange(first, first + n).reshape(-1, *(1,) * len(shape)).expand(n, *shape)
+    return TensorDict({"number": numbers}, numbers.shape)
+
+
+def test_a_storage_is_saved_and_loaded_by_other_names_of_dumps_and_loads(tmp_path: Path) -> None:
+    storages = [DiskStorage(20, tmp_path / name) for name in ("one", "other")]
+    for n, storage in enumerate(storages):
+        storage.set(range(8 - n), small(8 - n, 10 * n))
+    storages[0].save(tmp_path / "saved")
+    storages[1].load(tmp_path / "saved")
+    assert torch.equal(storages[1][:]["number"], torch.arange(8))
+    assert storages[1].store is storages[1].stored
+    assert storages[1].store.path == tmp_path / "other"
+    for storage in storages:
+        storage.close()
+
+
+def test_a_refused_change_of_the_newest_step_leaves_the_writer_where_it_was(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    buffer.extend(small(4))
+    with pytest.raises(db.InputError, match="missing are"):
+        buffer[3] = TensorDict({"another": torch.tensor(1)}, [])
+    with pytest.raises(db.InputError, match="missing are"):
+        buffer.add(TensorDict({"another": torch.tensor(1)}, []))
+    buffer.extend(small(2, 4))
+    assert torch.equal(buffer[:]["number"], torch.arange(6))
+    buffer.storage.close()
+
+
+def test_a_list_that_cannot_be_stacked_leaves_the_writer_where_it_was(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    buffer.extend(small(4))
+    with pytest.raises(RuntimeError, match="same structure"):
+        buffer.extend([small(1)[0], TensorDict({"another": torch.tensor(1)}, [])])
+    buffer.extend(small(2, 4))
+    assert torch.equal(buffer[:]["number"], torch.arange(6))
+    buffer.storage.close()
+
+
+def test_a_storage_that_was_closed_reads_what_others_wrote_since(tmp_path: Path) -> None:
+    first = DiskStorage(20, tmp_path / "store")
+    first.set(range(15), small(15))
+    first.close()
+    other = DiskStorage(20, tmp_path / "store")
+    buffer = ReplayBuffer(storage=other, batch_size=4)
+    for n in range(15, 60, 5):
+        buffer.extend(small(5, n))
+    other.close()
+    revision = first._mutation_revision
+    assert torch.equal(first[torch.arange(15)]["number"], torch.arange(40, 55))
+    assert len(first) == 20
+    assert first._mutation_revision > revision
+    assert first._last_cursor == other._last_cursor[-1]
+    first.close()
+
+
+def test_a_storage_of_three_dimensions_goes_on_after_a_refused_write(tmp_path: Path) -> None:
+    storage = DiskStorage(24, tmp_path / "store", ndim=3)
+    storage.set(range(2), small(2, 0, (2, 3)))
+    with pytest.raises(db.InputError, match="missing are"):
+        storage.set(range(2, 3), small(1, 2, (2, 3)).rename_key_("number", "another"))
+    storage.set(range(2, 4), small(2, 2, (2, 3)))
+    assert torch.equal(storage[:, 1, 2]["number"], torch.arange(4))
+    storage.close()
+    assert torch.equal(storage[:, 0, 1]["number"], torch.arange(4))
+    storage.close()
+    with pytest.raises(db.InputError, match="cannot be opened again"):
+        DiskStorage(24, tmp_path / "store", ndim=3)
+
+
+def test_a_pickled_storage_knows_where_the_writer_was_last(tmp_path: Path) -> None:
+    storage = DiskStorage(20, tmp_path / "store")
+    storage.set(range(20), small(20))
+    storage.set(range(5), small(5, 20))
+    storage[13] = small(1, 100)[0]
+    assert storage._last_cursor_index == 4
+    pickled = pickle.dumps(storage)
+    copy = pickle.loads(pickled)
+    assert copy._last_cursor_index == 4
+    copy.set(range(5, 7), small(2, 25))
+    later = pickle.loads(pickled)
+    assert later._last_cursor_index == 6
+    for one in (storage, copy, later):
+        one.close()

@@ -180,8 +180,7 @@ class DiskReplayBuffer(ReplayBuffer):
     def _returns(self, steps: Int64, env: VecNormalize) -> npt.NDArray[Any]:
         """Return n-step returns of rewards of which each was normalized, (n, 1), added up as the library does."""
         left, ahead = self.stored.remaining(steps)[:, None], np.arange(self.n_steps)
-        opened = self.stored.open_to_read()
-        assert opened is not None
+        opened = self.stored.opened
         following = steps[:, None] + np.minimum(ahead, left - 1) * self.n_envs
         rewards = opened.at(following.ravel(), columns=["reward"])["reward"].numpy().reshape(following.shape)
         discounts = self.gamma ** ahead.astype(np.float32)

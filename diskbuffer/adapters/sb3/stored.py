@@ -188,8 +188,7 @@ class Stored(OpenedLate):
 
     def in_order(self, ages: Array, envs: Array, size: int) -> Iterator[tuple[Tensors, float]]:
         """Yield observations of steps by age, read ahead, and the seconds that each batch was waited for."""
-        opened = self.open_to_read()
-        assert opened is not None
+        opened = self.opened
         loader = opened.batches(size, merge_last=False, steps=opened.recent_steps(ages, envs))
         before = 0.0
         for batch in loader:

@@ -127,7 +127,7 @@ class StoreBacked:
         try:
             return self._added_and_noted(batch, envs)
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
-            self.stored.load()
+            self.stored.reload()
             self._load()
             raise
 

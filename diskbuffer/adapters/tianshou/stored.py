@@ -93,8 +93,7 @@ class Stored(OpenedLate):
         found = flatten(batch)
         self._empty = [key for key in MINE if key in batch]
         self._complete(found)
-        opened = self.buffer
-        assert opened is not None
+        opened = self.opened
         rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.derived})
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
         if not self.has_next:
@@ -113,11 +112,6 @@ class Stored(OpenedLate):
         self.has_next = any(path.split("/")[0] == "next_obs" for path in found)
         if not self.has_next:
             found |= {"next_" + path: values for path, values in found.items() if path.split("/")[0] == "obs"}
-
-    def load(self) -> None:
-        """Find out again where each ring is: a write failed, or was interrupted, or others wrote."""
-        if self.buffer is not None:
-            self.accept(self.buffer)
 
     def begin(self, batch: Mapping[str, Any]) -> None:
         """Open it for writing; make it for such steps, where there is none."""
@@ -175,8 +169,7 @@ class Stored(OpenedLate):
 
     def steps(self, places: Int64) -> Int64:
         """Return the names of steps at places."""
-        opened = self.open_to_read()
-        assert opened is not None
+        opened = self.opened
         return np.asarray(opened.recent_steps(*self._ages(places)))
 
     def read(self, key: str, places: Array) -> Any:
@@ -193,8 +186,7 @@ class Stored(OpenedLate):
         return put_together(found)
 
     def _column(self, path: str, name: str, places: Int64) -> Array:
-        opened = self.open_to_read()
-        assert opened is not None
+        opened = self.opened
         column, there = opened.columns[path], np.flatnonzero(self.is_there(places))
         values = np.zeros((len(places), *column.shape), column.np_dtype)
         for first in range(0, len(there), _AT_ONCE):
@@ -211,8 +203,7 @@ class Stored(OpenedLate):
         `of_next` tells that the stack of what came after a step is that of the next step; if not, it is made of what came after
         each of the steps before, as Tianshou has it.
         """
-        opened = self.open_to_read()
-        assert opened is not None
+        opened = self.opened
         ages, envs = self._ages(places)
         batch = opened.recent(ages, envs)
         flat = {path: values.numpy() for path, values in in_paths(batch).items()}

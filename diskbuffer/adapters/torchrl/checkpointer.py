@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
@@ -11,14 +11,11 @@ from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree
 from diskbuffer.errors import InputError, NotAStoreError
 from diskbuffer.inputs import local_path
 
-if TYPE_CHECKING:
-    from diskbuffer.adapters.torchrl.storage import DiskStorage
-
 _STORE, _NEW, _OLD = "store", "store.new", "store.old"  # the snapshot, the next one, and the last one until that is in its place
 
 
 class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
-    """Save a storage as a snapshot of its store, of which it shares the files where it can."""
+    """Save a `DiskStorage` as a snapshot of its store, of which it shares the files where it can."""
 
     def register_save_hook(self, hook: Any) -> None:  # noqa: ARG002
         """Refuse it."""
@@ -26,7 +23,7 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
 
     register_load_hook = register_save_hook
 
-    def dumps(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
+    def dumps(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Make a snapshot, in place of one that was there: a crash at any moment leaves the one or the other, whole.
 
         An InputError where nothing was written to the storage yet.
@@ -38,14 +35,13 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         new = directory / _NEW
         remove_tree(new)
         storage.open_to_write()
-        assert storage.store.buffer is not None
-        storage.store.buffer.snapshot(new)
+        storage.stored.opened.snapshot(new)
         put_in_place(new, directory / _STORE, directory / _OLD)
 
-    def loads(self, storage: DiskStorage, path: str | os.PathLike[str]) -> None:
+    def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Copy a snapshot, in place of what the storage holds; a NotAStoreError where there is none."""
         directory = local_path(path)
         there = next((directory / name for name in (_STORE, _OLD) if (directory / name).is_dir()), None)
         if there is None:
             raise NotAStoreError(f"there is no snapshot of a DiskStorage at {directory}; give the path that was given to dumps")
-        storage.load(there)
+        storage.restore(there)

@@ -22,3 +22,8 @@ def plain(index: Any) -> Any:
 def has_slice(index: Any) -> bool:
     """Tell whether an index is of a slice of the storage, or has one."""
     return isinstance(index, slice) or index is Ellipsis or (isinstance(index, tuple) and any(map(has_slice, index)))
+
+
+def is_one(index: Any) -> bool:
+    """Tell whether an index is of a single place."""
+    return isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 0)

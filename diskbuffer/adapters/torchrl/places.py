@@ -84,8 +84,8 @@ class Places:
         self._count, self.newest = self._count + len(places), int(places[-1])
         self._count_filled()
 
-    def take_up(self, buffer: ReplayBuffer) -> None:
-        """Find out by the steps of a store where they are."""
+    def load(self, buffer: ReplayBuffer) -> None:
+        """Load from the steps of a store where they are."""
         there, ever = buffer.counts()
         names = [buffer.recent_steps(np.arange(n - 1, -1, -1), lane) for lane, n in enumerate(there.tolist())]
         told = [told_by(buffer, of_lane) for of_lane in names]

@@ -1,0 +1,352 @@
+"""The store behind a storage of TorchRL's: which step is in which place, writing steps to places, and reading them."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tensordict import TensorDict, is_tensor_collection
+from torch.utils._pytree import tree_map
+
+from diskbuffer.adapters.lazy_buffer import OpenedLate
+from diskbuffer.adapters.place_column import SLOT, told_by
+from diskbuffer.adapters.torchrl.entries import Entries, Entry
+from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
+from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
+from diskbuffer.adapters.torchrl.places import Places
+from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
+from diskbuffer.adapters.torchrl.rows import Later, LazyRows
+from diskbuffer.adapters.torchrl.strings import named
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.inputs import counted
+from diskbuffer.store.building import is_there
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_AT_ONCE = 4096  # steps that are read together
+_TRIES = 20  # to load what a writer elsewhere is changing
+_CPU = torch.device("cpu")
+
+
+class Stored(OpenedLate):
+    """Steps in places, in a store that is opened read-only until something is written.
+
+    Parameters
+    ----------
+    path : path-like
+    max_size : int
+        Places, of all environments together.
+    ndim : int
+        Axes of places: 2 for environments side by side.
+    frame_stack : int, optional
+        Recognised by the first step where it is missing.
+    **options
+        Of `ReplayBuffer`.
+
+    Attributes
+    ----------
+    max_size : int
+        Rounded up to a multiple of the environments, once these are known.
+    entries : Entries, optional
+        None before the first step.
+    places : Places
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], max_size: int, ndim: int = 1, frame_stack: int | None = None, **options: Any
+    ) -> None:
+        super().__init__(path, autoreset="disabled", **options)
+        self.max_size, self.ndim, self._frame_stack = max_size, ndim, frame_stack
+        self.entries: Entries | None = None
+        self.places = Places(0, ())
+        self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
+        self._kind = Kind()
+        if not self.path.exists():  # a crash came while `restore` put another store in its place
+            take_back(self.path, self._aside)
+        self.open_to_read()
+
+    @property
+    def _aside(self) -> Path:
+        """Where this store is while another one is put in its place."""
+        return self.path.with_name(self.path.name + ".replaced")
+
+    # Opening
+
+    def accept(self, opened: ReplayBuffer) -> None:
+        """Load which entries steps have, and where they are; a SchemaError where the store is another storage's."""
+        places = self._unfilled(opened)
+        self._refuse_another(opened, places.capacity)
+        for attempt in range(_TRIES):
+            try:
+                places.load(opened)
+                break
+            except InputError:  # a writer elsewhere evicts meanwhile
+                if attempt == _TRIES - 1:
+                    raise
+                opened.refresh()
+                places = self._unfilled(opened)
+        self.entries = Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack)
+        self.places, self.max_size = places, places.names.size
+
+    def _unfilled(self, opened: ReplayBuffer) -> Places:
+        """Return the places of a store that is opened, before any is loaded."""
+        lanes = (opened.n_envs,) if self.ndim == 2 else self._lanes
+        if len(lanes) != self.ndim - 1:
+            raise InputError(f"{self.path} holds steps already, and a storage of {self.ndim} dimensions cannot be opened again")
+        places = Places(-(-self.max_size // max(opened.n_envs, 1)), lanes)
+        places.emptied_as_often(self.places)
+        return places
+
+    def _refuse_another(self, opened: ReplayBuffer, capacity: int) -> None:
+        fits = SLOT in opened.columns and (self.ndim > 1 or opened.n_envs == 1)
+        if not fits or opened.capacity != capacity * opened.n_envs:
+            raise SchemaError(
+                f"{self.path} was made to hold {Places.held_by(opened.capacity, opened.n_envs)} steps of "
+                f"{counted(opened.n_envs, 'environment')}, in the columns {list(opened.columns)}; a "
+                f"DiskStorage({self.max_size}, ndim={self.ndim}) cannot "
+                "be that. Give another path, or what it was made with"
+            )
+        if self._frame_stack and opened.frame_stack != self._frame_stack:
+            raise SchemaError(
+                f"{self.path} holds stacks of {opened.frame_stack} frames, and frame_stack={self._frame_stack} asks for "
+                "something else; leave it out, or give another path"
+            )
+
+    def refresh(self) -> None:
+        """Load what another process has written since."""
+        with self.lock:
+            if self._buffer is not None and not self._writes:
+                self._buffer.refresh()
+                self.accept(self._buffer)
+            else:
+                self.open_to_read()
+
+    def _begin(self, data: Any) -> Entries:
+        """Open the store for writing, or make it for such steps; return the entries that it has."""
+        if self.entries is not None or is_there(self.path):
+            self.open_to_write()
+            assert self.entries is not None
+            return self.entries
+        entries = Entries.of(data, self.ndim, self._frame_stack)
+        n_envs, self._lanes = math.prod(entries.lanes), entries.lanes
+        self.open_to_write(
+            columns=entries.columns,
+            capacity=Places(-(-self.max_size // n_envs), entries.lanes).capacity * n_envs,
+            n_envs=n_envs,
+            frame_stack=entries.stack,
+            padding=entries.padding(data),
+        )
+        self.entries = entries  # in the order in which they were given, which columns have not
+        return entries
+
+    # Writing
+
+    def put(self, cursor: Any, data: Any, device: torch.device = _CPU) -> None:
+        """Put steps in places; when this returns, a kill of the process does not lose them.
+
+        `device` is where those are read to of which `data` is a part alone.
+        """
+        if isinstance(data, list):
+            data = stacked(data)
+        with self.lock:
+            if isinstance(cursor, tuple):
+                cursor, data = self._merged(cursor, data, device)
+            if is_one(cursor):
+                one = data
+                data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
+            try:
+                self._put(cursor, data)
+            except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
+                if self._writes:
+                    self.reload()
+                raise
+
+    def _merged(self, cursor: tuple[Any, ...], data: Any, device: torch.device) -> tuple[Any, Any]:
+        """Return whole places, and what is to be in them when parts of them are replaced."""
+        grid = np.zeros(self.places.names.shape, np.bool_)
+        grid[plain(cursor)] = True
+        places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
+        whole = self.read(self.places.names[places], device)
+        whole = whole.to_tensordict() if isinstance(whole, LazyRows) else whole.clone()
+        moved = np.searchsorted(places, np.arange(len(self.places.names))[plain(cursor[0])])
+        whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
+        return places, whole
+
+    def _put(self, cursor: Any, data: Any) -> None:
+        known = self.places
+        entries, numbers = self._begin(data), self.opened._numbers_of_strings
+        if self.places is not known and not self.places.hold_the_same(known):  # some of which `data` would take the place of
+            raise InputError(
+                f"{self.path}: another process has written since this was opened; nothing was written now. Its steps are known "
+                "by now, and the writer goes on after them: write again"
+            )
+        places = np.atleast_1d(np.arange(len(self.places.names))[plain(cursor)])
+        rows = entries.rows(indexed(data, entries, places), len(places), numbers)
+        self._kind, self.places.axes = Kind.of(data), axes_of(data, self.ndim)
+        while len(again := self.places.old_ones(places)):
+            if entries.stack > 1:
+                raise InputError(
+                    "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
+                    "of frames cannot be; make the storage with frame_stack=1, at another path, for such writers"
+                )
+            self._append(entries.rows(self.read(self.places.names[again]), len(again), numbers), again)
+        self._append(rows, places)
+
+    def _append(self, rows: dict[str, Any], places: Int64) -> None:
+        """Add rows, (n, environments, ...), to the store as the steps of places, (n,)."""
+        opened, n = self.opened, len(places)
+        rows[SLOT] = np.repeat(self.places.slots(places)[:, None], opened.n_envs, axis=1)
+        # With few together no environment is so far ahead that its steps evict those of others.
+        together = n if opened.n_envs == 1 else max(len(self.places.names) // 16, 1)
+        for first in range(0, n, together):
+            some = slice(first, min(first + together, n))
+            if some.stop - first == 1:
+                step = {name: _each(v, lambda v, at=first: v[at]) for name, v in rows.items()}
+                opened.add(**{"action": None} | step)
+                continue
+            for env in range(opened.n_envs):
+                opened.extend(env=env, **{name: _each(v, lambda v, t=some, at=env: v[t, at]) for name, v in rows.items()})
+        ages = np.arange(min(n, int(opened.counts()[0].min())) - 1, -1, -1)  # the others are evicted already
+        names = np.stack([opened.recent_steps(ages, env) for env in range(opened.n_envs)], axis=1)
+        self.places.put(places[n - len(ages) :], names)
+
+    def empty(self) -> None:
+        """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
+        with self.lock:
+            if self.entries is not None:
+                self.open_to_write()  # or the next writer would find them again
+            self.places.empty()
+
+    def restore(self, snapshot: Path) -> None:
+        """Hold a copy of a snapshot of another storage's store, in place of what is held now.
+
+        A SchemaError where that is of another size, or of other stacks; a NotAStoreError where something else is at this
+        storage's path. All is as it was then.
+        """
+        Stored(snapshot, self.max_size, self.ndim, self._frame_stack).close()
+        with self.lock:
+            if self.path.exists() and any(self.path.iterdir()):
+                self.open_to_write()  # so that no other process writes to it, and nothing but a store is replaced
+            loaded = self.path.with_name(self.path.name + ".loaded")
+            remove_tree(loaded)  # which a crash left
+            try:
+                shutil.copytree(snapshot, loaded, symlinks=True)
+                sync_tree(loaded)
+            except BaseException:
+                shutil.rmtree(loaded, ignore_errors=True)
+                raise
+            self.close()
+            self.places = Places(0, ())  # which was emptied never
+            try:
+                put_in_place(loaded, self.path, self._aside)
+            finally:
+                self.open_to_read()
+
+    # Reading
+
+    def get(self, index: Any, device: torch.device = _CPU) -> Any:
+        """Return the steps in places: many, or a slice of them, are read when their entries are asked for."""
+        with self.lock:
+            if self.entries is None:
+                raise RuntimeError("Cannot get elements out of a non-initialized storage.")
+            self.open_to_read()  # or names would be those before it was closed
+            names = self.steps(index).copy()
+        return self.read(names, device, lazy=has_slice(index))
+
+    def read(self, names: Int64, device: torch.device = _CPU, *, lazy: bool = False) -> Any:
+        """Return steps by their names, of any shape; `lazy` if they are read when they are asked for."""
+        entries = self.entries
+        assert entries is not None
+        if (names < 0).any():
+            raise InputError("there is nothing in some of these places")
+        if lazy:
+            read = partial(self._column, names, device)
+            tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
+        else:
+            batch = self.opened.at(names.ravel())
+            tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
+        plain_one = self._kind.made_of(tree, entries)
+        if plain_one is not None:
+            return plain_one
+        size = torch.Size(
+            (*names.shape, *next(iter(entries)).frames.shape[: self.places.axes])
+        )  # steps may have axes of their own
+        return self._kind.from_tensordict(LazyRows.of(tree, size) if lazy else TensorDict(tree, size, device=device))
+
+    def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
+        """Return one entry of steps."""
+        opened, flat = self.opened, names.ravel()
+        size = _AT_ONCE if len(entry.frames.shape) else len(flat)
+        parts = [
+            entry.taken(opened.at(flat[n : n + size], columns=[entry.path]), at, opened.frame_stack)
+            for n in range(0, max(len(flat), 1), max(size, 1))
+        ]
+        return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, device, entry)
+
+    def _shaped(self, values: torch.Tensor, names: Int64, device: torch.device, entry: Entry) -> Any:
+        values = values.reshape((*names.shape, *entry.frames.shape))
+        return self._strings(values.numpy()) if entry.strings else values.to(device)
+
+    def _strings(self, numbers: Array) -> Any:
+        """Return strings by their numbers."""
+        opened = self.opened
+        if not self._writes and numbers.max(initial=0) > len(opened.tags):  # a writer elsewhere has named them since
+            opened.refresh()
+        return named(numbers, opened.tags)
+
+    # Places and steps
+
+    def ever(self) -> int:
+        """Count the steps that were ever written."""
+        opened = self.open_to_read()
+        return 0 if opened is None else int(opened.counts()[1].sum())
+
+    def steps(self, index: Any) -> Int64:
+        """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
+        return np.asarray(self.places.names[: self.places.filled][plain(index)])
+
+    def places_of(self, steps: Any) -> Int64:
+        """Return the place of each step; -1 where it is in none any more."""
+        names = np.asarray(steps, np.int64)
+        return self.places.of(names.ravel(), told_by(self.opened, names.ravel())).reshape(names.shape)
+
+    def index_of(self, steps: Int64) -> Any:
+        """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
+        places = torch.from_numpy(self.places_of(steps))
+        if self.ndim == 1:
+            return places
+        lanes = np.unravel_index(steps % self.opened.n_envs, self.places.names.shape[1:])
+        return (places, *map(torch.from_numpy, lanes))
+
+    def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
+        opened = self.opened
+        episodes = opened.episodes
+        starts, stops, lengths = list[Int64](), list[Int64](), list[Int64]()
+        newest, size = self.places.newest, len(self.places.names)
+        for env in range(opened.n_envs):
+            length = episodes.length[episodes.stream == env]
+            after = np.cumsum(length[::-1])[::-1] - length  # steps after each episode
+            length = np.minimum(length, self.places.filled - after)
+            there = length > 0
+            length, after = length[there], after[there]
+            where = np.unravel_index(env, self.places.names.shape[1:]) if self.ndim > 1 else ()
+            at = [np.full(len(length), axis) for axis in where]
+            for found, ages in ((starts, after + length - 1), (stops, after)):
+                found.append(np.stack([(newest - ages) % size, *at], axis=1))
+            lengths.append(length)
+        start, stop, length = (np.concatenate(found).astype(np.int64) for found in (starts, stops, lengths))
+        order = np.lexsort((stop[:, 0], *stop.T[:0:-1]))  # by environment, then by time
+        return torch.from_numpy(start[order]), torch.from_numpy(stop[order]), torch.from_numpy(length[order])
+
+
+def _each(values: Any, function: Any) -> Any:
+    return {name: _each(v, function) for name, v in values.items()} if isinstance(values, dict) else function(values)
