@@ -211,8 +211,8 @@ KILLED = """
 import sys, time, os
 import numpy as np
 import diskbuffer as db
-import diskbuffer.mapping
-diskbuffer.mapping._NOTED_EVERY, diskbuffer.mapping._SHARE = 0.0, float("inf")
+import diskbuffer.columns.map_steps as map_steps
+map_steps._NOTED_EVERY, map_steps._SHARE = 0.0, float("inf")
 buffer = db.ReplayBuffer(sys.argv[1])
 done = 0
 def function(batch):
@@ -243,6 +243,7 @@ def test_a_killed_map_is_resumed(tmp_path: Path, experience: type[Experience], f
                 if n > 600 and line != "end":
                     os.kill(process.pid, signal.SIGKILL)
                     break
+        assert process.returncode in (0, -signal.SIGKILL)
         total, rounds = total + n, rounds + 1
     assert rounds > 1
     assert 1600 <= total < 1600 + rounds * 5 * 16, "what was done before a kill is not done again"
