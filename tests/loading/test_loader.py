@@ -379,9 +379,10 @@ def test_a_loader_beside_a_thread_that_adds_and_evicts_gets_right_bytes(
         feed.add(100)
 
         def add(done: threading.Event) -> None:
-            until = time.monotonic() + 2
-            while time.monotonic() < until and not done.is_set():
+            until, added = time.monotonic() + 2, 0
+            while (time.monotonic() < until or added <= 1000 or batches <= 20) and not done.is_set():
                 feed.add()
+                added += 1
 
         def learn(done: threading.Event) -> None:
             nonlocal batches
