@@ -11,7 +11,6 @@ import contextlib
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,18 +73,7 @@ def restore_file(root: Path, name: str, size: int) -> None:
     with contextlib.suppress(OSError):
         kept = files.read(name)[:size]
     files.make_directory(str(Path(name).parent))
-    _replace(files, name, size, kept)
-
-
-def _replace(files: Files, name: str, size: int, data: Any) -> None:
-    """Put a file of `size` bytes, `data` and zeros, in place of an old one."""
-    fd = files.create(f"{name}.new.tmp", size, reserve=True)
-    try:
-        files.pwrite(fd, data, 0)
-    finally:
-        files.close(fd)
-    files.sync(f"{name}.new.tmp")
-    files.rename(f"{name}.new.tmp", name)
+    files.replace(name, size, kept)
 
 
 # Rows
@@ -149,7 +137,7 @@ def _rows(found: Inspected, path: str) -> Bytes:
 
 def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
     name, size = store.layout.data_file(path, slot), store.layout.flat_bytes(path)
-    _replace(store.files, name, size, np.ascontiguousarray(rows))
+    store.files.replace(name, size, np.ascontiguousarray(rows))
 
 
 def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes) -> None:

@@ -93,13 +93,7 @@ def _make_live(store: Store, path: str, slot: int, rows: tuple[int, int]) -> Non
 def _copy(store: Store, path: str, slot: int) -> None:
     name, size = store.layout.data_file(path, slot), store.layout.flat_bytes(path)
     old = store.files.map(name, size, writable=False)
-    fd = store.files.create(f"{name}.new.tmp", size, reserve=True)
-    try:
-        store.files.pwrite(fd, old.array(np.uint8, (size,)), 0)
-    finally:
-        store.files.close(fd)
-    store.files.sync(f"{name}.new.tmp")
-    store.files.rename(f"{name}.new.tmp", name)
+    store.files.replace(name, size, old.array(np.uint8, (size,)))
     store.files.sync(path)
 
 

@@ -163,12 +163,7 @@ class Maps:
         mapped = self.get(path, slot)
         if isinstance(mapped, Zeros):
             name = self._layout.data_file(path, slot)
-            fd = self._files.create(f"{name}.new.tmp", mapped.size, reserve=True)
-            try:
-                self._files.rename(f"{name}.new.tmp", name)
-                written = self._files.map_open(fd, mapped.size, writable=True)
-            finally:
-                self._files.close(fd)
+            written = self._files.create_mapped(name, mapped.size)
             self.retire(slot, (path,))
             self.hold(path, slot, written)
             return written

@@ -310,6 +310,27 @@ class Files:
         if sync:
             self.sync(os.path.dirname(name) or ".")
 
+    def replace(self, name: str, size: int, data: Any) -> None:
+        """Put a file of `size` bytes, `data` and zeros, in place of an old one; its name is not synced yet."""
+        temporary = f"{name}.new.tmp"
+        fd = self.create(temporary, size, reserve=True)
+        try:
+            self.pwrite(fd, data, 0)
+        finally:
+            self.close(fd)
+        self.sync(temporary)
+        self.rename(temporary, name)
+
+    def create_mapped(self, name: str, size: int) -> Map:
+        """Create a file of zeros, whole before it has its name, and map it for writing."""
+        temporary = f"{name}.new.tmp"
+        fd = self.create(temporary, size, reserve=True)
+        try:
+            self.rename(temporary, name)
+            return self.map_open(fd, size, writable=True)
+        finally:
+            self.close(fd)
+
     # Locks
 
     def open_lock(self, name: str, *, write: bool) -> int:

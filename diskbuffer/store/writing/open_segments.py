@@ -145,15 +145,7 @@ def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> Op
         store.durability.sync_names_of_derived()
     for path in layout.flat:
         name, size = layout.data_file(path, slot), layout.flat_bytes(path)
-        if create:
-            fd = files.create(f"{name}.new.tmp", size, reserve=True)
-            try:
-                files.rename(f"{name}.new.tmp", name)
-                segment.flats[path] = files.map_open(fd, size, writable=True)
-            finally:
-                files.close(fd)
-        else:
-            segment.flats[path] = files.map(name, size, writable=True)
+        segment.flats[path] = files.create_mapped(name, size) if create else files.map(name, size, writable=True)
     for path in layout.packed:
         segment.shards[path] = LiveShard(files, layout, path, slot, store.table.identity(slot), create=create)
     return segment
