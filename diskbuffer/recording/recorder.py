@@ -55,7 +55,7 @@ class Recorder:
             self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: newest(path)[: layout.n_envs]
         )
         self.cut_offs = CutOffs()
-        self._rows = RowWriter(layout, log, index)
+        self._rows = RowWriter(layout, log, index, self.cut_offs)
         self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest)
         self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
         self._events = np.zeros((layout.streams, 2), np.int64)
@@ -191,7 +191,7 @@ class Recorder:
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
         for stream in streams:
-            self.cut_offs.asked_for += self._rows.cut_off(stream)
+            self._rows.cut_off(stream)
 
     def clear(self, *, protected: bool) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, row_checksums
@@ -27,9 +28,9 @@ class RowWriter:
         Which streams were told to start an episode with their next row, and have none since.
     """
 
-    def __init__(self, layout: Layout, log: StreamLog, index: Index) -> None:
+    def __init__(self, layout: Layout, log: StreamLog, index: Index, cut_offs: CutOffs) -> None:
         self._layout, self._schema, self._log, self._index = layout, layout.schema.recorded, log, index
-        self._writer = log.writer
+        self._writer, self._cut_offs = log.writer, cut_offs
         self.cut: Bools = np.zeros(layout.streams, np.bool_)
 
     def append(
@@ -91,14 +92,13 @@ class RowWriter:
         if head >= 0:
             self._writer.checksum_newest(stream, head, over=bool(self._index.table[stream, ENDED]))
 
-    def cut_off(self, stream: int) -> bool:
-        """End a stream's running episode, and have its next row start one; return whether there was one."""
+    def cut_off(self, stream: int) -> None:
+        """End a stream's running episode, if there is one, and have its next row start one."""
         table = self._index.table
         head = int(table[stream, HEAD])
-        running = head >= 0 and not table[stream, ENDED]
-        if running:
+        if head >= 0 and not table[stream, ENDED]:
             nothing = {path: np.zeros((1, *self._schema[path].shape), self._schema[path].np_dtype) for path in self._schema.step}
             self.put_last(stream, head, nothing | {"is_last": np.ones(1, np.bool_)})
             table[stream, ENDED] = 1
+            self._cut_offs.asked_for += 1
         self.cut[stream] = True
-        return bool(running)

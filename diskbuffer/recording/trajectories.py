@@ -51,7 +51,7 @@ class Trajectories:
         if n == 0:
             return 0
         if cut:
-            self._cut_off(env)
+            self._rows.cut_off(env)
         widest = max(self._schema[path].row_bytes for path in self._schema)
         block = max(256, _BLOCK_BYTES // widest)
         recorded = 0
@@ -66,7 +66,7 @@ class Trajectories:
                     env,
                 )
         if cut:  # nothing can go on after it
-            self._cut_off(env)
+            self._rows.cut_off(env)
         return recorded
 
     def _fit_steps(self, values: dict[str, Any]) -> dict[str, Array]:
@@ -202,9 +202,6 @@ class Trajectories:
         rows["truncated"] |= leads
         rows["terminated"] |= first
         self._rows.append(env, block.head, rows, block.starts, block.lead_ins)
-
-    def _cut_off(self, env: int) -> None:
-        self._cut_offs.asked_for += self._rows.cut_off(env)
 
 
 def _is_given(obs: Any) -> bool:
