@@ -137,7 +137,8 @@ class StreamLog:
         if stream < self._envs:
             self.added += steps
         self._note_evictable()
-        self.evict()
+        if self.has_evictable:
+            self.evict()
 
     @property
     def has_evictable(self) -> bool:
@@ -146,8 +147,6 @@ class StreamLog:
 
     def evict(self) -> None:
         """Evict segments that are too old now."""
-        if not self.has_evictable:
-            return
         while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
             self._evictable[stream] -= 1
             self._drop_oldest(stream)

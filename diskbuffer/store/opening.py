@@ -110,7 +110,6 @@ def _open_to_read(files: Files, recover: bool) -> Store:
     store = Store(there, way_back=way_back)
     if recover:
         _recover_to_read(store)
-        store.find_free()
     return store
 
 

@@ -59,8 +59,8 @@ class Store:
         self.following = Following(files, self.description, self.table, way_back, active=not self.writable)
         self.verification = Verification(files, self.description, self.table)
         self.durability = Durability(files, self.description, self.table, self.lock, writer_lock)
-        verify, is_sealed = self.verification.check, self.verification.is_sealed
-        self.maps = Maps(files, layout, self.following.verify, verify, is_sealed, writable=self.writable)
+        check, is_sealed = self.verification.check, self.verification.is_sealed
+        self.maps = Maps(files, layout, self.following.verify, check, is_sealed, writable=self.writable)
         if self.writable and (directory.strange_metadata(files, layout, slots) or not directory.is_copied(files)):
             self.description.layout = directory.grow(files, layout, slots)  # a crash came between the arrays
         self._have_room(slots)

@@ -276,9 +276,8 @@ class Stored(OpenedLate):
         plain_one = self._kind.made_of(tree, entries)
         if plain_one is not None:
             return plain_one
-        size = torch.Size(
-            (*names.shape, *next(iter(entries)).frames.shape[: self.places.axes])
-        )  # steps may have axes of their own
+        own = next(iter(entries)).frames.shape[: self.places.axes]  # axes, which steps may have
+        size = torch.Size((*names.shape, *own))
         return self._kind.from_tensordict(LazyRows.of(tree, size) if lazy else TensorDict(tree, size, device=device))
 
     def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:

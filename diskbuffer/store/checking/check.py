@@ -19,11 +19,11 @@ from diskbuffer.store.checking.framework import Framework
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.checking.segments import SegmentFinder
-from diskbuffer.store.checking.table import Segments, TableFinder
+from diskbuffer.store.checking.table import TableFinder
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery import resume_writing
-from diskbuffer.store.store import Store
+from diskbuffer.store.store import Kept, Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock, is_held
 
@@ -123,7 +123,7 @@ def _check_contents(store: Store, framework: Framework, collector: Collector, pr
     _check_segments(SegmentFinder(opened, table.blank), segments, collector, progress)
 
 
-def _check_segments(finder: SegmentFinder, segments: Segments, collector: Collector, progress: bool) -> None:
+def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector, progress: bool) -> None:
     """Check every segment; those of a stream the newest first, as a bad row makes the one before it the last of its episode."""
     with bar(sum(int(lengths.sum()) for _, lengths in segments), 0, progress, " rows") as shown:
         for stream, (slots, lengths) in enumerate(segments):

@@ -27,9 +27,9 @@ def find_rows(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> tuple[Id
 
     `reach` has the first and the last position of each stream that come into question, (streams, 2).
     """
-    for who in dict.fromkeys([store.table.identity(slot), *_candidates(store, slot, reach)]):
-        if rows := _rows_there(store, slot, who):
-            return who, rows
+    for identity in dict.fromkeys([store.table.identity(slot), *_candidates(store, slot, reach)]):
+        if rows := _rows_there(store, slot, identity):
+            return identity, rows
     return (0, 0), 0
 
 
@@ -63,12 +63,12 @@ def _by_checksums(store: Store, slot: int, reach: npt.NDArray[np.int64]) -> Iter
             yield from ((stream, begin + at * layout.segment_rows) for at in np.flatnonzero(words == word).tolist())
 
 
-def _rows_there(store: Store, slot: int, who: Identity) -> int:
+def _rows_there(store: Store, slot: int, identity: Identity) -> int:
     """Return how many rows a slot has, from the first on, if they are those."""
-    stream, first = who
+    stream, first = identity
     if not (0 <= stream < store.layout.streams and 0 <= first < 2**56 and first % store.layout.segment_rows == 0):
         return 0
-    found = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=who)
+    found = Inspected(store, slot, store.layout.segment_rows, decode=True, identity=identity)
     obs = found.verified(OBS)
     n = int(np.append(obs & found.verified(STEP), False).argmin())
     return n + 1 if n < len(obs) and obs[n] else n

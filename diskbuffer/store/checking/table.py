@@ -21,7 +21,6 @@ from diskbuffer.store.recovery import power_loss
 from diskbuffer.store.store import Kept
 
 Int64 = npt.NDArray[np.int64]
-Segments = list[tuple[Int64, Int64]]  # of each stream, slots in the order of their rows, and how many rows of each to check
 Rows = tuple[Identity, int]  # of a slot: whose they are, and how many
 
 
@@ -48,7 +47,7 @@ class TableFinder:
         self._store, self._layout, self._table = opened.store, opened.store.layout, opened.store.table
         self._place = opened.store.root / SEGMENTS
 
-    def find(self) -> Finder[Segments]:
+    def find(self) -> Finder[Kept]:
         """Find all of that; return the segments."""
         if not self._opened.is_last_shutdown_known:
             what = "is missing or damaged, so how the store was left is not known"
@@ -62,7 +61,7 @@ class TableFinder:
             yield from self._find_lost_entries()
         return (yield from self._find_kept_rows() if lost_power else self._find_gaps())
 
-    def _find_kept_rows(self) -> Finder[Segments]:
+    def _find_kept_rows(self) -> Finder[Kept]:
         """Return what is kept after a power loss, and have a repair keep nothing else."""
         kept = power_loss.find_what_counts(self._store, self._opened.synced, damaged=True)
         yield Finding(fix=partial(self._keep, kept))
@@ -145,7 +144,7 @@ class TableFinder:
 
     # Gaps
 
-    def _find_lasting_gaps(self) -> Finder[Segments]:
+    def _find_lasting_gaps(self) -> Finder[Kept]:
         """Find gaps beside a writer, which may evict meanwhile: those that are there at the last of some looks."""
         for _ in range(LOOKS - 1):
             report = Report(self._store.root)
@@ -155,7 +154,7 @@ class TableFinder:
             time.sleep(WRITER_SECONDS)
         return (yield from self._find_gaps())
 
-    def _find_gaps(self) -> Finder[Segments]:
+    def _find_gaps(self) -> Finder[Kept]:
         """Find segments that are missing, there twice, or too short; a fix fills the gaps."""
         found = []
         for stream, segments in enumerate(self._opened.segments()):
