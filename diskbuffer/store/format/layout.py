@@ -207,30 +207,43 @@ class Layout:
                 removed=tuple(str(path) for path in found.get("removed", ())),
                 begins=tuple(int(n) for n in found.get("begins", ())),
             )
-            rows = layout.segment_rows
-            sane = layout.n_envs > 0 and 8 <= rows < 2**31 and rows & (rows - 1) == 0 and layout.frame_stack > 0
-            sane = sane and all(n in (1, 2, 4, 8) and p in layout.schema.recorded for p, n in layout.chunks_of.items())
-            sane = sane and layout.tail_rows % 8 == 0 and 8 <= layout.tail_rows <= 2**20
-            sane = sane and layout.streams <= MOST_STREAMS and layout.frame_stack <= MOST_FRAMES
-            sane = sane and len(layout.tags) < 2**16 and max(map(len, layout.tags), default=0) <= 200
-            sane = sane and layout.padding in PADDINGS and layout.autoreset in AUTORESETS
-            sane = sane and (layout.capacity is None or layout.capacity >= (layout.n_envs if layout.capacity_each else 1))
-            sane = sane and isinstance(slots, int) and 0 <= slots < 2**31 and 0 <= layout.salt < 2**63
-            sane = sane and layout.generation >= 0
-            sane = sane and 0 <= layout.removals < 2**62 and len(layout.removed) < 2**16
-            sane = sane and all(p.isidentifier() and not p.startswith("_") and len(p) <= 200 for p in layout.removed)
-            sane = sane and len(layout.begins) in (0, layout.streams) and all(0 <= n < 2**62 for n in layout.begins)
-            sane = sane and is_sane(layout.environment) and is_sane(layout.metadata)
-            sane = sane and not {path.split("/")[0] for path in layout.schema} & {*layout.removed}
-            sane = (
-                sane
-                and layout.streams * max([1, *(layout.tail_rows * layout.schema[p].row_bytes for p in layout.packed)]) < 2**40
-            )
+            sane = isinstance(slots, int) and 0 <= slots < 2**31 and layout._is_possible()
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SchemaError) as error:
             raise NotAStoreError(f"{where}/zarr.json describes a diskbuffer store, but is damaged: {error}") from error
         if not sane:
             raise NotAStoreError(f"{where}/zarr.json describes a store of impossible sizes; it is damaged")
         return layout, slots
+
+    def _is_possible(self) -> bool:
+        """Tell whether every number and name is one that a store can have: it may be damaged, or a stranger's."""
+        rows, tails = self.segment_rows, [self.tail_rows * self.schema[path].row_bytes for path in self.packed]
+        return (
+            self.n_envs > 0
+            and 8 <= rows < 2**31
+            and rows & (rows - 1) == 0
+            and self.frame_stack > 0
+            and all(n in (1, 2, 4, 8) and path in self.schema.recorded for path, n in self.chunks_of.items())
+            and self.tail_rows % 8 == 0
+            and 8 <= self.tail_rows <= 2**20
+            and self.streams <= MOST_STREAMS
+            and self.frame_stack <= MOST_FRAMES
+            and len(self.tags) < 2**16
+            and max(map(len, self.tags), default=0) <= 200
+            and self.padding in PADDINGS
+            and self.autoreset in AUTORESETS
+            and (self.capacity is None or self.capacity >= (self.n_envs if self.capacity_each else 1))
+            and 0 <= self.salt < 2**63
+            and self.generation >= 0
+            and 0 <= self.removals < 2**62
+            and len(self.removed) < 2**16
+            and all(path.isidentifier() and not path.startswith("_") and len(path) <= 200 for path in self.removed)
+            and len(self.begins) in (0, self.streams)
+            and all(0 <= n < 2**62 for n in self.begins)
+            and is_sane(self.environment)
+            and is_sane(self.metadata)
+            and not {path.split("/")[0] for path in self.schema} & {*self.removed}
+            and self.streams * max([1, *tails]) < 2**40
+        )
 
 
 def _checksum(attributes: Mapping[str, Any]) -> int:
