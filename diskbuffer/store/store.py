@@ -107,10 +107,10 @@ class Store:
 
     def read_what_counts(self, kept: Kept) -> None:
         """Have a reader see what counts of what a power loss left."""
-        self.kept, self.maps.lenient, self.verification.without_derived = kept, True, True
+        self.kept, self.maps.lenient = kept, True
 
     def _go_by_the_table(self) -> None:
-        self.kept, self.maps.lenient, self.verification.without_derived = None, False, False
+        self.kept, self.maps.lenient = None, False
         self.open_ends = {}
         self.verification.forget_unverified()
         for slot in range(self.table.slots):

@@ -24,19 +24,12 @@ def file_checksum(layout: Layout, path: str, mapped: Map | Zeros) -> int:
 
 
 class Verification:
-    """Verify files when they are mapped. Chunks are verified when they are decoded.
-
-    Attributes
-    ----------
-    without_derived : bool
-        Whether to take files of derived columns as they are: after a power loss each of their values is an old or a new one.
-    """
+    """Verify files when they are mapped. Chunks are verified when they are decoded."""
 
     def __init__(self, files: Files, description: Description, table: SegmentTable) -> None:
         self._files, self._description, self._table = files, description, table
         self._sealed: dict[int, int] = {}  # slots that were seen to be sealed, and the word of the table that said so
         self._unverified: set[int] = set()
-        self.without_derived = False
 
     def load(self) -> None:
         """Read which slots are sealed: all at once, which takes a hundredth of the time."""
@@ -61,8 +54,7 @@ class Verification:
     def check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Raise a CorruptionError where a file does not match the table's checksum."""
         if path in self._description.layout.derived:
-            if not self.without_derived:
-                self._check_derived(path, slot, mapped)
+            self._check_derived(path, slot, mapped)
         elif self.is_sealed(slot) and self._table.checksum(path, slot) != self.checksum(path, mapped):
             raise CorruptionError(self._mismatch(path, slot))
 

@@ -78,7 +78,9 @@ class Maps:
         self._paths = tuple(layout.schema)
         self._held: list[dict[int, Map]] = [{} for _ in self._paths]
         self._zeros: dict[int, Zeros] = {}  # by size
-        self.lenient = False  # whether a derived column's file that is not whole counts as none
+        # Whether files of derived columns are taken as they are, and as none where they are not whole: after a power loss each of
+        # their values is an old or a new one.
+        self.lenient = False
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.epoch = Epoch()
 
@@ -138,7 +140,8 @@ class Maps:
                     raise CorruptionError(
                         f"{self._files.root / name}: expected {least} bytes at least, found {found.size}; the file was cut short"
                     )
-                self._check(path, slot, found)
+                if not (derived and self.lenient):
+                    self._check(path, slot, found)
 
             if derived and not self._is_there(name, size):
                 mapped = self._zeros.setdefault(size, Zeros(size))
