@@ -18,7 +18,7 @@ FLOORS = (
     ("native", "runtime"),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format"),
-    ("samplers", "store.system"),
+    ("samplers", "nested", "store.system"),
     ("store.segments",),
     ("store",),  # a store's directory, and the store itself
     ("store.recovery", "store.writing"),

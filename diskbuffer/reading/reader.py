@@ -17,7 +17,8 @@ from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.inputs import step_names
-from diskbuffer.reading.batches.base import Arrays, Batch, Request, one_of
+from diskbuffer.nested import one_of
+from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import send
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import NO_LEADS, Index
 from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows
 from diskbuffer.recording.cut_offs import CutOffs
@@ -18,9 +19,8 @@ from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.staging import Prepared, Staging, Told
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.recording.trajectories import Trajectories
-from diskbuffer.recording.values import check_names, flags, flatten
+from diskbuffer.recording.values import check_names, flags
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.schema import key_of
 from diskbuffer.store.format.layout import NEXT_STEP, SAME_STEP, Layout
 
 Array = npt.NDArray[Any]
@@ -207,11 +207,14 @@ class Recorder:
         final, found = _final_obs(info, ended), flatten({"next_obs": next_obs})
         replaced = {path: np.array(value) for path, value in found.items()}
         for env in np.flatnonzero(ended).tolist():
-            last = flatten({"next_obs": final[env]} if not isinstance(final, dict) else {"next_obs": _item(final, env)})
+            last = flatten({"next_obs": one_of(final, env)})
             check_names(last, found)
             for path, value in last.items():
                 replaced[path][env] = value
-        return _nest(replaced)["next_obs"]
+        nested: dict[str, Any] = {}
+        for path, value in replaced.items():
+            put(nested, path, value)
+        return nested["next_obs"]
 
 
 def _final_obs(info: Any, ended: Bools) -> Any:
@@ -226,18 +229,3 @@ def _final_obs(info: Any, ended: Bools) -> Any:
         "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
         "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
     )
-
-
-def _item(values: dict[str, Any], env: int) -> dict[str, Any]:
-    return {name: _item(value, env) if isinstance(value, dict) else value[env] for name, value in values.items()}
-
-
-def _nest(values: dict[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for path, value in values.items():
-        *parents, name = map(key_of, path.split("/"))
-        inner = nested
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[name] = value
-    return nested

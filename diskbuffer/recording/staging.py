@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, StackError
 from diskbuffer.native.memory import address_of
+from diskbuffer.nested import flatten
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import does_not_roll, same_rows
 from diskbuffer.recording.equality import float_bytes
 from diskbuffer.recording.rolling_stacks import Compared, RollingStacks
-from diskbuffer.recording.values import check_names, fit, flatten, shape_of
+from diskbuffer.recording.values import check_names, fit, shape_of
 from diskbuffer.schema import CHECKSUM, Column, Schema
 
 Array = npt.NDArray[Any]

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import ENDED
+from diskbuffer.nested import flatten
 from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.row_writer import RowWriter
-from diskbuffer.recording.values import check_names, fit, flags, flatten, shape_of
+from diskbuffer.recording.values import check_names, fit, flags, shape_of
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.store.format.layout import NEXT_STEP, Layout
 

@@ -10,20 +10,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
-from diskbuffer.schema import Column, part_of
+from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
-
-
-def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Take values apart that are nested in dicts: ``{"obs": {"pixels": ...}}`` becomes ``{"obs/pixels": ...}``."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found.update(flatten({f"{name}/{part_of(str(key))}": inner for key, inner in value.items()}))
-        elif value is not None:
-            found[name] = value
-    return found
 
 
 def check_names(given: Mapping[str, Any], wanted: Collection[str]) -> None:

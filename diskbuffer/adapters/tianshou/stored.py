@@ -25,7 +25,7 @@ from diskbuffer.adapters.tianshou.columns import (
 )
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.recording.values import flatten as in_paths
+from diskbuffer.nested import flatten as in_paths
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]

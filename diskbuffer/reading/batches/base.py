@@ -12,7 +12,6 @@ import torch
 
 from diskbuffer.draws import Draw
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
-from diskbuffer.schema import key_of
 
 Batch = dict[str, Any]  # tensors, nested for dict observations
 
@@ -85,16 +84,3 @@ class Arrays(ABC):
     @abstractmethod
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
-
-
-def one_of(values: Any, n: int) -> Any:
-    """Return number `n` along the first axis of a batch, or of a part of it, nested or not."""
-    return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]
-
-
-def put(batch: Batch, path: str, tensor: torch.Tensor) -> None:
-    """Put a tensor in its place, nested as its path tells."""
-    *parents, name = map(key_of, path.split("/"))
-    for parent in parents:
-        batch = batch.setdefault(parent, {})
-    batch[name] = tensor

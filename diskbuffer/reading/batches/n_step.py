@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw, NSteps
-from diskbuffer.reading.batches.base import Arrays, Batch, Windows, put
+from diskbuffer.nested import put
+from diskbuffer.reading.batches.base import Arrays, Batch, Windows
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
 from diskbuffer.schema import is_obs
 

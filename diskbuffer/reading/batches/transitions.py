@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from diskbuffer.draws import Draw, Steps
-from diskbuffer.reading.batches.base import Arrays, Batch, Windows, put
+from diskbuffer.nested import put
+from diskbuffer.reading.batches.base import Arrays, Batch, Windows
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
 from diskbuffer.schema import is_obs
 

@@ -1,0 +1,32 @@
+"""Values nested in dicts, as dict observations are, and the columns' paths that say where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diskbuffer.schema import key_of, part_of
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Take values apart that are nested in dicts: ``{"obs": {"pixels": ...}}`` becomes ``{"obs/pixels": ...}``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(flatten({f"{name}/{part_of(str(key))}": inner for key, inner in value.items()}))
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value in its place, nested as its path tells."""
+    *parents, name = map(key_of, path.split("/"))
+    for parent in parents:
+        values = values.setdefault(parent, {})
+    values[name] = value
+
+
+def one_of(values: Any, n: int) -> Any:
+    """Return number `n` along the first axis of values, nested or not."""
+    return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]
