@@ -7,7 +7,9 @@ import dataclasses
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -113,10 +115,10 @@ def mend(files: Files, layout: Layout, slots: int) -> list[str]:
     """
     changed = []
     for path, metadata in zarr_metadata.nodes(layout, slots).items():
-        name, contents = f"{path}/zarr.json", zarr_metadata.encode_json(metadata)
-        if not _holds(files, name, contents):
+        name = f"{path}/zarr.json"
+        if not _holds(files, name, metadata):
             files.make_directory(path)
-            files.replace_contents(name, contents, sync=False)
+            files.replace_contents(name, zarr_metadata.encode_json(metadata), sync=False)
             changed.append(path)
     return changed
 
@@ -130,15 +132,14 @@ def up_to_group(*paths: str) -> list[str]:
 def strange_metadata(root: Path | Files, layout: Layout, slots: int) -> list[str]:
     """Return the nodes whose metadata, which other tools read, is not what it should be; "." for the group."""
     files, nodes = files_at(root), {".": zarr_metadata.root(layout, slots)} | zarr_metadata.nodes(layout, slots)
-    return [
-        path for path, metadata in nodes.items() if not _holds(files, f"{path}/zarr.json", zarr_metadata.encode_json(metadata))
-    ]
+    return [path for path, metadata in nodes.items() if not _holds(files, f"{path}/zarr.json", metadata)]
 
 
-def _holds(files: Files, name: str, contents: bytes) -> bool:
+def _holds(files: Files, name: str, metadata: Mapping[str, Any]) -> bool:
+    """Tell whether a file holds metadata, however they are spaced."""
     try:
-        return files.read(name) == contents
-    except OSError:
+        return zarr_metadata.encode_json(read_json(files, name)) == zarr_metadata.encode_json(metadata)
+    except (OSError, ValueError):
         return False
 
 
