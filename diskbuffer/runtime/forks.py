@@ -3,6 +3,9 @@
 A lock that another thread held is held forever in the child, and what it guarded is half done. So a fork waits for each store's
 lock, which is held for a draw or a plan, and the child gets new locks, and threads when they are needed. Opening the stores
 again in the child, at their first use, would not do without: samplers and loaders change under the same locks.
+
+Then it waits for numba's lock, under which another thread may be loading a compiled function for the first time: the child could
+load none.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import time
 import weakref
 from typing import Any, Protocol
 
-_PATIENCE = 5.0  # seconds that a fork waits for all stores; what holds a lock for so long is given up on
+from numba.core.compiler_lock import global_compiler_lock
+
+_PATIENCE = 5.0  # seconds that a fork waits for all locks; what holds one for so long is given up on
 
 
 class Renewed(Protocol):
@@ -58,6 +63,9 @@ def _before() -> None:
         if store.lock.acquire(timeout=max(0.0, until - time.monotonic())):
             _held.append(store.lock)
         store.before_fork()
+    compiling = global_compiler_lock._lock  # last: who holds a store's lock may be waiting for this one
+    if compiling.acquire(timeout=max(0.0, until - time.monotonic())):
+        _held.append(compiling)
 
 
 def _in_parent() -> None:
@@ -69,6 +77,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global _lock
     _lock = threading.Lock()
+    global_compiler_lock._lock = threading.RLock()
     _held.clear()
     for thing in list(_renewed):
         thing.after_fork()
