@@ -15,6 +15,7 @@ from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
+from diskbuffer.store.format.zarr_metadata import encode_json
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery.inspection import Inspected
@@ -49,7 +50,7 @@ def _vouch_for_group(root: Path) -> tuple[Layout, int]:
     described.pop("checksum", None)
     described["checksum"] = google_crc32c.value(json.dumps(described, sort_keys=True).encode())
     for name in ("zarr.json", _COPY):
-        _replace(root / name, json.dumps(metadata, indent=2).encode())
+        _replace(root / name, encode_json(metadata))
     return Layout.from_group(metadata, str(root))
 
 

@@ -1,7 +1,8 @@
 """How much is tried: little in the set that runs often, much in the nightly one.
 
-Without an option pytest runs the fast set: everything but what is marked `nightly`. With ``--nightly`` it runs what is marked so,
-and again, with larger amounts, what has an amount: properties that hypothesis looks at, and tests with the fixture `amount`.
+Without an option pytest runs the fast set: everything but what is marked `nightly`, and of the variants of a test that is marked
+``some(n)`` only `n`, evenly spread. With ``--nightly`` it runs what the fast set leaves out; and again, with larger amounts, what
+has an amount: properties that hypothesis looks at, and tests with the fixture `amount`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,31 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the set that is to run: see `tests.amounts`."""
+    left_out = _left_out(items)
 
     def is_chosen(item: pytest.Item) -> bool:
-        only = item.get_closest_marker("nightly") is not None
+        only = item.get_closest_marker("nightly") is not None or item in left_out
         more = "amount" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "obj", None), "hypothesis")
         return only or more if amounts.nightly else not only
 
     chosen = [item for item in items if is_chosen(item)]
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
     items[:] = chosen
+
+
+def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the variants of tests marked ``some(n)`` that are not among the `n` of the fast set."""
+    variants, found = defaultdict[str, list[pytest.Item]](list), set[pytest.Item]()
+    for item in items:
+        if item.get_closest_marker("some") is not None and item.get_closest_marker("nightly") is None:
+            variants[item.nodeid.partition("[")[0]].append(item)
+    for each in variants.values():
+        marker = each[0].get_closest_marker("some")
+        assert marker is not None
+        (wanted,) = marker.args
+        kept = {n * len(each) // wanted for n in range(wanted)}
+        found.update(item for n, item in enumerate(each) if n not in kept)
+    return found
 
 
 @pytest.fixture

@@ -753,6 +753,7 @@ def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
 # What a newcomer tried
 
 
+@pytest.mark.nightly
 def test_a_fork_may_read_and_not_write(tmp_path: Path) -> None:
     code = """
 import os, sys, numpy as np, diskbuffer as db

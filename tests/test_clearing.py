@@ -31,6 +31,7 @@ def actions(buffer: db.ReplayBuffer) -> list[int]:
     return [int(action) for action in buffer.at(buffer.steps())["action"]]
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("capacity", [None, 40])
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 50])
 def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp_path: Path) -> None:
@@ -185,6 +186,7 @@ def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, 
 # Another capacity
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("each", [False, True])
 def test_a_capacity_can_be_changed_when_a_store_is_opened_again(each: bool, tmp_path: Path) -> None:
     def step(buffer: db.ReplayBuffer, first: int, n: int) -> None:

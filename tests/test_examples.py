@@ -26,6 +26,7 @@ SHORT: dict[str, tuple[object, ...]] = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore")  # of other libraries
 @pytest.mark.parametrize("name", SHORT)
 def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +39,7 @@ def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         torch.set_num_threads(threads)
 
 
+@pytest.mark.nightly
 def test_the_example_for_jax_runs(tmp_path: Path) -> None:
     """In a process of its own: JAX objects to every fork of a process that has imported it, and other tests fork."""
     run("train_jax.py", "--store", tmp_path / "store", "--steps", 200, "--updates", 5)

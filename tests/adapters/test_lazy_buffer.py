@@ -65,6 +65,7 @@ opened.extend(obs=np.zeros((6, 3), np.float32), reward=np.zeros(5, np.float32))
 """
 
 
+@pytest.mark.nightly
 def test_a_program_that_just_ends_has_closed_it(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", ENDING, str(tmp_path / "store")], capture_output=True, text=True, check=True)
     assert not ran.stderr
@@ -72,6 +73,7 @@ def test_a_program_that_just_ends_has_closed_it(tmp_path: Path) -> None:
     assert state["clean"]
 
 
+@pytest.mark.nightly
 def test_a_program_whose_store_is_gone_says_so_in_a_line(tmp_path: Path) -> None:
     gone = ENDING + "import shutil\nshutil.rmtree(sys.argv[1])\n"
     ran = subprocess.run([sys.executable, "-c", gone, str(tmp_path / "store")], capture_output=True, text=True, check=True)

@@ -29,10 +29,16 @@ def made(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> 
     return world, tmp_path / "store"
 
 
+def forked(workers: int) -> dict[str, Any]:
+    """Return arguments for workers that are forks: where TorchRL is imported they start anew, which takes seconds."""
+    return {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_gets_so_many_batches(workers: int, made: tuple[Any, Path]) -> None:
     world, path = made
-    found = list(DataLoader(BatchDataset(path, 16, db.Uniform(3), batches=7), batch_size=None, num_workers=workers))
+    dataset = BatchDataset(path, 16, db.Uniform(3), batches=7)
+    found = list(DataLoader(dataset, batch_size=None, **forked(workers)))
     assert len(found) == 7
     for batch in found:
         assert batch["reward"].shape == (16,)
@@ -71,7 +77,7 @@ def test_a_pickled_dataset_draws_on_with_its_sampler_as_it_was(sampler: db.Sampl
         assert sampler.batches == 6
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_workers_draw_with_a_sampler_that_was_used_each_on_its_own(context: str, made: tuple[Any, Path]) -> None:
     _, path = made
     with db.ReplayBuffer(path) as buffer:
@@ -96,12 +102,13 @@ def test_workers_without_replacement_see_every_step_once_in_each(made: tuple[Any
         sampler = db.Uniform(5, replace=False)
         buffer.sample(steps // 3, sampler)
         dataset = BatchDataset(buffer, steps // 4, sampler, batches=8)
-        found = names_of(DataLoader(dataset, batch_size=None, num_workers=2))
+        found = names_of(DataLoader(dataset, batch_size=None, **forked(2)))
         for worker in (0, 1):
             drawn = [name for names in found[worker::2] for name in names]
             assert len({*drawn}) == len(drawn) == steps // 4 * 4
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_and_later_epochs_see_what_a_living_writer_adds(
@@ -111,7 +118,7 @@ def test_workers_and_later_epochs_see_what_a_living_writer_adds(
     with world.open(tmp_path / "store", 120, segment_rows=16) as buffer:
         feed = feeder(world, buffer)
         feed.add(100)
-        dataset = BatchDataset(tmp_path / "store", 64, refresh_every=2, batches=200)
+        dataset = BatchDataset(tmp_path / "store", 64, refresh_every=2, batches=80)
         loader = DataLoader(
             dataset, batch_size=None, num_workers=2, multiprocessing_context=context, persistent_workers=persistent
         )
@@ -121,7 +128,7 @@ def test_workers_and_later_epochs_see_what_a_living_writer_adds(
             for n, batch in enumerate(loader):
                 world.check_batch(batch)
                 seen = max(seen, int(batch["steps"].max()))
-                if n % 20 == 0:
+                if n % 8 == 0:
                     feed.add(10)
             assert seen > before  # within an epoch
             newest.append(seen)
@@ -163,6 +170,7 @@ with db.ReplayBuffer(sys.argv[1], mode="r") as buffer:
 """
 
 
+@pytest.mark.nightly
 def test_jax_takes_batches_through_dlpack(made: tuple[Any, Path]) -> None:
     """In a process of its own: JAX objects to every fork of a process that has imported it, and other tests fork."""
     subprocess.run([sys.executable, "-c", IN_JAX, str(made[1])], check=True, timeout=120)
@@ -181,7 +189,7 @@ def test_steps_by_number_are_each_read_once(
         feeder(world, buffer).add(40)
         dataset = StepDataset(tmp_path / "store" if by_path else buffer)
         assert len(dataset) == len(buffer) == 80
-        loader = torch.utils.data.DataLoader(dataset, 16, shuffle=True, num_workers=workers)
+        loader = torch.utils.data.DataLoader(dataset, 16, shuffle=True, **forked(workers))
         seen: list[int] = []
         for batch in loader:
             world.check_batch(batch, 2)

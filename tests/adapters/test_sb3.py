@@ -157,6 +157,7 @@ def opened() -> Iterator[list[Any]]:
         buffer.close()
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("action", ["discrete", "float64"])
@@ -173,6 +174,7 @@ def test_batches_are_those_of_the_library(space: str, action: str, n_envs: int, 
         np.testing.assert_array_equal(np.asarray(getattr(ours, name)), getattr(theirs, name), err_msg=name)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("n_envs", [1, 2])
@@ -221,6 +223,7 @@ def test_another_stack_than_the_stores_is_refused(tmp_path: Path, opened: list[A
             DiskReplayBuffer(50, PIXELS, ACTIONS["discrete"], "cpu", path=tmp_path / "store", frame_stack=asked)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("timeouts", [False, True])
 def test_n_step_returns_are_those_of_the_library(n_envs: int, timeouts: bool, tmp_path: Path, opened: list[Any]) -> None:
@@ -478,6 +481,7 @@ def train(kind: str, path: Path | None, steps: int) -> Any:
     return model, logger.losses
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["DQN", "DQN, n-step", "SAC, normalized", "HER"])
 def test_models_have_the_same_losses(kind: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     steps = amount(600, 3000) if "DQN" in kind else amount(150, 500)
@@ -510,6 +514,7 @@ def roll(buffers: list[Any], world: World, actions: Any, steps: int, ended: Arra
     return ended
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("kind", ["vector", "image", "dict", "stacks", "one step"])
 def test_minibatches_are_those_of_the_library(kind: str, n_envs: int, tmp_path: Path, opened: list[Any]) -> None:

@@ -36,7 +36,7 @@ def opened() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("kind", sb3_buffers.KINDS)
 def test_random_buffers_give_the_librarys_own_batches(kind: str, amount: Callable[[int, int], int]) -> None:
-    row = sb3_buffers.main(amount(8, 80), kinds=[kind], rounds=2)
+    row = sb3_buffers.main(amount(4, 80), kinds=[kind], rounds=2)
     assert row.broken == 0, str(row)
 
 
@@ -118,6 +118,7 @@ READING: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("what", READING)
 def test_arrays_of_the_buffer_are_read_as_numpys_are(what: str, tmp_path: Path, opened: list[Any]) -> None:
     theirs = ReplayBuffer(100, VECTOR, ACTIONS, "cpu", 2)
@@ -195,6 +196,7 @@ def test_a_step_that_does_not_fit_is_refused(tmp_path: Path, opened: list[Any]) 
 GOALS = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), VECTOR))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("after", [0, 3])
 @pytest.mark.parametrize("length", [9, 10, 11, 25, 40])
 def test_an_episode_longer_than_the_ring_is_known_again(length: int, after: int, tmp_path: Path, opened: list[Any]) -> None:

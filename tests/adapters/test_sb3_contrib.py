@@ -84,6 +84,7 @@ def recurrent(dicts: bool, path: Path | None) -> Any:
     return model
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("dicts", [False, True], ids=["array", "dict"])
 @pytest.mark.parametrize("make", [masked, recurrent])
 def test_models_learn_the_same_parameters(make: Any, dicts: bool, tmp_path: Path) -> None:
@@ -111,6 +112,7 @@ def test_a_buffer_for_other_observations_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.nightly
 def test_sb3_contrib_is_needed_by_its_own_buffers_only() -> None:
     code = (
         "import sys; sys.modules['sb3_contrib'] = None\n"

@@ -108,6 +108,7 @@ def compare(theirs: Any, ours: Any, *, real_next: bool) -> None:
     same(drawn, mine)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_environment(kind: str, tmp_path: Path) -> None:
     world = Environment(1, nested=kind == "nested")
@@ -131,6 +132,7 @@ def test_one_environment(kind: str, tmp_path: Path) -> None:
     same(theirs.rew[:10], ours.rew[:10])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["plain", "nested", "stack", "without next"])
 def test_environments_side_by_side_that_step_unevenly(kind: str, tmp_path: Path) -> None:
     worlds, rng = [Environment(10 + n, nested=kind == "nested") for n in range(3)], np.random.default_rng(0)
@@ -314,6 +316,7 @@ for t in range(10**9):
 """
 
 
+@pytest.mark.nightly
 def test_a_kill_loses_no_step(tmp_path: Path) -> None:
     script = KILLED.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
@@ -386,6 +389,7 @@ def learn(of: str, buffer: Any, updates: int) -> list[float]:
     return losses
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("of", ["dqn", "ppo"])
 def test_losses_are_identical(of: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     updates, size = (amount(80, 500), amount(400, 2000)) if of == "dqn" else (amount(2, 6), 2000)
@@ -522,6 +526,7 @@ def test_steps_that_others_wrote_are_drawn_by_their_priorities_too(tmp_path: Pat
         assert set(buffer.sample_indices(5_000).tolist()) == set(range(33))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("given", [{}, {"ignore_obs_next": True}, {"ignore_obs_next": True, "stack_num": 4}], ids=str)
 def test_what_came_after_a_step_need_not_be_known(given: dict[str, Any], tmp_path: Path) -> None:
     world = Environment(50)

@@ -93,6 +93,7 @@ def same(one: TensorDict, other: TensorDict) -> None:
         assert torch.equal(one[key], other[key]), key
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(num_slices=4)])
 def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
@@ -209,6 +210,7 @@ def test_a_pickled_storage_knows_what_was_written_since(tmp_path: Path) -> None:
     assert sorted(copied.get(torch.arange(20))["x"].tolist()) == list(range(150, 170))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
 def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
     world = Environment(5, stack)
@@ -275,9 +277,9 @@ def test_many_steps_are_sampled_as_few_are(tmp_path: Path) -> None:
     assert type(ours.sample()) is TensorDict
 
 
-def test_a_place_may_be_written_to_again_in_any_order(tmp_path: Path) -> None:
+def test_a_place_may_be_written_to_again_in_any_order(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     rng, theirs, ours = np.random.default_rng(0), LazyTensorStorage(60), DiskStorage(60, tmp_path / "store", segment_rows=16)
-    for turn in range(80):
+    for turn in range(amount(25, 200)):
         places = torch.arange(60) if turn == 0 else torch.from_numpy(rng.permutation(60)[: rng.integers(1, 40)])
         steps = TensorDict(
             {"x": torch.randn(len(places), 2), "picture": torch.randint(0, 256, (len(places), 30, 30))}, [len(places)]
@@ -375,6 +377,7 @@ def changes_until(nth: float, call: Any) -> list[str]:
     return done
 
 
+@pytest.mark.nightly
 def test_a_kill_while_it_dumps_leaves_the_old_snapshot_or_the_new(tmp_path: Path) -> None:
     ours, other = (
         TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / name, segment_rows=16), batch_size=8)
@@ -528,6 +531,7 @@ def test_steps_that_another_wrote_meanwhile_are_not_written_over(tmp_path: Path)
     one.storage.close()
 
 
+@pytest.mark.nightly
 def test_a_kill_loses_no_step(tmp_path: Path) -> None:
     script = KILLED.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
@@ -666,6 +670,7 @@ def losses_of_dqn(storage: Any, steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # of TorchRL's own
 def test_losses_of_dqn_are_identical(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     capacity, steps = amount(300, 2000), amount(600, 4000)  # which goes around
@@ -748,6 +753,7 @@ def extend_elsewhere(buffer: Any, told: Any) -> None:
         told.put(str(error))
 
 
+@pytest.mark.nightly
 def test_a_buffer_that_is_shared_has_one_writer(tmp_path: Path) -> None:
     ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
     ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
@@ -861,6 +867,7 @@ for n in range(10_000):
 """
 
 
+@pytest.mark.nightly
 def test_a_kill_loses_no_string(tmp_path: Path) -> None:
     script = TOLD.format(tests=str(Path(__file__).parent), path=str(tmp_path / "store"))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:

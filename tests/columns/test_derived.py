@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -227,6 +228,7 @@ buffer.close()
 """
 
 
+@pytest.mark.nightly
 def test_a_killed_map_is_resumed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience(2, 20, (9,))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
@@ -373,10 +375,10 @@ def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path, experience: ty
             buffer.map(triple, 16, "triple", steps=[10**6], progress=False)
 
 
-def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path) -> None:
+def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     """Each writes to a segment while it is there, and to files that the other does not replace."""
     columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
-    for n in range(12):
+    for n in range(amount(3, 20)):
         with (
             db.ReplayBuffer(tmp_path / str(n), 1500, columns=columns, segment_rows=64) as buffer,
             ThreadPoolExecutor(3) as pool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ def matches(buffer: db.ReplayBuffer, model: dict[str, Any]) -> None:
         np.testing.assert_array_equal(some[name].numpy(), values[some["steps"].numpy()], err_msg=name)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     rng, world, model = np.random.default_rng(seed), experience(2, 20), dict[str, Any]()
@@ -167,9 +169,15 @@ def failing(real: Any, left: list[int], error: BaseException) -> Any:
     return call
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["killed", "failed"])
 def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
-    how: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+    how: str,
+    tmp_path: Path,
+    experience: type[Experience],
+    feeder: type[Feeder],
+    monkeypatch: pytest.MonkeyPatch,
+    amount: Callable[[int, int], int],
 ) -> None:
     world, path = experience(1, 20, (9,)), tmp_path / "store"
     with world.open(path, segment_rows=16) as buffer:
@@ -216,7 +224,7 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
         assert db.check(path, progress=False).ok
         shutil.rmtree(path)
         found.add(there)
-        nth += 1 if how == "killed" else 3
+        nth += amount(4, 1) if how == "killed" else 3
     assert nth > 8
     assert found == {True, False}
 

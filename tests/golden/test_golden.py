@@ -91,6 +91,7 @@ def go_on(buffer: db.ReplayBuffer, store: Golden, expected: Contents) -> None:
     np.testing.assert_array_equal(batch["reward"], given["reward"])
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("number", [BOOT, BOOT + 1], ids=["the same boot", "another boot"])
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_golden_store_is_read_as_it_was_written(name: str, number: int, tmp_path: Path) -> None:
@@ -109,6 +110,7 @@ def test_a_golden_store_is_read_as_it_was_written(name: str, number: int, tmp_pa
         require_ok(db.check(path, progress=False))
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("number", [BOOT, BOOT + 1], ids=["the same boot", "another boot"])
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_golden_store_is_written_to_and_read_again(name: str, number: int, tmp_path: Path) -> None:

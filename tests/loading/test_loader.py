@@ -58,6 +58,7 @@ def loading() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("diskbuffer-load")]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (3, None), (8, 4)])
 def test_a_loader_gives_the_batches_of_a_uniform_draw_with_the_same_seed(
@@ -146,6 +147,7 @@ def test_kept_batches_are_not_overwritten(device: Any, buffer: db.ReplayBuffer, 
     assert len({tuple(batch["steps"].tolist()) for batch in kept}) == 60
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     "keep",
     [
@@ -335,6 +337,7 @@ def run(*tasks: Callable[[threading.Event], None]) -> None:
         raise errors[0]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("how", ["add", "extend"])
 def test_sampling_threads_beside_one_that_adds_and_evicts_get_right_bytes(

@@ -68,6 +68,7 @@ def test_where_numba_finds_no_place_compiled_code_is_kept_in_a_temporary_directo
     assert list(own.rglob("*.nbc"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["writable by all", "a link", "in a directory of all"])
 def test_a_directory_that_others_can_write_to_is_not_used(how: str, tmp_path: Path, temporary: Path) -> None:
     planted = temporary / f"diskbuffer-numba-{os.getuid()}"
@@ -85,6 +86,7 @@ def test_a_directory_that_others_can_write_to_is_not_used(how: str, tmp_path: Pa
     assert not list(tmp_path.rglob("*.nb?"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("unwritable", ["InTreeCacheLocator", "UserWideCacheLocator"])
 def test_one_place_that_can_be_written_to_is_enough(unwritable: str, tmp_path: Path, temporary: Path) -> None:
     told, kept = run(unwritable, temporary, XDG_CACHE_HOME=str(tmp_path / "cache"))
@@ -123,6 +125,7 @@ print(all_zero(ctypes.addressof(place), 16, 0), all_zero(ctypes.addressof(place)
 """
 
 
+@pytest.mark.nightly
 def test_compiling_is_told_once(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 

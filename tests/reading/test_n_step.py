@@ -53,6 +53,7 @@ def check(buffer: db.ReplayBuffer, batch: dict[str, Any], n_step: int, gamma: fl
             assert float(batch[name][i]) == pytest.approx(expected[name], rel=1e-5, abs=1e-5), f"{name} of step {step}"
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize(("n_step", "gamma"), [(2, 0.9), (5, 0.99), (5, 1.0), (5, 0.0), (40, 0.9)])
 def test_n_step_returns_are_those_of_a_loop(

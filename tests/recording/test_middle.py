@@ -60,6 +60,7 @@ def test_a_first_stack_may_be_any_stack(at_once: bool, padding: Any, tmp_path: P
         assert buffer.check(progress=False).ok
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 9])
 def test_stacks_with_frames_of_their_own_are_whole_or_gone_while_a_ring_turns(length: int, rows: int, tmp_path: Path) -> None:
@@ -159,6 +160,7 @@ class Kills:
         return self.n
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("before", [2, 3, 4])
 def test_a_kill_on_the_way_to_a_first_stack_leaves_no_frames_to_the_next_episode(
@@ -193,7 +195,7 @@ def test_a_kill_on_the_way_to_a_first_stack_leaves_no_frames_to_the_next_episode
             batch = copy.recent(np.arange(there)[::-1].copy(), stream)
             np.testing.assert_array_equal(batch["obs"].numpy(), np.concatenate([first[:-1], middle[:-1]])[:there])
 
-    for n in np.random.default_rng(before).permutation(kills.n)[: amount(12, kills.n)].tolist():
+    for n in np.random.default_rng(before).permutation(kills.n)[: amount(3, kills.n)].tolist():
         with db.ReplayBuffer(tmp_path / "copies" / str(n), mode="r") as copy:
             compare(copy)
         with db.ReplayBuffer(tmp_path / "copies" / str(n), autoreset="disabled") as copy:

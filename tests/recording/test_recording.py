@@ -277,6 +277,7 @@ def test_streams_of_vector_environments_are_apart(tmp_path: Path, experience: ty
 # Frame stacks
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("padding", ["reset", "zero"])
 def test_stacks_of_a_wrapper_are_recognised_and_stored_once(padding: str, tmp_path: Path) -> None:
     env = FrameStackObservation(Counting(kind="image"), 4, padding_type=padding)
@@ -353,6 +354,7 @@ def test_ale_frames_are_recorded_as_its_vector_environment_gives_them(tmp_path: 
     envs.close()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 5)])
 @pytest.mark.parametrize("capacity", [None, 100])
 def test_another_stack_may_be_asked_for_at_reopening(
@@ -522,6 +524,7 @@ def answers(buffer: db.ReplayBuffer) -> dict[str, Any]:
     return found | {"added": buffer.stats()["added"]}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
 def test_arrays_of_steps_are_as_the_same_steps_one_by_one(
     stack: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]

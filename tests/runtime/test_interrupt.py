@@ -137,6 +137,7 @@ def run_alone(scenario: str, *arguments: str) -> None:
     assert ran.stdout == "whole\n"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("scenario", ["adding", "extending"])
 def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: str, tmp_path: Path) -> None:
     run_alone(scenario, str(tmp_path / "store"))
@@ -197,6 +198,7 @@ def striking(number: int, also: int | None) -> None:
             signal.signal(each, old)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
 def test_handlers_are_put_back_whatever_instruction_of_the_guard_a_signal_comes_at(number: int) -> None:
     run_alone("striking", str(int(number)))

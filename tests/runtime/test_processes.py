@@ -128,7 +128,9 @@ def test_workers_that_are_spawned_sample(tmp_path: Path, experience: type[Experi
 # Forks
 
 
-def test_forks_in_the_middle_of_everything_sample(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+def test_forks_in_the_middle_of_everything_sample(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
+) -> None:
     world = experience(2, shape=(64, 64))
     with world.open(tmp_path / "store", 400, segment_rows=16, threads=2, frame_stack=2) as buffer:
         feed = feeder(world, buffer)
@@ -172,7 +174,8 @@ def test_forks_in_the_middle_of_everything_sample(tmp_path: Path, experience: ty
         for thread in threads:
             thread.start()
         try:
-            assert [in_fork(child) for _ in range(20)] == [0] * 20
+            forks_made = amount(5, 30)
+            assert [in_fork(child) for _ in range(forks_made)] == [0] * forks_made
         finally:
             stopped.set()
             for thread in threads:

@@ -129,6 +129,7 @@ def test_words_of_a_sector_may_be_old_or_new_and_are_never_torn() -> None:
     assert mixed == {1, 2}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("number", [2, 4])
 def test_a_trace_tells_everything_and_depends_on_its_seed_alone(number: int, tmp_path: Path) -> None:
     told = []
@@ -148,16 +149,18 @@ def test_a_trace_tells_everything_and_depends_on_its_seed_alone(number: int, tmp
     assert told[0] == told[1]
 
 
+@pytest.mark.nightly
 def test_syncs_that_do_nothing_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "sync", lambda self, name: None)
     broken = [broken for broken in map(crashes.judged, some(lambda state: True, recording=3, count=30)) if broken is not None]
     assert broken
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("recording", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (3, 4))])
 def test_kills_lose_nothing(recording: int, amount: Callable[[int, int], int]) -> None:
-    killed = list(some(lambda state: state.expected.killed, recording, count=amount(60, 160)))
-    assert len(killed) > amount(2, 10)
+    killed = list(some(lambda state: state.expected.killed, recording, count=amount(30, 160)))
+    assert len(killed) > amount(1, 10)
     for state in killed:
         broken = crashes.judged(state)
         assert broken is None, f"seed 0, recording {recording}, state {state.number}: {state.how}: {broken}"
@@ -167,14 +170,15 @@ def some(choose: Callable[[crashes.State], bool], recording: int, count: int) ->
     return filter(choose, crashes.states_of(0, recording, crashes.recorded(0, recording), count))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("seed", "recording", "number", "workload"),
     [
         (0, 5, 221, "grow"),
-        pytest.param(11, 1, 4, "three", marks=pytest.mark.nightly),
-        pytest.param(0, 69, 60, "background", marks=pytest.mark.nightly),
-        pytest.param(0, 10, 212, "views", marks=pytest.mark.nightly),
-        pytest.param(0, 26, 242, "noisy views", marks=pytest.mark.nightly),
+        (11, 1, 4, "three"),
+        (0, 69, 60, "background"),
+        (0, 10, 212, "views"),
+        (0, 26, 242, "noisy views"),
     ],
 )
 def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: int, workload: str) -> None:
@@ -227,7 +231,7 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
                 buffer.map(function(which, 7), 8, "value", progress=False, threads=1)
         events = trace.events[: trace.look("the end")]
         disk, applied, rng, resumed = trace.disk(), 0, np.random.default_rng(0), 0
-        moments = sorted(int(n) for n in rng.integers(begun[0] + 1, len(events), amount(25, 100)))
+        moments = sorted(int(n) for n in rng.integers(begun[0] + 1, len(events), amount(10, 100)))
         buffer.close()
     for n, moment in enumerate(moments):
         for event in events[applied:moment]:
@@ -247,11 +251,12 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
     assert resumed > len(moments) // 5
 
 
-def test_power_losses_lose_nothing_that_was_flushed(amount: Callable[[int, int], int]) -> None:
-    count = amount(50, 300)
-    findings = crashes.run(count, seed=0, states=count // 2, first=3)
-    assert findings.done >= count // 2
-    assert not findings.counts, "\n".join(crashes.row(findings).notes)
+@pytest.mark.some(1)
+@pytest.mark.parametrize("recording", [3, 4])
+def test_power_losses_lose_nothing_that_was_flushed(recording: int, amount: Callable[[int, int], int]) -> None:
+    for state in some(lambda state: True, recording, count=amount(5, 150)):
+        broken = crashes.judged(state)
+        assert broken is None, f"seed 0, recording {recording}, state {state.number}: {state.how}: {broken}"
 
 
 # Faults, and then a power loss
@@ -283,6 +288,7 @@ def test_what_a_failed_sync_dropped_is_not_written_by_the_next_one() -> None:
     assert left() == {(b"1", b"\0"), (b"1", b"1")}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["faults", "faults in a ring"])
 def test_power_losses_after_faults_lose_nothing_that_was_flushed(name: str) -> None:
     workload = dataclasses.replace(next(one for one in WORKLOADS if one.name == name), calls=12, faults=0.5)
@@ -316,7 +322,7 @@ def test_a_flush_after_a_sync_that_failed_unseen_raises_until_the_store_is_opene
     monkeypatch.setattr(os, "fsync", fsync)
     buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=16, threads=1)
     extended(buffer, 0, 20)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match=r"Input/output error|an earlier sync"):  # the thread may have tried again by then
         buffer.seal()
     for _ in range(3):
         with pytest.raises(OSError, match="an earlier sync of this file failed; open the store again"):
@@ -351,6 +357,7 @@ def test_a_file_in_the_place_of_one_whose_sync_failed_can_be_synced(tmp_path: Pa
         files.sync("file")
 
 
+@pytest.mark.nightly
 def test_a_column_that_was_added_in_a_second_attempt_survives_a_power_loss() -> None:
     for n in itertools.count():
         with crashes.scratch() as base, boot(1), Trace(base) as trace, Gate(free=False):

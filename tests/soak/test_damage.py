@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from soak.usage import used_bytes
 from soak.workers import Pool
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stranger_can_vouch_for_what_he_changed(kind: str, tmp_path: Path) -> None:
     make(tmp_path / "store", kind, 3)
@@ -45,13 +45,17 @@ def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
     assert damage.judge(seen, told) == {"class": "unnoticed"}
 
 
-def test_damage_is_detected_and_repaired(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+@pytest.mark.nightly
+def test_damage_is_detected_and_repaired(tmp_path: Path) -> None:
     kinds = ["pixels, closed", "flat, closed", "3 envs, closed"]
     with Pool(damage.MODULE, tmp_path, 1) as pool:
         files = damage.prepare(pool, tmp_path, kinds, 0)
-        for what, count in (("flips", amount(20, 120)), ("files", amount(15, 80)), ("old", amount(15, 80))):
+        answers, repaired = set[str](), False
+        for what, count in (("flips", 120), ("files", 80), ("old", 80)):
             row, cases = damage.campaign(pool, files, what, count, 0, directory=tmp_path)
             assert row.broken == 0, str(row)
             assert row.done == len(cases) == count
-            assert any(job["repair"] for job, _ in cases)
-            assert {"detected", "checked"} <= {answer["class"] for _, answer in cases}
+            answers |= {answer["class"] for _, answer in cases}
+            repaired |= any(job["repair"] for job, _ in cases)
+        assert repaired
+        assert {"detected", "checked"} <= answers

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from soak import disk_full
 
 
-def test_where_operations_fail_nothing_is_lost_and_calls_can_be_made_again(amount: Callable[[int, int], int]) -> None:
-    count, room = amount(10, 80), amount(3, 24)
+@pytest.mark.nightly
+def test_where_operations_fail_nothing_is_lost_and_calls_can_be_made_again() -> None:
+    count, room = 80, 24
     cases, disk = disk_full.main(seed=1, count=count, room=room, step=16)
     assert (cases.done, cases.broken) == (count, 0), str(cases)
     assert (disk.done, disk.broken) in ((room, 0), (0, 0)), str(disk)

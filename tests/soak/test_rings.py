@@ -12,6 +12,7 @@ import diskbuffer as db
 from soak import rings
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("often", [pytest.param(0.0, marks=pytest.mark.nightly), 0.1])
 @pytest.mark.parametrize("kind", rings.KINDS)
 def test_a_small_ring_that_turns_fast_keeps_what_it_must(

@@ -14,6 +14,7 @@ from soak import schedules
 from soak.schedules import DeadlockError, Schedule
 
 
+@pytest.mark.nightly
 def test_the_same_seed_gives_the_same_order_and_another_one_another() -> None:
     seed = int.from_bytes(os.urandom(2), "little")
     runs = [schedules.run(one) for one in (seed, seed, seed + 1)]

@@ -120,6 +120,7 @@ def test_an_undamaged_store_is_as_it_was_written(made: Made) -> None:
     assert contents(path) == before
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("column", ["action", "is_last", "row_checksum", "obs", "value"])
 def test_what_is_damaged_is_named_and_nothing_is_changed(column: str, made: Made) -> None:
     _, path = made
@@ -138,6 +139,7 @@ def test_what_is_damaged_is_named_and_nothing_is_changed(column: str, made: Made
             buffer.at([problem.steps[0]])
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", TABLE)
 def test_every_number_of_the_segment_table_in_use_is_checked(name: str, made: Made) -> None:
     _, path = made
@@ -295,6 +297,7 @@ def filled(file: Path) -> None:
 DAMAGES: tuple[Callable[[Path], None], ...] = (flipped, cut, emptied, filled, Path.unlink)
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("harm", DAMAGES, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("slot", [1, -1])
 @pytest.mark.parametrize("column", ["obs", "reward", "is_last"])
@@ -310,6 +313,7 @@ def test_of_a_damaged_file_no_more_than_its_segment_is_lost(
     assert_whole(world, path, 17)
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("harm", DAMAGES[1:], ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("name", [*TABLE, "checksum/obs", "checksum/value"])
 def test_of_a_segment_table_that_is_lost_in_part_all_steps_are_found_again(
@@ -387,6 +391,7 @@ def test_after_a_repair_steps_are_added_as_before(made: Made) -> None:
 # The command
 
 
+@pytest.mark.some(1)
 def test_the_command_checks_and_repairs(made: Made) -> None:
     world, path = made
     done = command("check", str(path), "--quiet")
@@ -405,6 +410,7 @@ def test_the_command_checks_and_repairs(made: Made) -> None:
     assert_whole(world, path, 3)
 
 
+@pytest.mark.nightly
 def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) -> None:
     done = command("check", str(tmp_path / "nothing"))
     assert done.returncode == 2
@@ -416,6 +422,7 @@ def test_the_command_tells_what_it_cannot_look_at(tmp_path: Path, made: Made) ->
     assert command("check").returncode == 2
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["zarr.json", "_segments/length/group.json", "_segments/length/state.json"])
 def test_a_file_of_another_store_is_noticed_and_repaired(name: str, made: Made, tmp_path: Path) -> None:
     world, path = made

@@ -87,8 +87,9 @@ def test_what_somebody_is_building_and_what_is_not_ours_stays(tmp_path: Path) ->
     assert link.is_symlink()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("inside", [False, True], ids=["nothing is there", "an empty directory is there"])
-def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path) -> None:
+def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     def work(mode: Any, columns: dict[str, db.Column], path: Path, begin: int, told: int) -> None:
         os.read(begin, 1)
         try:
@@ -100,7 +101,7 @@ def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path
             os.write(told, f"{type(error).__name__}\n".encode())
 
     others = {**COLUMNS, "action": db.Column((2,), "int64")}
-    for n in range(12):
+    for n in range(amount(4, 12)):
         path = tmp_path / f"store{n}"
         if inside:
             path.mkdir()
@@ -272,6 +273,7 @@ def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: 
         assert world.check(buffer) == 10
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("nth", range(1, 9))
 def test_a_kill_while_a_store_is_moved_into_a_directory_is_no_harm_to_the_next(tmp_path: Path, nth: int) -> None:
     path = tmp_path / "store"
@@ -300,6 +302,7 @@ def test_a_kill_while_a_store_is_moved_into_a_directory_is_no_harm_to_the_next(t
         assert buffer.check(progress=False).ok
 
 
+@pytest.mark.nightly
 def test_many_environments_with_pictures_begin_with_little_of_the_disk(tmp_path: Path) -> None:
     """The tails of all share 64 MB, and hold what is not packed yet all the same."""
     n, columns = 96, {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}

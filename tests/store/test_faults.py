@@ -7,7 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +40,15 @@ def check(buffer: db.ReplayBuffer, given: list[np.ndarray]) -> None:
         assert (batch["next_obs"][t].numpy() == next_obs).all(), t
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("takes_effect", [False, True])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_be_made_again(
-    lasting: bool, takes_effect: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lasting: bool, takes_effect: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
 ) -> None:
     real, given, failed = Files.pwrite, frames(0, 80), 0
-    for after in itertools.count(0, 2):
+    every = amount(16, 2)
+    for after in itertools.count(0, every):
         buffer, calls = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), itertools.count()
         buffer.extend(obs=given[:16], action=np.zeros(15), reward=np.zeros(15))
 
@@ -77,15 +79,15 @@ def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_b
         if error is None:
             break
         failed += 1
-    assert failed > 10
+    assert failed > 20 // every
 
 
 def test_an_extend_that_fails_after_a_cut_off_and_is_made_again_starts_one_episode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
 ) -> None:
     """Whatever was committed before the error, the cut is forgotten with the first rows behind it, and not before."""
     real, given, lengths = Files.pwrite, frames(0, 80), set()
-    for after in itertools.count(0, 3):
+    for after in itertools.count(0, amount(12, 3)):
         buffer, calls = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), itertools.count()
         buffer.extend(obs=given[:11], action=np.zeros(10), reward=np.zeros(10))
         buffer.cut_off()
@@ -199,6 +201,7 @@ def test_a_copy_with_holes_has_its_space_before_it_is_written_to(tmp_path: Path)
         assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in written)
 
 
+@pytest.mark.nightly
 def test_many_environments_with_pictures_need_few_descriptors(tmp_path: Path) -> None:
     program = (
         "import resource, sys, numpy as np, diskbuffer as db\n"

@@ -61,6 +61,7 @@ def check_after_kill(path: Path, world: Experience, acknowledged: Any, most_on_t
             np.testing.assert_array_equal([frames[p] for p in at], world.frames(stream, at))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
     kind: str, tmp_path: Path, experience: type[Experience], writers: Writers, amount: Callable[[int, int], int]
@@ -161,6 +162,7 @@ def test_a_reader_beside_a_living_writer_sees_new_steps_when_refreshed(
         assert world.check(reader) == 660
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stack", [1, 4])
 def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(
     stack: int, tmp_path: Path, experience: type[Experience], writers: Writers
@@ -184,6 +186,7 @@ def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(
     writers.kill()
 
 
+@pytest.mark.nightly
 def test_a_loader_of_a_reader_gets_right_bytes_beside_a_living_writer(
     tmp_path: Path, experience: type[Experience], writers: Writers
 ) -> None:

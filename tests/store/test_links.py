@@ -92,10 +92,12 @@ def test_a_file_that_is_a_link_is_not_read_by_zarr_either(store: Path, mine: Pat
         untouched(mine, lambda: buffer.zarr)
 
 
+@pytest.mark.nightly
 def test_whatever_name_in_a_store_leads_elsewhere_nothing_there_is_touched(tmp_path: Path) -> None:
     with Pool(links.MODULE, tmp_path, 1, timeout=60.0) as pool:
-        row, cases = links.campaign(pool, links.prepare(pool, tmp_path, 0), 40, 0)
-        assert (row.done, row.broken) == (40, 0), str(row)
+        count = 40
+        row, cases = links.campaign(pool, links.prepare(pool, tmp_path, 0), count, 0)
+        assert (row.done, row.broken) == (count, 0), str(row)
         assert {answer["class"] for _, answer in cases} == {"refused", "read"}
 
 
@@ -113,6 +115,7 @@ def test_what_watches_sees_what_is_opened_made_and_removed(mine: Path) -> None:
 # Links of the user's own
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("where", ["above", "far above", "the path", "to nothing", "relative"])
 def test_links_above_a_store_are_the_users_own(
     where: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch

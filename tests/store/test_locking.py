@@ -128,7 +128,9 @@ def test_others_add_while_stats_walks_the_files(
         beside(buffer, there, buffer.stats, act)
 
 
-def test_stats_beside_marks_that_come_and_go(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
+def test_stats_beside_marks_that_come_and_go(
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
+) -> None:
     world, stopped = experience(1), threading.Event()
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feeder(world, buffer).add(100)
@@ -141,7 +143,7 @@ def test_stats_beside_marks_that_come_and_go(tmp_path: Path, experience: type[Ex
         marking = threading.Thread(target=mark)
         marking.start()
         try:
-            for _ in range(150):
+            for _ in range(amount(40, 300)):
                 assert buffer.stats()["disk_bytes"] > 0
         finally:
             stopped.set()

@@ -16,6 +16,7 @@ from soak import mounts
 from tests.conftest import Experience, Feeder
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="being another user needs root")
 @pytest.mark.skipif(bool(mounts.why_not()), reason="nothing can be mounted here")
 def test_readers_that_may_not_write_know_of_the_writer() -> None:

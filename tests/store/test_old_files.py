@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,14 @@ def assert_repaired(world: Experience, path: Path, new: Path, *, most: int) -> N
     assert db.check(path, progress=False).ok
 
 
-def test_an_older_file_put_back_is_told_or_does_no_harm(stores: Stores, tmp_path: Path) -> None:
+@pytest.mark.some(3)
+def test_an_older_file_put_back_is_told_or_does_no_harm(
+    stores: Stores, tmp_path: Path, amount: Callable[[int, int], int]
+) -> None:
     _, old, new = stores
     expected, path = told(shutil.copytree(new, tmp_path / "expected"), "r"), tmp_path / "store"
-    for name in names_that_differ(old, new):
+    names = names_that_differ(old, new)
+    for name in names[:: amount(8, 1)]:
         shutil.copytree(new, path)
         put_back(old, path, name)
         with contextlib.suppress(db.CorruptionError):
@@ -132,6 +137,7 @@ def test_an_older_file_put_back_is_told_or_does_no_harm(stores: Stores, tmp_path
         shutil.rmtree(path)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", DIRECTORIES)
 def test_a_directory_of_older_files_put_back_is_told_and_repaired(name: str, stores: Stores, tmp_path: Path) -> None:
     world, old, new = stores
@@ -151,6 +157,7 @@ def test_a_directory_of_older_files_put_back_is_told_and_repaired(name: str, sto
     assert_repaired(world, path, new, most=0 if name.startswith(("_segments", "value")) else 1000)
 
 
+@pytest.mark.some(2)
 def test_an_older_description_put_back_takes_nothing_with_it(stores: Stores, tmp_path: Path) -> None:
     _, old, new = stores
     expected = told(shutil.copytree(new, tmp_path / "expected"), "r")
@@ -184,6 +191,7 @@ def test_an_older_description_and_its_older_copy_are_told(stores: Stores, tmp_pa
     assert_repaired(world, path, new, most=0)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", [LENGTH, STATE, "_segments/length"])
 def test_an_older_table_of_lengths_put_back_after_a_flush_is_told(name: str, stores: Stores, tmp_path: Path) -> None:
     world, old, new = stores
@@ -198,6 +206,7 @@ def test_an_older_table_of_lengths_put_back_after_a_flush_is_told(name: str, sto
     assert_repaired(world, path, new, most=0)
 
 
+@pytest.mark.some(2)
 def test_a_store_that_went_back_to_a_mark_is_not_older(stores: Stores, tmp_path: Path) -> None:
     world, _, new = stores
     path = tmp_path / "store"

@@ -96,6 +96,7 @@ def of_another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "boot_id", lambda self: "another")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("shape", [(20,), (34, 33)])
 @pytest.mark.parametrize("column", ["obs", "action", "row_checksum"])
 def test_files_that_miss_in_the_last_segments_after_a_power_loss_are_repaired(
@@ -165,6 +166,7 @@ def test_json_that_is_nested_deeply_is_refused_at_once(depth: int, tmp_path: Pat
     refused(path)
 
 
+@pytest.mark.some(1)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("name", ["zarr.json", "_segments/length/state.json", "_segments/length/group.json"])
 def test_json_that_is_far_too_large_is_refused_at_once(name: str, tmp_path: Path) -> None:
@@ -177,6 +179,7 @@ def test_json_that_is_far_too_large_is_refused_at_once(name: str, tmp_path: Path
 # Beside a writer
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", ["same process", "another"])
 def test_a_check_beside_a_writer_that_does_everything_finds_nothing(where: str, tmp_path: Path) -> None:
     path, done, failed = tmp_path / "store", threading.Event(), list[BaseException]()

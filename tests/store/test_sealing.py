@@ -46,6 +46,7 @@ def held(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int) -> Iterator[
         on.set()
 
 
+@pytest.mark.some(9)
 @pytest.mark.parametrize(
     ("operation", "nth"), [("map", 1), ("map", 3), ("sync", 1), ("sync", 5), ("sync", 7), ("sync", 10), ("sync", 13)]
 )

@@ -84,6 +84,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 # Snapshots
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("capacity", [None, 300])
 def test_a_snapshot_is_whole_and_goes_on_by_itself(
     capacity: int | None, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
@@ -163,7 +164,7 @@ def test_snapshots_beside_threads_that_add_sample_and_seal(
 
         heads = []
         with at_work(feed.add, learn, buffer.seal):
-            for n in range(8):
+            for n in range(4):
                 at_least = feed.heads.copy()
                 buffer.snapshot(tmp_path / str(n))
                 heads.append((at_least, feed.heads.copy()))
@@ -327,6 +328,7 @@ def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience]
         assert abs(buffer.stats()["disk_bytes"] - before) < 2**16
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("again", [False, True])
 def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world, path = experience(2), tmp_path / "store"
@@ -377,9 +379,10 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
     assert is_well(path / MARKS / "one")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_going_back_goes_all_the_way_whenever_it_is_killed(
-    seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+    seed: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
 ) -> None:
     """A fork dies at some file operation, for good; opening finishes what it had begun."""
     world, path = experience(), tmp_path / "store"
@@ -395,7 +398,7 @@ def test_going_back_goes_all_the_way_whenever_it_is_killed(
         buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
         buffer.mark("two")
     rng, died_on_the_way = np.random.default_rng(seed), 0
-    for at in (rng.integers(0, 40, 8) + np.arange(8) * 40).tolist():  # some 300 operations in all
+    for at in (rng.integers(0, 40, 8) + np.arange(8) * 40)[:: amount(3, 1)].tolist():  # some 300 operations in all
         die_at(at, lambda: db.ReplayBuffer(path, mark="one").close())
         origin = Origin.read(Files(path))
         if origin is not None and origin.back_to is not None:
@@ -416,7 +419,7 @@ def test_going_back_goes_all_the_way_whenever_it_is_killed(
                     reader.refresh()
             assert not list(path.rglob("*.tmp"))
         db.ReplayBuffer(path, mark="two").close()  # to have something to go back from
-    assert died_on_the_way > 3
+    assert died_on_the_way > amount(0, 3)
     assert is_well(path)
 
 
@@ -574,6 +577,7 @@ def test_links_out_of_the_store_are_not_followed_on_the_way_back(
 # Training goes on from a mark as it went on then
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "loader"])
 def test_after_going_back_the_same_batches_come(
     kind: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
