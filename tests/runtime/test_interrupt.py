@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +17,6 @@ import diskbuffer as db
 from diskbuffer.runtime import signals
 
 COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
-INTERRUPTS = 150
 
 
 class Storm:
@@ -59,7 +59,7 @@ def check(buffer: db.ReplayBuffer, added: list[int]) -> None:
             assert (batch[name].numpy() == ((n % 251) + stream)[:, None]).all()
 
 
-def adding(path: Path, storm: Storm) -> None:
+def adding(path: Path, storm: Storm, interrupts: int) -> None:
     """Interrupt `add` and `sample`; no step is lost, none is there twice."""
     rng = np.random.default_rng(0)
     options = {"capacity": 400, "columns": COLUMNS, "n_envs": 2, "segment_rows": 64, "autoreset": "disabled"}
@@ -75,7 +75,7 @@ def adding(path: Path, storm: Storm) -> None:
         check(buffer, added)
         buffer.sample(8)
         buffer.cut_off()
-        for _ in range(INTERRUPTS):
+        for _ in range(interrupts):
             before = buffer.stats()["added"]
             started = n
             try:
@@ -102,14 +102,14 @@ def adding(path: Path, storm: Storm) -> None:
         check(buffer, added)
 
 
-def extending(path: Path, storm: Storm) -> None:
+def extending(path: Path, storm: Storm, interrupts: int) -> None:
     """Interrupt `extend`; it happens as a whole or not at all."""
     rng = np.random.default_rng(1)
     columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(path, columns=columns, segment_rows=1024) as buffer:
         buffer.extend(obs=np.arange(5001), action=np.arange(5000), reward=np.zeros(5000))
         buffer.seal()
-        for _ in range(20):
+        for _ in range(interrupts // 6):
             first = len(buffer)
             try:
                 storm.arm(rng.exponential(0.02) + 1e-4)
@@ -139,8 +139,10 @@ def run_alone(scenario: str, *arguments: str) -> None:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("scenario", ["adding", "extending"])
-def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(scenario: str, tmp_path: Path) -> None:
-    run_alone(scenario, str(tmp_path / "store"))
+def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(
+    scenario: str, tmp_path: Path, amount: Callable[[int, int], int]
+) -> None:
+    run_alone(scenario, str(tmp_path / "store"), str(amount(60, 300)))
 
 
 class Strike:
@@ -218,7 +220,7 @@ def test_a_guard_within_a_guard_puts_signals_off_until_the_outer_one_is_left() -
 
 
 if __name__ == "__main__":
-    scenario, argument = sys.argv[1:]
+    scenario, argument, *more = sys.argv[1:]
     if scenario == "striking":
         for also in (None, signal.SIGTERM, signal.SIGINT):
             striking(int(argument), also)
@@ -226,5 +228,5 @@ if __name__ == "__main__":
         storm = Storm()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell started this in the background
         signal.signal(signal.SIGALRM, storm.strike)
-        {"adding": adding, "extending": extending}[scenario](Path(argument), storm)
+        {"adding": adding, "extending": extending}[scenario](Path(argument), storm, *map(int, more))
     print("whole")

@@ -254,7 +254,7 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
 @pytest.mark.some(1)
 @pytest.mark.parametrize("recording", [3, 4])
 def test_power_losses_lose_nothing_that_was_flushed(recording: int, amount: Callable[[int, int], int]) -> None:
-    for state in some(lambda state: True, recording, count=amount(5, 150)):
+    for state in some(lambda state: True, recording, count=amount(3, 150)):
         broken = crashes.judged(state)
         assert broken is None, f"seed 0, recording {recording}, state {state.number}: {state.how}: {broken}"
 

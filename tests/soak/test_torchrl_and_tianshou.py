@@ -22,6 +22,7 @@ def test_random_buffers_draw_what_the_libraries_own_draw(library: str, amount: C
         assert torchrl_and_tianshou.run(library, seed, CALLS) == "", f"{library}, seed {seed}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("library", torchrl_and_tianshou.LIBRARIES)
 def test_a_batch_that_differs_is_seen(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(library)

@@ -104,7 +104,7 @@ def judge_copies(path: Path, world: Experience, capacity: int | None, copies: in
 
 
 def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], writers: Writers
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
 ) -> None:
     world = experience(2)
     with world.open(tmp_path / "store", 300, segment_rows=16, metadata={"a": 1}) as buffer:
@@ -122,7 +122,13 @@ def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
             assert buffer.metadata == {"a": 1}
             world.check(buffer)
         assert db.check(copy, progress=False).ok
-    # Of what a kill left, of which nobody has opened it since
+
+
+@pytest.mark.nightly
+def test_a_copy_has_every_step_of_a_store_that_a_kill_left(
+    tmp_path: Path, experience: type[Experience], writers: Writers
+) -> None:
+    world = experience(2)
     writers.start(tmp_path / "killed", world, "add", capacity=200, segment_rows=16)
     writers.wait_for(500)
     heads = writers.kill()

@@ -406,7 +406,7 @@ def test_the_command_checks_and_repairs(made: Made) -> None:
     done = command("check", str(path), "--repair", "--quiet")
     assert done.returncode == 0
     assert re.search(r"1 problem; repaired: \d+ rows? (was|were)? ?dropped", done.stdout)
-    assert command_alone("check", str(path), "--quiet").returncode == 0
+    assert command("check", str(path), "--quiet").returncode == 0
     assert_whole(world, path, 3)
 
 
