@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -14,6 +18,7 @@ from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
 from diskbuffer.adapters.sb3.stored import batched
 from diskbuffer.errors import InputError
 
+Int64 = npt.NDArray[np.int64]
 _PARTS = ("observation", "achieved_goal", "desired_goal")
 
 
@@ -105,6 +110,26 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
             places = (first + np.arange(length)) % self.buffer_size
             self.ep_start[places, stream] = first
             self.ep_length[places, stream] = 0 if running else length
+
+    # Samples: what the library reads array by array is read once
+
+    def _get_real_samples(self, batch_indices: Int64, env_indices: Int64, env: VecNormalize | None = None) -> Any:
+        return self._samples(self._batch(batch_indices, env_indices), env)
+
+    def _get_virtual_samples(self, batch_indices: Int64, env_indices: Int64, env: VecNormalize | None = None) -> Any:
+        """Return steps with other goals, which were reached later, and the rewards that these would have brought."""
+        batch = self._batch(batch_indices, env_indices)
+        infos: Any = [{} for _ in batch_indices]
+        if self.copy_info_dict:
+            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
+        goals = self._sample_goals(batch_indices, env_indices)
+        assert self.env is not None, (
+            "You must initialize HerReplayBuffer with a VecEnv so it can compute rewards for virtual transitions"
+        )
+        reached = batch["next_obs"]["achieved_goal"].numpy()
+        rewards = self.env.env_method("compute_reward", reached, goals, infos, indices=[0])[0].astype(np.float32)
+        other = {name: batch[name] | {"desired_goal": torch.tensor(goals)} for name in ("obs", "next_obs")}
+        return self._samples(batch | other | {"reward": torch.from_numpy(rewards)}, env)
 
     def truncate_last_trajectory(self) -> None:
         """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
