@@ -37,6 +37,7 @@ REASONS = {
     BAD_STREAM: "it cannot be decompressed",
 }
 _MEMCPYED, _SHUFFLED, _LZ4 = 0x2, 0x5, 1
+_TRIED = 2  # chunks that LZ4 could not make smaller are given to LZ4HC; if it cannot either, the others are copied
 _MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
 
 _cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc")}
@@ -115,14 +116,20 @@ def _encode_run(
 def _recode_run(
     shard: int, entries: Int64, chunk_bytes: int, scratch: int, target: int, cname: int, clevel: int, out: Int64
 ) -> int:
-    at = 0
+    at, tried, became_smaller = 0, 0, False
     for i in range(entries.shape[0]):
         wrong = decode(shard + entries[i, 0], entries[i, 1], chunk_bytes, chunk_bytes, scratch, scratch + chunk_bytes)
         if wrong:
             return -1 - i
-        n = encode(scratch, chunk_bytes, target + at, cname, clevel)
-        if n <= 0:
-            return -1 - i
+        n, stored = entries[i, 1], entries[i, 1] >= chunk_bytes
+        if stored and tried >= _TRIED and not became_smaller:
+            memcpy(target + at, shard + entries[i, 0], n)
+        else:
+            n = encode(scratch, chunk_bytes, target + at, cname, clevel)
+            if n <= 0:
+                return -1 - i
+            if stored:
+                tried, became_smaller = tried + 1, became_smaller or n < chunk_bytes
         out[i, 0], out[i, 1] = at, n
         at += n
     return at
