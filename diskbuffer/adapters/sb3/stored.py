@@ -69,6 +69,9 @@ class Stored(OpenedLate):
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         shapes = shapes if isinstance(shapes, dict) else {"": shapes}
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
+        self._whole = {
+            name: Column((n_envs, *shape), dtype.name, allow_nan=True) for name, (shape, dtype) in self._shapes.items()
+        }
         self._frames: dict[str, Frames] = {}
         self.open_to_read()
 
@@ -212,8 +215,7 @@ class Stored(OpenedLate):
         parts = self._batched(what, obs)
         found = {}
         for name, part in _parts(parts).items():
-            column = Column(part.shape, self._shapes[name][1].name, allow_nan=True)
-            found[name] = np.array(fit(f"{what}[{name!r}]" if name else what, column, part, (part.shape,)))
+            found[name] = np.array(fit(f"{what}[{name!r}]" if name else what, self._whole[name], part, (part.shape,)))
         return found if isinstance(parts, dict) else found[""]
 
     def _split(self, obs: Obs) -> Any:

@@ -36,13 +36,17 @@ def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: in
 
 
 def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:
-    """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most."""
+    """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most.
+
+    Of a small capacity they are up to a quarter, so that a segment has 64 rows: each takes a dozen files, made and removed.
+    """
     heaviest = max((column.row_bytes for column in schema.columns.values()), default=1)
     most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
     if capacity is None:
         return min(most, 64 * 1024)
     few_slots = 2 * _power_of_two(-(-capacity // 2000))
-    return max(8, min(most, max(few_slots, min(4096, _power_of_two(capacity // (16 * streams))))))
+    few_files = min(64, _power_of_two(capacity // (4 * streams)))
+    return max(8, min(most, max(few_slots, few_files, min(4096, _power_of_two(capacity // (16 * streams))))))
 
 
 def _power_of_two(n: int) -> int:
