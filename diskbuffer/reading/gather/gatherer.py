@@ -25,6 +25,7 @@ WORTH_A_THREAD = 64 * 1024  # bytes of a batch below which another thread costs 
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
 _PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
+_LOOK = 8  # while they are not, every so many batches are looked at: counting faults takes a tenth of a small one's time
 
 
 def _major_faults() -> int:
@@ -69,7 +70,8 @@ class Gatherer:
     def _share(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
         self._batches += 1
         advised = self._cold and self._batches % _PROBE != 0
-        faults, n = _major_faults(), len(plan.runs)
+        looked_at = not advised and (self._cold or self._batches % _LOOK == 0)
+        faults, n = _major_faults() if looked_at else 0, len(plan.runs)
         if advised:
             kernel.advise(memory.targets, plan.runs, plan.sources)
         threads = max(1, min(threads, n, memory.nbytes // WORTH_A_THREAD))
@@ -83,7 +85,7 @@ class Gatherer:
         work()
         while not kernel.is_done(progress, parts):
             time.sleep(1e-6)  # lets others run, unlike a sleep of nothing
-        if not advised:
+        if looked_at:
             self._cold = _major_faults() - faults > n // _COLD
 
     def close(self) -> None:
