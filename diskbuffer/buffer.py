@@ -583,7 +583,16 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.at(steps, None if length is None else at_least_one("length", length), _paths(columns))
 
-    def recent(self, ages: Any, envs: Any = 0, *, n_step: int = 1, gamma: float = 0.99, apart: bool = False) -> Batch:
+    def recent(
+        self,
+        ages: Any,
+        envs: Any = 0,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        apart: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Batch:
         """Return steps by their age, as `sample` does: how other libraries' ring buffers number them, from the newest backwards.
 
         Parameters
@@ -597,14 +606,18 @@ class ReplayBuffer:
         apart : bool
             Whether ``obs`` and ``next_obs`` have memory of their own, which may be written to. If not, stacks of frames share it:
             that takes a third less time.
+        columns : sequence of str, optional
+            As in `at`: these alone are read. They go with single steps, and without `apart`.
 
         Raises
         ------
         InputError
-            There is no step that old, or no such environment.
+            There is no step that old, no such environment, or no such column.
         """
         self._check_open()
-        return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart))
+        if columns is not None and (n_step != 1 or apart):
+            raise InputError("columns= goes with n_step=1 and apart=False; n-step returns are made of several columns")
+        return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart), _paths(columns))
 
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""

@@ -209,9 +209,10 @@ class Reader:
 
         return draw
 
-    def recent(self, ages: Any, streams: Any, form: Form) -> Batch:
+    def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
-        return self.plan(self._draw_recent(ages, streams), form).batch(self.pool)
+        pool = self.pool if paths is None else ArraysPool()
+        return self.plan(self._draw_recent(ages, streams), form, paths).batch(pool)
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""

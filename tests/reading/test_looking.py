@@ -11,6 +11,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.adapters.torchrl import DiskStorage
+from diskbuffer.nested import flatten
 
 COLUMNS = {"obs/a": db.Column((2,), "float32"), "obs/b": db.Column((), "int64"), "action": db.Column((), "int64")}
 
@@ -123,3 +124,29 @@ def test_episodes_are_iterated_and_those_that_are_evicted_left_out(tmp_path: Pat
         assert list(buffer.iterate_episodes(some)) == []
     with made(tmp_path / "empty") as buffer:
         assert list(buffer.iterate_episodes()) == []
+
+
+# Some columns
+
+
+@pytest.mark.parametrize("columns", [["reward"], ["obs/b"], ["terminated", "obs/a", "action"]])
+def test_recent_steps_have_the_columns_that_are_asked_for(columns: list[str], tmp_path: Path) -> None:
+    with made(tmp_path / "store", (4, 3)) as buffer:
+        everything, some = buffer.recent([5, 0, 2]), buffer.recent([5, 0, 2], columns=columns)
+        assert some["steps"].tolist() == everything["steps"].tolist()
+        paths = flatten(some)
+        wanted = {*columns, *(f"next_{path}" for path in columns if path.startswith("obs"))}
+        assert set(paths) - {"steps"} == wanted
+        for path in wanted:
+            np.testing.assert_array_equal(paths[path], flatten(everything)[path])
+
+
+def test_columns_of_recent_steps_go_with_single_steps(tmp_path: Path) -> None:
+    with made(tmp_path / "store", (4, 3)) as buffer:
+        with pytest.raises(db.InputError, match="n_step=1"):
+            buffer.recent([0], n_step=3, columns=["reward"])
+        with pytest.raises(db.InputError, match="apart=False"):
+            buffer.recent([0], apart=True, columns=["obs/a"])
+        with pytest.raises(db.InputError, match="no column 'nope'"):
+            buffer.recent([0], columns=["nope"])
+        assert len(buffer.recent([0])["steps"]) == 1

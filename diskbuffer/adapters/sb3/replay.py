@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -151,8 +152,9 @@ class DiskReplayBuffer(ReplayBuffer):
         """Return how many steps came after those at places of the ring."""
         return np.asarray((self.pos - 1 - np.asarray(batch_inds, np.int64)) % self.buffer_size)
 
-    def _batch(self, batch_inds: Any, env_indices: Any, *, n_step: int = 1) -> Batch:
-        return self.stored.batch(self._ages(batch_inds), np.asarray(env_indices, np.int64), n_step=n_step, gamma=self.gamma)
+    def _batch(self, batch_inds: Any, env_indices: Any, *, n_step: int = 1, columns: Sequence[str] | None = None) -> Batch:
+        ages, envs = self._ages(batch_inds), np.asarray(env_indices, np.int64)
+        return self.stored.batch(ages, envs, n_step=n_step, gamma=self.gamma, columns=columns)
 
     def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
         env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002  as it does
@@ -223,14 +225,16 @@ class DiskReplayBuffer(ReplayBuffer):
     @property
     def dones(self) -> Any:
         """(buffer_size, n_envs)."""
-        return RingColumn(
-            self, lambda batch: self._timeouts(batch) | batch["terminated"], (), np.dtype(np.float32), self._end_episodes
-        )
+
+        def take(batch: Batch) -> torch.Tensor:
+            return torch.logical_or(self._timeouts(batch), batch["terminated"])
+
+        return RingColumn(self, ("terminated", "truncated"), take, (), np.dtype(np.float32), self._end_episodes)
 
     @property
     def timeouts(self) -> Any:
         """(buffer_size, n_envs)."""
-        return RingColumn(self, self._timeouts, (), np.dtype(np.float32))
+        return RingColumn(self, ("truncated",), self._timeouts, (), np.dtype(np.float32))
 
     def _end_episodes(self, place: Any) -> None:
         """End the running episodes, as the library does at the newest place with ``dones[pos - 1] = True``."""
@@ -253,7 +257,7 @@ class DiskReplayBuffer(ReplayBuffer):
     def _column(self, name: str) -> Any:
         shape = (self.action_dim,) if name == "action" else ()
         dtype = self._maybe_cast_dtype(self.action_space.dtype) if name == "action" else np.float32
-        return RingColumn(self, lambda batch: batch[name], shape, np.dtype(dtype))
+        return RingColumn(self, (name,), lambda batch: batch[name], shape, np.dtype(dtype))
 
     # Keeping
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
+from diskbuffer.adapters.column_names import name_of
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Batch
 
@@ -29,7 +30,7 @@ class Ring(Protocol):
     def size(self) -> int:
         """How many places are filled."""
 
-    def _batch(self, batch_inds: Any, env_indices: Any) -> Batch: ...
+    def _batch(self, batch_inds: Any, env_indices: Any, *, columns: Sequence[str] | None = None) -> Batch: ...
 
 
 class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
@@ -41,6 +42,8 @@ class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
     Parameters
     ----------
     ring : Ring
+    columns : sequence of str
+        Of the store: those that it takes, which alone are read.
     take : callable
         Takes the values, (n, ...), out of a batch.
     shape : tuple of int
@@ -53,12 +56,13 @@ class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(
         self,
         ring: Ring,
+        columns: Sequence[str],
         take: Callable[[Batch], torch.Tensor],
         shape: tuple[int, ...],
         dtype: Any,
         mark: Callable[[Any], None] | None = None,
     ) -> None:
-        self._ring, self._take, self._of, self._mark = ring, take, shape, mark
+        self._ring, self._columns, self._take, self._of, self._mark = ring, columns, take, shape, mark
         self.shape, self.dtype = (ring.buffer_size, ring.n_envs, *shape), np.dtype(dtype)
 
     def __len__(self) -> int:
@@ -107,7 +111,7 @@ class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
         there = np.flatnonzero(places < self._ring.size())
         for begin in range(0, len(there), _AT_ONCE):
             some = there[begin : begin + _AT_ONCE]
-            values[some] = self._take(self._ring._batch(places[some], envs[some])).numpy()
+            values[some] = self._take(self._ring._batch(places[some], envs[some], columns=self._columns)).numpy()
         return values
 
     def __iter__(self) -> Iterator[Any]:
@@ -189,8 +193,11 @@ def _at(index: Any, size: int) -> Array:
 def observations_of(ring: Ring, name: str, space: spaces.Space[Any], shapes: Any) -> Any:
     """Return the array of observations, or one for each part of dict observations; `name` is theirs in a batch."""
     if not isinstance(space, spaces.Dict):
-        return RingColumn(ring, lambda batch: batch[name], shapes, space.dtype)
-    return {part: RingColumn(ring, partial(_part, name, part), shapes[part], of.dtype) for part, of in space.spaces.items()}
+        return RingColumn(ring, ("obs",), lambda batch: batch[name], shapes, space.dtype)
+    return {
+        part: RingColumn(ring, (f"obs/{name_of(part)}",), partial(_part, name, part), shapes[part], of.dtype)
+        for part, of in space.spaces.items()
+    }
 
 
 def _part(name: str, part: str, batch: Batch) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,10 +184,10 @@ class DiskRolloutBuffer(RolloutBuffer):
             return DictRolloutBufferSamples({name: part.to(self.device) for name, part in obs.items()}, *rest)
         return RolloutBufferSamples(obs.to(self.device), *rest)
 
-    def _batch(self, steps: Any, envs: Any) -> Any:
+    def _batch(self, steps: Any, envs: Any, *, columns: Sequence[str] | None = None) -> Any:
         """Return observations by their place in the rollout."""
         steps, envs = np.asarray(steps), np.asarray(envs)
-        batch = self.stored.batch(np.maximum(self.pos - 2 - steps, 0), envs)
+        batch = self.stored.batch(np.maximum(self.pos - 2 - steps, 0), envs, columns=columns)
         for at in np.flatnonzero(steps == self.pos - 1).tolist():
             _put(batch["obs"], at, self._newest, int(envs[at]))
         return batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -227,15 +227,18 @@ class Stored(OpenedLate):
         """Turn observations of a batch into those of the environment, contiguous as the library's are."""
         if not isinstance(obs, dict):
             return self._frames[""].copied(obs)
-        return {name: frames.copied(obs[name_of(name)]) for name, frames in self._frames.items()}
+        return {name: frames.copied(obs[name_of(name)]) for name, frames in self._frames.items() if name_of(name) in obs}
 
-    def batch(self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
-        """Return steps by age, with the environment's own observations, in memory of their own."""
+    def batch(
+        self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99, columns: Sequence[str] | None = None
+    ) -> Batch:
+        """Return steps by age, with the environment's own observations, in memory of their own; all columns, or some."""
         buffer = self.open_to_read()
         if buffer is None:
             return self._zeros(len(ages))
-        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=buffer.frame_stack > 1)
-        return batch | {"obs": self.join(batch["obs"]), "next_obs": self.join(batch["next_obs"])}
+        apart = buffer.frame_stack > 1 and columns is None
+        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=apart, columns=columns)
+        return batch | {name: self.join(batch[name]) for name in ("obs", "next_obs") if name in batch}
 
     def _zeros(self, size: int) -> Batch:
         """Return what the library has in places where nothing was added yet."""
