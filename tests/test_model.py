@@ -374,7 +374,7 @@ MANNERS = st.sampled_from(
 
 
 @pytest.mark.filterwarnings("ignore:.*steps cut off an episode")
-@examples(3, 40, suppress_health_check=list(HealthCheck))
+@examples(3, 25, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_step_is_what_was_added(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([1, 1, 2, 3]), "streams")

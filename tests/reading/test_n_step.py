@@ -69,7 +69,7 @@ def test_n_step_returns_are_those_of_a_loop(
             empty.sample(2, sampler)
 
 
-@examples(8, 100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, 50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     episodes=st.lists(
         st.tuples(st.integers(1, 9), st.sampled_from(["terminated", "truncated", "cut off"])), min_size=1, max_size=9

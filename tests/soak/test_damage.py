@@ -51,7 +51,7 @@ def test_damage_is_detected_and_repaired(tmp_path: Path) -> None:
     with Pool(damage.MODULE, tmp_path, 1) as pool:
         files = damage.prepare(pool, tmp_path, kinds, 0)
         answers, repaired = set[str](), False
-        for what, count in (("flips", 120), ("files", 80), ("old", 80)):
+        for what, count in (("flips", 60), ("files", 40), ("old", 40)):
             row, cases = damage.campaign(pool, files, what, count, 0, directory=tmp_path)
             assert row.broken == 0, str(row)
             assert row.done == len(cases) == count

@@ -16,7 +16,7 @@ from soak.workers import scratch_directory
 
 @pytest.mark.nightly
 def test_kills_lose_nothing(any_seed: int) -> None:
-    each = 8
+    each = 5
     row = kills.main(each / 200, seed=any_seed, kills=each)
     assert (row.done, row.broken) == (5 * each, 0), f"seed {any_seed}: {row}"
 

@@ -42,7 +42,7 @@ def test_a_copy_beside_a_writer_is_a_whole_store(
     world = experience(2)
     writers.start(tmp_path / "store", world, how, **options)
     writers.wait_for(60)
-    n = amount(3, 12)
+    n = amount(3, 8)
     assert judge_copies(tmp_path, world, options["capacity"], n) >= 2 * n // 3
     writers.kill()
 
@@ -67,7 +67,7 @@ def test_a_copy_of_vectors_beside_a_thread_that_adds(
 
         adding = pool.submit(add)
         try:
-            n = amount(3, 12)
+            n = amount(3, 8)
             assert judge_copies(tmp_path, world, capacity, n) >= 2 * n // 3
         finally:
             over.set()

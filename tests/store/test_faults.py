@@ -47,7 +47,7 @@ def test_an_extend_that_fails_as_it_begins_a_segment_raises_that_error_and_can_b
     lasting: bool, takes_effect: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
 ) -> None:
     real, given, failed = Files.pwrite, frames(0, 80), 0
-    every = amount(16, 2)
+    every = amount(16, 4)
     for after in itertools.count(0, every):
         buffer, calls = db.ReplayBuffer(tmp_path / f"{after}", columns=COLUMNS, segment_rows=16), itertools.count()
         buffer.extend(obs=given[:16], action=np.zeros(15), reward=np.zeros(15))

@@ -67,7 +67,7 @@ def test_words_of_lengths_are_the_same_one_by_one_and_all_at_once(seed: int, row
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off an episode:UserWarning")
-@examples(8, 100)
+@examples(8, 40)
 @given(data=st.data())
 def test_rows_that_are_added_and_rows_that_are_extended_have_the_same_checksums(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
