@@ -27,7 +27,7 @@ from diskbuffer.index.lookup import LOW
 from diskbuffer.inputs import counted, local_path, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass
-from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
+from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, sending
@@ -48,6 +48,7 @@ from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.opening import open_store
+from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 
 if TYPE_CHECKING:
@@ -194,26 +195,7 @@ class ReplayBuffer:
             environment=environment,
             metadata=metadata,
         ).checked()
-        lock, there = None, is_there(self.path)
-        if there and mode == "w-":
-            raise NotAStoreError(f"there is a store at {self.path} already, and mode 'w-' makes new ones only")
-        if not there:
-            if mode in ("r", "r+") or mark is not None:
-                raise NotAStoreError(
-                    f"there is no store at {self.path}"
-                    + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
-                )
-            lock = directory.create(self.path, wanted.layout())
-            if lock is None and mode == "w-":
-                raise NotAStoreError(f"another process has made a store at {self.path} by now, and mode 'w-' makes new ones only")
-        if mark is None:
-            self._store = open_store(self.path, writable=mode != "r", lock=lock)
-        else:
-            self._store = open_store(marks.find(Files(self.path), mark), writable=False)
-            refuse_another(self.path, self._store.layout, wanted)
-            if mode != "r":
-                self._store.verify_files()  # or what came later would be dropped for nothing
-                self._store = open_store(self.path, writable=True, back_to=mark)
+        self._store = _opened(self.path, wanted, mode, mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)
@@ -1303,6 +1285,29 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def _opened(path: Path, wanted: Wanted, mode: str, mark: str | None) -> Store:
+    """Open the store at a path, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
+    lock, there = None, is_there(path)
+    if there and mode == "w-":
+        raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")
+    if not there:
+        if mode in ("r", "r+") or mark is not None:
+            raise NotAStoreError(
+                f"there is no store at {path}" + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
+            )
+        lock = directory.create(path, wanted.layout())
+        if lock is None and mode == "w-":
+            raise NotAStoreError(f"another process has made a store at {path} by now, and mode 'w-' makes new ones only")
+    if mark is None:
+        return open_store(path, writable=mode != "r", lock=lock)
+    store = open_store(marks.find(Files(path), mark), writable=False)
+    refuse_another(path, store.layout, wanted)
+    if mode == "r":
+        return store
+    store.verify_files()  # or what came later would be dropped for nothing
+    return open_store(path, writable=True, back_to=mark)
 
 
 def _paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
