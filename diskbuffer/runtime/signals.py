@@ -62,18 +62,25 @@ class Uninterrupted:
         if threading.current_thread() is not threading.main_thread():
             return  # others are never interrupted
         try:
-            for number in _SIGNALS:
-                handler: Any = signal.getsignal(number)
-                while isinstance(handler, _Deferring) and not handler.block.active:
-                    handler = handler.handler
-                if callable(handler):
-                    deferring = _Deferring(self, number, handler)
-                    self._in_place.append(deferring)
-                    signal.signal(number, deferring)
+            self._put_in_place()
             self.active = True
         except BaseException:
             self._leave()
             raise
+
+    def _put_in_place(self) -> None:
+        """Put a stand-in in every handler's place.
+
+        No loop within a `try`: of one that ends with an `if`, Python 3.13 leaves an instruction out of the `try`.
+        """
+        for number in _SIGNALS:
+            handler: Any = signal.getsignal(number)
+            while isinstance(handler, _Deferring) and not handler.block.active:
+                handler = handler.handler
+            if callable(handler):
+                deferring = _Deferring(self, number, handler)
+                self._in_place.append(deferring)
+                signal.signal(number, deferring)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._leave()
