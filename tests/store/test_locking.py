@@ -90,6 +90,7 @@ def test_others_sample_while_the_next_segment_is_made(
         adding = feeder(world, buffer)
         adding.extend(0, 300)
         buffer.write("value", steps_of(buffer), np.ones(300))
+        world.check_batch(buffer.sample(64))  # loads what is compiled: adding waits for the segment when it comes to its rows
 
         def sync(self: Files, name: str) -> None:
             if name == "value":
@@ -103,7 +104,8 @@ def test_others_sample_while_the_next_segment_is_made(
             world.check_batch(buffer.sample(64))
             done.set()
 
-        beside(buffer, there, lambda: adding.add(300), act)
+        beside(buffer, there, lambda: adding.add(150), act)
+        adding.add(150)
         world.check(buffer)
 
 
