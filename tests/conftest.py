@@ -72,13 +72,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     """Return the variants of tests marked ``some(n)`` that are not among the `n` of the fast set."""
     variants, found = defaultdict[str, list[pytest.Item]](list), set[pytest.Item]()
+    wanted_of = dict[str, int]()
     for item in items:
-        if item.get_closest_marker("some") is not None and item.get_closest_marker("nightly") is None:
-            variants[item.nodeid.partition("[")[0]].append(item)
-    for each in variants.values():
-        marker = each[0].get_closest_marker("some")
-        assert marker is not None
-        (wanted,) = marker.args
+        marker = item.get_closest_marker("some")
+        if marker is not None and item.get_closest_marker("nightly") is None:
+            name = item.nodeid.partition("[")[0]
+            variants[name].append(item)
+            (wanted_of[name],) = marker.args
+    for name, each in variants.items():
+        wanted = wanted_of[name]
         kept = {n * len(each) // wanted for n in range(wanted)}
         found.update(item for n, item in enumerate(each) if n not in kept)
     return found

@@ -157,10 +157,10 @@ def test_syncs_that_do_nothing_are_found_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("recording", [1, 3])
+@pytest.mark.parametrize("recording", [1, 3, 4])
 def test_kills_lose_nothing(recording: int) -> None:
     killed = list(some(lambda state: state.expected.killed, recording, count=160))
-    assert len(killed) > 5
+    assert len(killed) >= 10
     for state in killed:
         broken = crashes.judged(state)
         assert broken is None, f"seed 0, recording {recording}, state {state.number}: {state.how}: {broken}"
@@ -177,6 +177,7 @@ def some(choose: Callable[[crashes.State], bool], recording: int, count: int) ->
         (0, 5, 221, "grow"),
         (11, 1, 4, "three"),
         (0, 69, 60, "background"),
+        (0, 10, 212, "views"),
         (0, 26, 242, "noisy views"),
     ],
 )
@@ -185,6 +186,7 @@ def test_what_was_broken_once_is_not_again(seed: int, recording: int, number: in
 
     11, 1, 4: of chunks that were not synced, a later one was there and an earlier one only in the tail.
     0, 69, 60: the newest row of a flush, at which nothing had been done, was taken for a step as the row behind it was there.
+    0, 10, 212: a segment that a power loss took rows of was still noted as complete, and so evicted too early.
     0, 5, 221: a directory above the store was made by a process that was killed, and not synced by the next one.
     0, 26, 242: what a killed process had tagged in a sealed segment was not synced by the flush of the next one.
     """
@@ -255,6 +257,14 @@ def test_power_losses_lose_nothing_that_was_flushed(recording: int, amount: Call
     for state in some(lambda state: True, recording, count=amount(3, 80)):
         broken = crashes.judged(state)
         assert broken is None, f"seed 0, recording {recording}, state {state.number}: {state.how}: {broken}"
+
+
+@pytest.mark.nightly
+def test_power_losses_judged_by_several_processes_lose_nothing_that_was_flushed() -> None:
+    count = 60
+    findings = crashes.run(count, seed=0, states=count // 2, first=5)
+    assert findings.done >= count // 2
+    assert not findings.counts, "\n".join(crashes.row(findings).notes)
 
 
 # Faults, and then a power loss

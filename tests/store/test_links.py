@@ -95,9 +95,8 @@ def test_a_file_that_is_a_link_is_not_read_by_zarr_either(store: Path, mine: Pat
 @pytest.mark.nightly
 def test_whatever_name_in_a_store_leads_elsewhere_nothing_there_is_touched(tmp_path: Path) -> None:
     with Pool(links.MODULE, tmp_path, 1, timeout=60.0) as pool:
-        count = 40
-        row, cases = links.campaign(pool, links.prepare(pool, tmp_path, 0), count, 0)
-        assert (row.done, row.broken) == (count, 0), str(row)
+        row, cases = links.campaign(pool, links.prepare(pool, tmp_path, 0), 40, 0)
+        assert (row.done, row.broken) == (40, 0), str(row)
         assert {answer["class"] for _, answer in cases} == {"refused", "read"}
 
 

@@ -149,7 +149,7 @@ def test_repairing_one_does_not_change_the_other(tmp_path: Path, experience: typ
 
 
 def test_snapshots_beside_threads_that_add_sample_and_seal(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]
 ) -> None:
     world = experience(2, shape=(40, 40))
     with world.open(tmp_path / "store", 300, **OPTIONS) as buffer:
@@ -164,7 +164,7 @@ def test_snapshots_beside_threads_that_add_sample_and_seal(
 
         heads = []
         with at_work(feed.add, learn, buffer.seal):
-            for n in range(4):
+            for n in range(amount(4, 8)):
                 at_least = feed.heads.copy()
                 buffer.snapshot(tmp_path / str(n))
                 heads.append((at_least, feed.heads.copy()))

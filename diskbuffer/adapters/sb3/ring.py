@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from diskbuffer.adapters.column_names import name_of
+from diskbuffer.adapters.sb3.stored import obs_path
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Batch
 
@@ -193,9 +193,9 @@ def _at(index: Any, size: int) -> Array:
 def observations_of(ring: Ring, name: str, space: spaces.Space[Any], shapes: Any) -> Any:
     """Return the array of observations, or one for each part of dict observations; `name` is theirs in a batch."""
     if not isinstance(space, spaces.Dict):
-        return RingColumn(ring, ("obs",), lambda batch: batch[name], shapes, space.dtype)
+        return RingColumn(ring, (obs_path(""),), lambda batch: batch[name], shapes, space.dtype)
     return {
-        part: RingColumn(ring, (f"obs/{name_of(part)}",), partial(_part, name, part), shapes[part], of.dtype)
+        part: RingColumn(ring, (obs_path(part),), partial(_part, name, part), shapes[part], of.dtype)
         for part, of in space.spaces.items()
     }
 

@@ -87,7 +87,7 @@ class Stored(OpenedLate):
         """Find out how the store's frames make up observations; a SchemaError where they cannot."""
         found = {}
         for name, (shape, dtype) in self._shapes.items():
-            path = _path(name)
+            path = obs_path(name)
             column = opened.columns.get(path)
             stack = opened.frame_stack
             if self._frame_stack and stack not in (1, self._frame_stack):
@@ -103,7 +103,7 @@ class Stored(OpenedLate):
                     f"are {shape} of {dtype}; give another path, or the environment that the store was written with"
                 )
             found[name] = fitting[0]
-        paths = set(map(_path, found))
+        paths = set(map(obs_path, found))
         more = sorted(path for path in opened.columns if path.split("/")[0] == "obs" and path not in paths)
         if more:
             raise SchemaError(
@@ -157,7 +157,7 @@ class Stored(OpenedLate):
         self._frames = found
         first = next(iter(found.values()))
         how = {
-            "columns": {_path(name): frames.column for name, frames in found.items()} | self._columns,
+            "columns": {obs_path(name): frames.column for name, frames in found.items()} | self._columns,
             "frame_stack": first.stack,
             "padding": "first" if first.stack == 1 else padding(first.split(next(iter(_parts(obs).values())))),
         }
@@ -291,7 +291,7 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
         ) from None
 
 
-def _path(name: str) -> str:
+def obs_path(name: str) -> str:
     """Return the path of the column for a part of observations; "" is all of one."""
     return f"obs/{name_of(name)}" if name else "obs"
 
