@@ -30,3 +30,8 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
 def one_of(values: Any, n: int) -> Any:
     """Return number `n` along the first axis of values, nested or not."""
     return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]
+
+
+def leaves(values: Mapping[str, Any]) -> list[Any]:
+    """Return what is in nested dicts and no dict itself."""
+    return [leaf for value in values.values() for leaf in (leaves(value) if isinstance(value, Mapping) else [value])]

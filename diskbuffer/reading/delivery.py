@@ -29,8 +29,8 @@ def send(arrays: Arrays, transform: Transform | None = None, device: torch.devic
     Without a function, frames that ``obs`` and ``next_obs`` share are sent once.
     """
     if transform is not None:
-        return _moved(transform(arrays.deliver(arrays.tensors())), device)
-    return arrays.deliver(_moved(arrays.tensors(), device))
+        return _moved(transform(arrays.batch()), device)
+    return arrays.batch() if device is None else arrays.deliver(_moved(arrays.tensors(), device))
 
 
 def sending(transform: Any, device: torch.device | str | None) -> Callable[[Arrays], Any]:

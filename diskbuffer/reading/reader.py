@@ -65,8 +65,6 @@ class Planned:
             for memory, plan in zip(arrays.memories, share.plans, strict=True):
                 own = memory if share.columns is self.request.columns else memory.bound_to(share.columns)
                 share.reader.gatherer.run(plan, own, threads)
-        for memory in arrays.memories:
-            memory.normalize_flags()
         arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw
+from diskbuffer.nested import leaves
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
 
 Batch = dict[str, Any]  # tensors, nested for dict observations
@@ -44,22 +45,31 @@ class Arrays(ABC):
         self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
         self._delivered: list[ColumnMemory] = []
         self.allocate(request.columns, pinned)
+        self._named = as_arrays(self.name([block.tensor() for block in self._delivered]))
+        self._shared = [*leaves(self._named), *(block.array for block in self._delivered)]  # by those whom we gave tensors
         self._unused = self._references()
 
     def _references(self) -> list[int]:
-        return [sys.getrefcount(block.array) for block in self._delivered]
+        return [sys.getrefcount(array) for array in self._shared]
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody still holds a tensor that `tensors` made: it shares this memory."""
+        """Whether somebody still holds a tensor that `batch` or `tensors` made: it shares this memory."""
         return self._references() != self._unused
 
+    def batch(self) -> Batch:
+        """Return a batch of tensors over this memory."""
+        batch = _as_tensors(self._named)
+        for name, note in self.notes.items():
+            batch[name] = torch.from_numpy(note)
+        return batch
+
     def tensors(self) -> list[torch.Tensor]:
-        """Return what is to be delivered, as tensors over this memory; notes come last."""
+        """Return tensors over this memory, to be copied elsewhere; notes come last."""
         return [*(block.tensor() for block in self._delivered), *map(torch.from_numpy, self.notes.values())]
 
     def deliver(self, tensors: list[torch.Tensor]) -> Batch:
-        """Make a batch of what `tensors` returned, or of copies elsewhere."""
+        """Make a batch of copies of what `tensors` returned."""
         batch = self.name(tensors[: len(self._delivered)])
         batch.update(zip(self.notes, tensors[len(self._delivered) :], strict=True))
         return batch
@@ -84,3 +94,12 @@ class Arrays(ABC):
     @abstractmethod
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
+
+
+def as_arrays(batch: Batch) -> dict[str, Any]:
+    """Return arrays over the memory of a batch's tensors."""
+    return {name: as_arrays(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}
+
+
+def _as_tensors(arrays: dict[str, Any]) -> Batch:
+    return {name: _as_tensors(value) if isinstance(value, dict) else torch.from_numpy(value) for name, value in arrays.items()}

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer import draws
 from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
-from diskbuffer.reading.batches.base import Batch, Request, Windows
+from diskbuffer.reading.batches.base import Request, Windows, as_arrays
 from diskbuffer.reading.batches.transitions import StepArrays
 from diskbuffer.reading.gather.targets import Columns, Memory
 
@@ -56,7 +56,7 @@ class RelabelledArrays(StepArrays):
         steps["reward"][which] = stored[which]
 
     def _rewards(self) -> npt.NDArray[Any]:
-        reward = np.asarray(self._reward(_as_numpy(self.name([block.tensor() for block in self._delivered]))))
+        reward = np.asarray(self._reward(as_arrays(self.name([block.tensor() for block in self._delivered]))))
         if reward.shape != (self._size,) or reward.dtype.kind not in "biuf":
             raise InputError(
                 f"the reward function must return a number for each step of the batch, shape ({self._size},), found "
@@ -65,7 +65,3 @@ class RelabelledArrays(StepArrays):
         if not np.isfinite(reward).all():
             raise InputError("the reward function must return finite numbers, found NaN or infinity")
         return reward
-
-
-def _as_numpy(batch: Batch) -> dict[str, Any]:
-    return {name: _as_numpy(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}

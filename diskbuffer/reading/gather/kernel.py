@@ -12,7 +12,7 @@ import numpy as np
 
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import madvise, memcpy, memset
-from diskbuffer.native.memory import fetch_add, load_i64, prefetch
+from diskbuffer.native.memory import fetch_add, load_i64, load_u8, prefetch, store_u8
 from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.store.format.codec import BAD_ENTRY, decode
 
@@ -26,7 +26,8 @@ CHUNK_ROWS = 5  # 0 for a flat column
 CHUNKS = 6  # of a shard
 TAIL = 7  # address of (streams, tail_rows, row)
 ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row again
-TARGET_FIELDS = 9
+FLAG = 9  # 1 for booleans, which are made 0 or 1: a stranger's store may have other bytes, which torch does not expect
+TARGET_FIELDS = 10
 
 # Fields of the progress of a batch, which its threads share.
 TURN = 0  # parts that somebody has taken
@@ -36,6 +37,7 @@ PROGRESS_FIELDS = 6
 
 _ENTRY_BYTES, _LINE, _PAGE, _WILLNEED, _EMPTY = 16, 64, 4096, 3, -1
 _AHEAD = 2048  # bytes of a run's chunks
+_RUNS_AHEAD, _COPIED_AHEAD = 12, 512  # how many runs before it is copied what lies flat is asked for, and how many bytes of it
 _SPINS = 2000  # some 20 us
 
 
@@ -72,57 +74,107 @@ def gather(
 ) -> None:
     """Copy or decode runs `begin` to `end` into all targets."""
     for t in range(targets.shape[0]):
-        held, held_rows = np.int64(0), np.int64(0)
-        row_bytes, chunk_rows, skip = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS], targets[t, SKIP]
-        for r in range(begin, end):
-            cut = max(0, skip - runs[r, AT])
-            offset, count = runs[r, OFFSET] + cut, min(runs[r, COUNT], skip + targets[t, ROWS] - runs[r, AT]) - cut
-            if count <= 0:
+        if targets[t, CHUNK_ROWS] == 0:
+            _copy(targets, runs, sources, begin, end, t)
+        elif not _decode(targets, runs, sources, begin, end, t, tail_rows, scratch, most, progress):
+            return
+
+
+@compiled
+def _copy(targets: Any, runs: Any, sources: Any, begin: int, end: int, t: int) -> None:
+    """Copy the rows of runs of a flat column."""
+    column, row_bytes = targets[t, COLUMN], targets[t, ROW_BYTES]
+    for r in range(begin, end):
+        if r + _RUNS_AHEAD < end:
+            after = sources[r + _RUNS_AHEAD, column, 0] + runs[r + _RUNS_AHEAD, OFFSET] * row_bytes
+            for line in range(0, min(runs[r + _RUNS_AHEAD, COUNT] * row_bytes, _COPIED_AHEAD), _LINE):
+                prefetch(after + line)
+        cut, count, target = _place(targets, runs, t, r)
+        if count > 0:
+            memcpy(target, sources[r, column, 0] + (runs[r, OFFSET] + cut) * row_bytes, count * row_bytes)
+            _finish(targets, runs, t, r, count, target)
+
+
+@compiled
+def _decode(
+    targets: Any,
+    runs: Any,
+    sources: Any,
+    begin: int,
+    end: int,
+    t: int,
+    tail_rows: int,
+    scratch: int,
+    most: int,
+    progress: Any,
+) -> bool:
+    """Decode the rows of runs of a column in chunks; return whether all could be."""
+    column, row_bytes, chunk_rows = targets[t, COLUMN], targets[t, ROW_BYTES], targets[t, CHUNK_ROWS]
+    held, held_rows = np.int64(0), np.int64(0)
+    for r in range(begin, end):
+        cut, count, target = _place(targets, runs, t, r)
+        if count <= 0:
+            continue
+        offset, source = runs[r, OFFSET] + cut, sources[r, column, 0]
+        limit = sources[r, column, 1] - targets[t, CHUNKS] * _ENTRY_BYTES
+        if r + 1 < end:
+            _look_ahead(targets, runs, sources, t, r + 1)
+        for chunk in range(offset // chunk_rows, (offset + count - 1) // chunk_rows + 1):
+            first, until = max(offset, chunk * chunk_rows), min(offset + count, (chunk + 1) * chunk_rows)
+            place = target + (first - offset) * row_bytes
+            n, skipped = (until - first) * row_bytes, first - chunk * chunk_rows
+            entry = source + limit + chunk * _ENTRY_BYTES
+            if entry == held and until - chunk * chunk_rows <= held_rows:
+                memcpy(place, scratch + skipped * row_bytes, n)
                 continue
-            sample = targets[t, OUT] + runs[r, SAMPLE] * targets[t, ROWS] * row_bytes
-            target = sample + (runs[r, AT] + cut - skip) * row_bytes
-            source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
-            if chunk_rows == 0:
-                memcpy(target, source + offset * row_bytes, count * row_bytes)
-            else:
-                limit = size - targets[t, CHUNKS] * _ENTRY_BYTES
-                if r + 1 < end:
-                    _look_ahead(targets, runs, sources, t, r + 1)
-                for chunk in range(offset // chunk_rows, (offset + count - 1) // chunk_rows + 1):
-                    first, until = max(offset, chunk * chunk_rows), min(offset + count, (chunk + 1) * chunk_rows)
-                    place = target + (first - offset) * row_bytes
-                    n, skipped = (until - first) * row_bytes, first - chunk * chunk_rows
-                    entry = source + limit + chunk * _ENTRY_BYTES
-                    if entry == held and until - chunk * chunk_rows <= held_rows:
-                        memcpy(place, scratch + skipped * row_bytes, n)
-                        continue
-                    at, length = load_i64(entry), load_i64(entry + 8)
-                    if at == _EMPTY or length == _EMPTY:
-                        ring = targets[t, TAIL] + runs[r, STREAM] * tail_rows * row_bytes
-                        position = runs[r, POSITION] + cut + first - offset
-                        for k in range(until - first):
-                            memcpy(place + k * row_bytes, ring + (position + k) % tail_rows * row_bytes, row_bytes)
-                        # A chunk is in its shard before its place in the tail is used again: if it still is not, then
-                        # what was copied is what was meant.
-                        at, length = load_i64(entry), load_i64(entry + 8)
-                        if at == _EMPTY or length == _EMPTY:
-                            continue
-                    reason, chunk_bytes = BAD_ENTRY, chunk_rows * row_bytes
-                    if 0 <= at <= limit and 0 <= length <= limit - at:
-                        if skipped == 0:
-                            reason = decode(source + at, length, chunk_bytes, n, place, scratch + most)
-                        else:
-                            held, held_rows = entry, until - chunk * chunk_rows
-                            reason = decode(source + at, length, chunk_bytes, held_rows * row_bytes, scratch, scratch + most)
-                            memcpy(place, scratch + skipped * row_bytes, n)
-                    if reason:
-                        progress[TARGET], progress[RUN], progress[CHUNK], progress[REASON] = t, r, chunk, reason
-                        return
-            for k in range(runs[r, PAD] - skip):
-                if targets[t, ZEROS]:
-                    memset(sample + k * row_bytes, 0, row_bytes)
+            at, length = load_i64(entry), load_i64(entry + 8)
+            if at == _EMPTY or length == _EMPTY:
+                ring = targets[t, TAIL] + runs[r, STREAM] * tail_rows * row_bytes
+                position = runs[r, POSITION] + cut + first - offset
+                for k in range(until - first):
+                    memcpy(place + k * row_bytes, ring + (position + k) % tail_rows * row_bytes, row_bytes)
+                # A chunk is in its shard before its place in the tail is used again: if it still is not, then
+                # what was copied is what was meant.
+                at, length = load_i64(entry), load_i64(entry + 8)
+                if at == _EMPTY or length == _EMPTY:
+                    continue
+            reason, chunk_bytes = BAD_ENTRY, chunk_rows * row_bytes
+            if 0 <= at <= limit and 0 <= length <= limit - at:
+                if skipped == 0:
+                    reason = decode(source + at, length, chunk_bytes, n, place, scratch + most)
                 else:
-                    memcpy(sample + k * row_bytes, target, row_bytes)
+                    held, held_rows = entry, until - chunk * chunk_rows
+                    reason = decode(source + at, length, chunk_bytes, held_rows * row_bytes, scratch, scratch + most)
+                    memcpy(place, scratch + skipped * row_bytes, n)
+            if reason:
+                progress[TARGET], progress[RUN], progress[CHUNK], progress[REASON] = t, r, chunk, reason
+                return False
+        _finish(targets, runs, t, r, count, target)
+    return True
+
+
+@compiled
+def _place(targets: Any, runs: Any, t: int, r: int) -> tuple[int, int, int]:
+    """Return how many of a run's first rows a target does not want, how many of the others it does, and where these go."""
+    skip, rows = targets[t, SKIP], targets[t, ROWS]
+    cut = max(0, skip - runs[r, AT])
+    count = min(runs[r, COUNT], skip + rows - runs[r, AT]) - cut
+    return cut, count, targets[t, OUT] + (runs[r, SAMPLE] * rows + runs[r, AT] + cut - skip) * targets[t, ROW_BYTES]
+
+
+@compiled
+def _finish(targets: Any, runs: Any, t: int, r: int, count: int, target: int) -> None:
+    """Make the rows of a run what a batch has: booleans 0 or 1, and rows before the episode's start made up."""
+    row_bytes = targets[t, ROW_BYTES]
+    if targets[t, FLAG]:
+        for k in range(target, target + count * row_bytes):
+            store_u8(k, load_u8(k) != 0)
+    pad = runs[r, PAD] - targets[t, SKIP]
+    for k in range(pad):
+        if targets[t, ZEROS]:
+            memset(target - (pad - k) * row_bytes, 0, row_bytes)
+        else:
+            memcpy(target - (pad - k) * row_bytes, target, row_bytes)
 
 
 @compiled
@@ -130,10 +182,10 @@ def _look_ahead(targets: Any, runs: Any, sources: Any, t: int, r: int) -> None:
     """Have a run's chunks come into the caches while the one before is decoded; the entry of the next, too."""
     column, first = targets[t, COLUMN], runs[r, OFFSET] // targets[t, CHUNK_ROWS]
     index = targets[t, CHUNKS] * _ENTRY_BYTES
-    source, limit = sources[column, r, 0], sources[column, r, 1] - index
+    source, limit = sources[r, column, 0], sources[r, column, 1] - index
     if r + 1 < runs.shape[0]:
         after = runs[r + 1, OFFSET] // targets[t, CHUNK_ROWS]
-        prefetch(sources[column, r + 1, 0] + sources[column, r + 1, 1] - index + after * _ENTRY_BYTES)
+        prefetch(sources[r + 1, column, 0] + sources[r + 1, column, 1] - index + after * _ENTRY_BYTES)
     at = load_i64(source + limit + first * _ENTRY_BYTES)
     if 0 <= at <= limit:
         for line in range(0, _AHEAD, _LINE):
@@ -147,7 +199,7 @@ def advise(targets: Any, runs: Any, sources: Any) -> None:
         for t in range(targets.shape[0]):
             row_bytes, chunk_rows = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS]
             for r in range(runs.shape[0]):
-                source, size = sources[targets[t, COLUMN], r, 0], sources[targets[t, COLUMN], r, 1]
+                source, size = sources[r, targets[t, COLUMN], 0], sources[r, targets[t, COLUMN], 1]
                 offset, count = runs[r, OFFSET], runs[r, COUNT]
                 if chunk_rows == 0:
                     if step == 0:

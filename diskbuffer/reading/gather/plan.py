@@ -28,17 +28,16 @@ SAMPLE, AT = 3, 4  # ... are those from AT on in the window of a sample
 PAD = 5  # how many rows before AT have to be made up, as the episode starts there: 0 but for a window's first run
 STREAM, POSITION = 6, 7  # where the rows are in the tail, as long as they are there
 RUN_FIELDS = 8
-ROW = 8  # while planning: the row in the store, to sort by
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Runs, sorted by where they lie, and the memory that each column is mapped to there.
 
     Attributes
     ----------
     runs : (runs, RUN_FIELDS) int64
-    sources : (columns, runs, 2) int64
+    sources : (runs, columns, 2) int64
         Address and size of the segment's file.
     epoch : Epoch
         Keeps that memory mapped as long as the plan lives.
@@ -55,19 +54,20 @@ def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, fir
     Rows before an episode's start are made up, rows after its end left as they are in the batch. `first_stream` is the number
     by which the draw knows this store's first stream; steps of others are another plan's.
     """
-    found = np.empty((len(drawn.positions) * (rows // index.segment_rows + 2), RUN_FIELDS + 1), np.int64)
-    n = _find_runs(index.table, *drawn[:4], before, rows, index.segment_rows, first_stream, found)
-    order = np.argsort(found[:n, ROW])
-    runs, sources = np.empty((n, RUN_FIELDS), np.int64), np.empty((len(maps.sources), n, 2), np.int64)
-    if not _arrange(found, order, maps.sources, runs, sources):
+    most = len(drawn.positions) * (rows // index.segment_rows + 2)
+    runs, sources = np.empty((most, RUN_FIELDS), np.int64), np.empty((most, len(maps.sources), 2), np.int64)
+    n, complete = _find(index.table, maps.sources, *drawn[:4], before, rows, index.segment_rows, first_stream, runs, sources)
+    runs, sources = runs[:n], sources[:n]
+    if not complete:
         maps.ensure(np.unique(runs[:, SLOT]).tolist())
-        _arrange(found, order, maps.sources, runs, sources)
+        _find_sources(maps.sources, runs, sources)
     return Plan(runs, sources, maps.epoch)
 
 
 @compiled
-def _find_runs(
+def _find(
     table: Any,
+    mapped: Any,
     streams: Any,
     positions: Any,
     starts: Any,
@@ -77,8 +77,10 @@ def _find_runs(
     segment_rows: int,
     first_stream: int,
     runs: Any,
-) -> int:
-    n = 0
+    sources: Any,
+) -> tuple[int, bool]:
+    """Find the runs, sorted, and their sources; return how many there are, and whether all are mapped."""
+    found, keys, n = np.empty(runs.shape, np.int64), np.empty(runs.shape[0], np.int64), 0
     for i in range(positions.shape[0]):
         stream = streams[i] - first_stream
         if stream < 0 or stream >= table.shape[0]:
@@ -94,22 +96,24 @@ def _find_runs(
             segment = position // segment_rows
             until = min(end, (segment + 1) * segment_rows)
             slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
-            runs[n, SLOT], runs[n, OFFSET], runs[n, COUNT] = slot, position - segment * segment_rows, until - position
-            runs[n, SAMPLE], runs[n, AT], runs[n, PAD] = i, position - wanted, pad
-            runs[n, STREAM], runs[n, POSITION] = stream, position
-            runs[n, ROW] = slot * segment_rows + runs[n, OFFSET]
+            found[n, SLOT], found[n, OFFSET], found[n, COUNT] = slot, position - segment * segment_rows, until - position
+            found[n, SAMPLE], found[n, AT], found[n, PAD] = i, position - wanted, pad
+            found[n, STREAM], found[n, POSITION] = stream, position
+            keys[n] = (slot * segment_rows + found[n, OFFSET]) * runs.shape[0] + n  # the row in the store, and the run
             n, position, pad = n + 1, until, 0
-    return n
+    keys[:n].sort()
+    for r in range(n):
+        runs[r] = found[keys[r] % runs.shape[0]]
+    return n, _find_sources(mapped, runs[:n], sources[:n])
 
 
 @compiled
-def _arrange(found: Any, order: Any, mapped: Any, runs: Any, sources: Any) -> bool:
-    """Sort runs, and look up where they are mapped; return whether all of them are."""
+def _find_sources(mapped: Any, runs: Any, sources: Any) -> bool:
+    """Look up where the files of runs are mapped; return whether all of them are."""
     complete = True
-    for r in range(order.shape[0]):
-        runs[r] = found[order[r], :RUN_FIELDS]
+    for r in range(runs.shape[0]):
         slot = runs[r, SLOT]
         for c in range(mapped.shape[0]):
-            sources[c, r, 0], sources[c, r, 1] = mapped[c, slot, 0], mapped[c, slot, 1]
+            sources[r, c, 0], sources[r, c, 1] = mapped[c, slot, 0], mapped[c, slot, 1]
             complete &= mapped[c, slot, 0] != 0
     return complete

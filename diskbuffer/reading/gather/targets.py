@@ -31,6 +31,7 @@ class Columns:
         targets = np.zeros((len(paths), k.TARGET_FIELDS), np.int64)
         for target, path in zip(targets, paths, strict=True):
             target[k.COLUMN], target[k.ROW_BYTES], target[k.ZEROS] = order.index(path), schema[path].row_bytes, zeros
+            target[k.FLAG] = schema[path].np_dtype == np.bool_
             if path in packed:
                 target[[k.CHUNK_ROWS, k.CHUNKS, k.TAIL]] = packed[path]
         return cls(schema, paths, targets)
@@ -79,18 +80,12 @@ class Memory:
             block = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
             target[k.OUT] = block.array.ctypes.data
             self.blocks.append(block)
-        self._flags = [block.array for block in self.blocks if block.array.dtype == np.bool_]
         self.nbytes = sum(block.array.nbytes for block in self.blocks)
 
     def items(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yield the columns and their arrays."""
         for path, block in zip(self.paths, self.blocks, strict=True):
             yield path, block.array
-
-    def normalize_flags(self) -> None:
-        """Make all booleans 0 or 1: a stranger's store may have other bytes, which torch does not expect."""
-        for array in self._flags:
-            np.not_equal(array.view(np.uint8), 0, out=array)
 
     def bound_to(self, columns: Columns) -> Memory:
         """Return this same memory, to be filled from another store, which has these columns, too."""
