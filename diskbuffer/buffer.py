@@ -177,6 +177,7 @@ class ReplayBuffer:
         threads = None if threads is None else at_least_one("threads", threads)
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
+        self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
         self.path = local_path(path)
         wanted = Options(
             capacity=capacity,
@@ -506,7 +507,11 @@ class ReplayBuffer:
         """
         self._check_open()
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
-        return self._sampling(sampler, size).sample(sending(transform, device))
+        if sampler is not self._samplers["sample"]:
+            return self._sampling(sampler, size).sample(sending(transform, device))
+        if self._sampled is None or self._sampled[0] != size:  # most ask for as many again and again
+            self._sampled = size, self._sampling(sampler, size, while_there(self._check_open))
+        return self._sampled[1].sample(sending(transform, device))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
         """Draw as `sample` does, and read nothing.
@@ -527,8 +532,8 @@ class ReplayBuffer:
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         return self._sampling(sampler, size).draw()
 
-    def _sampling(self, sampler: Sampler, size: int) -> Sampling:
-        return Sampling([Share(self._reader, sampler, size)], self._reader.pool, self._check_open)
+    def _sampling(self, sampler: Sampler, size: int, check: Callable[[], None] | None = None) -> Sampling:
+        return Sampling([Share(self._reader, sampler, size)], self._reader.pool, check or self._check_open)
 
     def _sampler(self, given: Sampler | None, own: str) -> Sampler:
         if given is not None and not isinstance(given, Sampler):

@@ -28,7 +28,7 @@ class Share(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DrawnBatch:
     """A batch that was drawn, by each part's sampler; `planned` is None where steps of it were evicted since."""
 
@@ -52,7 +52,7 @@ class Sampling:
     check : callable
         Raises where a buffer was closed.
     numbered : bool
-        Whether batches tell which part each sample is from.
+        Whether batches tell which part each sample is from; there may be several only then.
     """
 
     def __init__(self, parts: Sequence[Share], pool: ArraysPool, check: Callable[[], None], *, numbered: bool = False) -> None:
@@ -62,8 +62,7 @@ class Sampling:
         self._first_streams = [0, *accumulate(reader.streams for reader in self._readers)]
         if len({reader.frame_stack for reader in self._readers}) > 1:
             raise InputError("the buffers of a mixture must have the same frame_stack")
-        self._found = [reader.columns for reader in self._readers]
-        self._columns = _common(self._found)
+        self._look()
 
     def _locked(self) -> AbstractContextManager[Any]:
         """Hold the locks of all stores, always in the same order."""
@@ -93,21 +92,24 @@ class Sampling:
 
     def _plan(self, aheads: list[Ahead]) -> Planned:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
-        found = [reader.columns for reader in self._readers]
-        if found != self._found:  # some were written since
-            self._found, self._columns = found, _common(found)
+        if any(reader.columns is not columns for reader, columns in zip(self._readers, self._found, strict=True)):
+            self._look()  # some were written since
         drawn = [ahead.drawn for ahead in aheads]
-        together = drawn[0] if len(drawn) == 1 else self._together(drawn)
-        if self._numbered:
-            notes = {**together.notes, "part": np.repeat(np.arange(len(drawn)), [part.size for part in self._parts])}
-            together = together._replace(notes=notes)
-        request = Request(self._columns, self._readers[0].frame_stack, self._parts[0].sampler.form, together.size)
+        if not self._numbered:
+            return self._readers[0].planned(self._request, drawn[0])
+        together = self._together(drawn)
         steps = [reader.names(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
-        shares = [
-            reader.share(request, together, first) for reader, first in zip(self._readers, self._first_streams, strict=False)
+        portions = [
+            reader.portion(self._request, together, first)
+            for reader, first in zip(self._readers, self._first_streams, strict=False)
         ]
         apart = np.repeat([reader.streams for reader in self._readers], [draw.size for draw in drawn])
-        return Planned(request, together, steps[0] if len(steps) == 1 else np.concatenate(steps), apart, shares)
+        return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(portions))
+
+    def _look(self) -> None:
+        self._found = [reader.columns for reader in self._readers]
+        size = sum(part.size for part in self._parts)
+        self._request = Request(_common(self._found), self._readers[0].frame_stack, self._parts[0].sampler.form, size)
 
     def _together(self, drawn: list[Draw]) -> Draw:
         streams = [draw.streams + first for draw, first in zip(drawn, self._first_streams, strict=False)]
@@ -116,6 +118,7 @@ class Sampling:
             name: np.concatenate([draw.notes.get(name, np.ones(draw.size, np.float32)) for draw in drawn])  # weights
             for name in {name: None for draw in drawn for name in draw.notes}
         }
+        notes["part"] = np.repeat(np.arange(len(drawn)), [part.size for part in self._parts])
         return Draw(np.concatenate(streams), positions, starts, ends, notes)
 
     def finalize(self, begun: DrawnBatch) -> DrawnBatch:

@@ -33,8 +33,8 @@ Int64 = npt.NDArray[np.int64]
 _PATIENCE = 10.0  # seconds that a reader whose store is written to elsewhere tries until a draw finds all its segments
 
 
-@dataclass(frozen=True)
-class Share:
+@dataclass(slots=True)
+class Portion:
     """What of a batch comes from one store: a plan for each of the arrays' memories, and how old they are."""
 
     reader: Reader
@@ -44,27 +44,30 @@ class Share:
     dropped: int  # segments that the index had dropped by then
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Planned:
     """A batch that is decided, and not gathered yet; what it will be gathered from stays there until it is."""
 
     request: Request
     drawn: Draw
     firsts: Int64  # the names of the drawn steps
-    apart: Int64  # how far the names of consecutive steps lie apart, of each
-    shares: list[Share]
+    apart: int | Int64  # how far the names of consecutive steps lie apart, as `Form.names` takes it
+    portions: tuple[Portion, ...]
 
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was evicted since."""
-        return all(share.reader.index is share.index and share.index.dropped == share.dropped for share in self.shares)
+        for portion in self.portions:
+            if portion.reader.index is not portion.index or portion.index.dropped != portion.dropped:
+                return False
+        return True
 
     def gather(self, arrays: Arrays, threads: int | None = None) -> None:
         """Gather it, in as many threads of the readers' own as they have, or in `threads`."""
-        for share in self.shares:
-            for memory, plan in zip(arrays.memories, share.plans, strict=True):
-                own = memory if share.columns is self.request.columns else memory.bound_to(share.columns)
-                share.reader.gatherer.run(plan, own, threads)
+        for portion in self.portions:
+            for memory, plan in zip(arrays.memories, portion.plans, strict=True):
+                own = memory if portion.columns is self.request.columns else memory.bound_to(portion.columns)
+                portion.reader.gatherer.run(plan, own, threads)
         arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 
@@ -150,9 +153,7 @@ class Reader:
         def attempt() -> Planned:
             drawn = draw(self.index)
             columns = self.columns if paths is None else self._select(paths)
-            request = Request(columns, self.frame_stack, form, drawn.size)
-            apart = np.full(drawn.size, self.streams)
-            return Planned(request, drawn, self.names(drawn), apart, [self.share(request, drawn)])
+            return self.planned(Request(columns, self.frame_stack, form, drawn.size), drawn)
 
         with self._store.lock:
             return until_found([self], attempt)
@@ -163,16 +164,20 @@ class Reader:
                 raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
         return self.columns.select(paths)
 
-    def share(self, request: Request, drawn: Draw, first_stream: int = 0) -> Share:
+    def planned(self, request: Request, drawn: Draw) -> Planned:
+        """Plan a batch of steps that are all in this store."""
+        return Planned(request, drawn, self.names(drawn), self.streams, (self.portion(request, drawn),))
+
+    def portion(self, request: Request, drawn: Draw, first_stream: int = 0) -> Portion:
         """Plan how to gather the steps of a batch that are in this store, whose first stream has that number there."""
         plans = [
             make_plan(self.index, self._store.maps, *windows, first_stream=first_stream) for windows in windows_of(request, drawn)
         ]
-        return Share(self, self.columns, plans, self.index, self.index.dropped)
+        return Portion(self, self.columns, plans, self.index, self.index.dropped)
 
     def names(self, drawn: Draw) -> Int64:
         """Return the names of drawn steps."""
-        return drawn.positions * self.streams + drawn.streams
+        return drawn.positions.copy() if self.streams == 1 else drawn.positions * self.streams + drawn.streams
 
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""

@@ -159,20 +159,20 @@ def of_nested_dicts(root: Path) -> db.ReplayBuffer:
     """A buffer with observations in nested dicts, packed and flat, of many dtypes, and a packed column of steps."""
     columns = {
         "obs/camera/left": db.Column((34, 33), "uint8"),
-        "obs/camera/depth": db.Column((20, 20), "float32"),
+        "obs/camera/depth": db.Column((40, 30), "float32"),
         "obs/joints": db.Column((3,), "float64"),
         "action/move": db.Column((2,), "int16"),
         "action/grip": db.Column((), "bool"),
         "reward": db.Column((), "float64"),
     }
-    extra = {"state": db.Column((70, 2), "complex64"), "count": db.Column((), "uint32")}
+    extra = {"state": db.Column((70, 8), "complex64"), "count": db.Column((), "uint32")}
     return db.ReplayBuffer(root, columns=columns, extra=extra, segment_rows=16)
 
 
 def add_nested(buffer: db.ReplayBuffer, steps: int) -> None:
     def obs(t: int) -> dict[str, Any]:
         rng = np.random.default_rng(t)
-        left, depth = rng.integers(1, 9, (34, 33)).astype(np.uint8), rng.normal(size=(20, 20)).astype(np.float32)
+        left, depth = rng.integers(1, 9, (34, 33)).astype(np.uint8), rng.normal(size=(40, 30)).astype(np.float32)
         return {"camera": {"left": left, "depth": depth}, "joints": rng.normal(size=3)}
 
     for t in range(steps):
@@ -184,7 +184,7 @@ def add_nested(buffer: db.ReplayBuffer, steps: int) -> None:
             obs(t + 1),
             False,
             t == 20,
-            state=(rng.normal(size=(70, 2)) + 1j * rng.normal(size=(70, 2))).astype(np.complex64),
+            state=(rng.normal(size=(70, 8)) + 1j * rng.normal(size=(70, 8))).astype(np.complex64),
             count=t + 2**31,
         )
         if t == 20:

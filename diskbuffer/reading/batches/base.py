@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -25,8 +24,7 @@ class Windows(NamedTuple):
     rows: int
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a batch is to be: `size` samples of a form, of these columns."""
 
     columns: Columns

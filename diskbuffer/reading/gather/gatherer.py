@@ -14,6 +14,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.reading.gather import kernel
+from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.runtime.helper_threads import Helpers
@@ -21,8 +22,8 @@ from diskbuffer.store.format import codec
 
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[str, int, int, int, int], str]
-WORTH_A_THREAD = 64 * 1024  # bytes of a batch below which another thread costs more than it saves
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
+_KINDS = 64  # of batches, for which it is known how many threads are best
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
 _PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
 _LOOK = 8  # while they are not, every so many batches are looked at: counting faults takes a tenth of a small one's time
@@ -59,34 +60,55 @@ class Gatherer:
         self._local = threading.local()
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
         self._batches = 0
+        self._paces: dict[tuple[tuple[str, ...], int], Pace] = {}  # of some columns, and so many bytes
 
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
         progress = np.zeros(kernel.PROGRESS_FIELDS, np.int64)
-        self._share(plan, memory, self.threads if threads is None else threads, progress)
+        self._share(plan, memory, threads, progress)
         if progress[kernel.REASON]:
             raise self._damage(plan, memory, progress)
 
-    def _share(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
+    def _share(self, plan: Plan, memory: Memory, threads: int | None, progress: Int64) -> None:
         self._batches += 1
         advised = self._cold and self._batches % _PROBE != 0
         looked_at = not advised and (self._cold or self._batches % _LOOK == 0)
         faults, n = _major_faults() if looked_at else 0, len(plan.runs)
         if advised:
             kernel.advise(memory.targets, plan.runs, plan.sources)
-        threads = max(1, min(threads, n, memory.nbytes // WORTH_A_THREAD))
-        parts = 1 if threads == 1 else min(n, threads * _PARTS)
+        if threads is None and self.threads > 1:
+            pace = self._pace(memory)
+            threads, begun = pace.choose(), time.perf_counter()
+            self._gather(plan, memory, threads, progress)
+            pace.note(threads, time.perf_counter() - begun)
+        else:
+            self._gather(plan, memory, threads or 1, progress)
+        if looked_at:
+            self._cold = _major_faults() - faults > n // _COLD
+
+    def _pace(self, memory: Memory) -> Pace:
+        kind = memory.paths, memory.nbytes
+        found = self._paces.get(kind)
+        if found is None:
+            if len(self._paces) >= _KINDS:  # such as the episodes of somebody who reads one after the other
+                self._paces = {}
+            found = self._paces[kind] = Pace(self.threads)
+        return found
+
+    def _gather(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
+        what, n = (memory.targets, plan.runs, plan.sources), len(plan.runs)
+        if threads == 1:
+            kernel.gather(*what, 0, n, self._tail_rows, self._scratch(), self._largest, progress)
+            return
+        parts = min(n, threads * _PARTS)
 
         def work() -> None:
-            scratch = self._scratch()
-            kernel.gather_parts(memory.targets, plan.runs, plan.sources, parts, self._tail_rows, scratch, self._largest, progress)
+            kernel.gather_parts(*what, parts, self._tail_rows, self._scratch(), self._largest, progress)
 
         self._helpers.lend(work, threads - 1)
         work()
         while not kernel.is_done(progress, parts):
             time.sleep(1e-6)  # lets others run, unlike a sleep of nothing
-        if looked_at:
-            self._cold = _major_faults() - faults > n // _COLD
 
     def close(self) -> None:
         """Stop the threads."""

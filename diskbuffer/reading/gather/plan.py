@@ -30,7 +30,7 @@ STREAM, POSITION = 6, 7  # where the rows are in the tail, as long as they are t
 RUN_FIELDS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """Runs, sorted by where they lie, and the memory that each column is mapped to there.
 

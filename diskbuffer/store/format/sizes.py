@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from diskbuffer.schema import Schema
 
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
+PACKED_FLOAT_BYTES = 4096  # of floats, which LZ4 hardly makes smaller: states of hundreds of numbers are mapped, too
 TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its own, and takes many chunks at a time
 ALL_TAILS_BYTES = 64 * 1024**2  # of all streams in a column: it is allocated when the store is created
 
@@ -18,7 +19,8 @@ def chunk_rows_of(schema: Schema) -> dict[str, int]:
     """
     chosen = {}
     for path, column in schema.columns.items():
-        if column.row_bytes >= PACKED_ROW_BYTES:
+        least = PACKED_FLOAT_BYTES if column.np_dtype.kind in "fc" else PACKED_ROW_BYTES
+        if column.row_bytes >= least:
             chosen[path] = next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
     return chosen
 

@@ -1,0 +1,44 @@
+"""How many threads are taken for a batch: by what batches took, with clocks of our own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from diskbuffer.reading.gather.pace import WORTH_A_THREAD, Pace
+
+
+def chosen(pace: Pace, seconds: dict[int, float], batches: int) -> Counter[int]:
+    found = Counter[int]()
+    for _ in range(batches):
+        threads = pace.choose()
+        found[threads] += 1
+        pace.note(threads, seconds[threads])
+    return found
+
+
+def test_a_batch_that_takes_no_time_is_gathered_by_its_caller_alone() -> None:
+    assert chosen(Pace(8), dict.fromkeys((1, 2, 4, 8), WORTH_A_THREAD / 2), 1000) == {1: 1000}
+
+
+@pytest.mark.parametrize("best", [1, 2, 4, 6])
+def test_as_many_threads_are_taken_as_are_fastest(best: int) -> None:
+    seconds = {n: 0.01 if n == best else 0.02 * (1 + abs(n - best)) for n in (1, 2, 4, 6)}
+    found = chosen(Pace(6), seconds, 2000)
+    assert found[best] > 1800
+    assert found.total() == 2000
+
+
+def test_what_is_fastest_may_change() -> None:
+    pace = Pace(2)
+    assert chosen(pace, {1: 0.01, 2: 0.006}, 500)[2] > 450
+    assert chosen(pace, {1: 0.01, 2: 0.03}, 500)[1] > 400  # another process is at the second core
+    assert chosen(pace, {1: 0.01, 2: 0.006}, 2000)[2] > 1000
+
+
+def test_one_batch_that_was_interrupted_says_little() -> None:
+    pace = Pace(2)
+    chosen(pace, {1: 0.01, 2: 0.009}, 100)
+    pace.note(1, 5.0)
+    assert chosen(pace, {1: 0.01, 2: 0.02}, 400)[1] > 300
