@@ -52,6 +52,16 @@ def all_zero(address: int, size: int, width: int) -> bool:
 
 
 @compiled
+def has_nan(address: int, size: int, width: int) -> bool:
+    """Tell whether a number among `size` bytes is NaN, `width` being `float_bytes`, above 0."""
+    infinity, magnitude = _limits(width)
+    for k in range(0, size, width):  # noqa: SIM110  numba has no any()
+        if _bits(address + k, width) & magnitude > infinity:
+            return True
+    return False
+
+
+@compiled
 def _limits(width: int) -> tuple[int, int]:
     """Return infinity as an integer, and all bits but the sign."""
     if width == 2:

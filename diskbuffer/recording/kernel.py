@@ -12,7 +12,7 @@ from diskbuffer.index.lookup import ENDED, HEAD
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
 from diskbuffer.native.memory import load_u8, store_i64, store_u8, store_u32
-from diskbuffer.recording.equality import all_zero, same_values
+from diskbuffer.recording.equality import all_zero, has_nan, same_values
 from diskbuffer.store.format import checksums
 from diskbuffer.store.format.checksums import length_word, pad, row_seed
 
@@ -23,7 +23,8 @@ ROW_BYTES = 4
 ROLE = 5
 TAIL = 6  # address of the tail, 0 for a flat column
 FLOAT = 7  # bytes of a floating-point number, 0 where values are others
-SOURCE_FIELDS = 8
+NO_NAN = 8  # the same, 0 where NaN is allowed, too
+SOURCE_FIELDS = 9
 
 OBS, STEP, IS_LAST, CHECK = 0, 1, 2, 3  # roles
 
@@ -53,9 +54,13 @@ def record(
 
     `flags` holds the places of terminated, truncated and reward among the sources; `told` has, for each stream, `COMPARE`,
     `START` or `GO_ON`, which is only possible where the last step did not end an episode. Returns four times the number of
-    steps; two more if an episode started, and one more if `limits` leave no room for another step in some stream.
+    steps; two more if an episode started, and one more if `limits` leave no room for another step in some stream. Where a
+    column may not have NaN and was given it, nothing is written, and -1 less the column's place is returned.
     """
     columns, recorded, started_any, crowded = sources.shape[0], 0, 0, 0
+    for c in range(columns):
+        if sources[c, NO_NAN] and _has_nan(sources, c, table.shape[0]):
+            return -1 - c
     for s in range(table.shape[0]):
         head = table[s, HEAD]
         ended = load_u8(sources[flags[0], VALUE] + s) | load_u8(sources[flags[1], VALUE] + s)
@@ -108,6 +113,17 @@ def record(
         if position + 3 >= limits[s]:
             crowded = 1
     return 4 * recorded + started_any + crowded
+
+
+@compiled
+def _has_nan(sources: Any, c: int, streams: int) -> bool:
+    size, width = sources[c, ROW_BYTES], sources[c, NO_NAN]
+    for s in range(streams):
+        if has_nan(sources[c, VALUE] + s * sources[c, STRIDE], size, width):
+            return True
+        if sources[c, ROLE] == OBS and has_nan(sources[c, NEXT] + s * sources[c, NEXT_STRIDE], size, width):
+            return True
+    return False
 
 
 @compiled

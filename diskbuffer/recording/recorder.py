@@ -61,6 +61,19 @@ class Recorder:
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = layout.autoreset == NEXT_STEP, layout.autoreset == SAME_STEP
         self._crowded = True
+        self._cut = self._rows.cut[self._envs].view(np.int8)
+        self._given = (
+            index.table[self._envs],
+            self._staging.sources,
+            self._staging.flags,
+            self._segments.bases,
+            self._segments.lengths,
+            log.limits,
+            layout.segment_rows,
+            layout.tail_rows,
+            layout.salt,
+            self._next_step,
+        )  # to `kernel.record`: always the same arrays
 
     # One step of every stream
 
@@ -71,7 +84,7 @@ class Recorder:
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
-        told = self._rows.cut[self._envs].view(np.int8) if new_episode is None else self._told(new_episode)
+        told = self._cut if new_episode is None else self._told(new_episode)
         told, leads, kept = staging.put_observations(obs, next_obs, self._running, told)
         try:
             if leads is not None:
@@ -119,29 +132,17 @@ class Recorder:
                 self.cut_offs.note(1)
 
     def _record(self, told: Told, kept: Prepared) -> int:
-        staging, table = self._staging, self._index.table[self._envs]
         if self._crowded:
             with Uninterrupted():
                 self._log.make_room()
-        code = kernel.record(
-            table,
-            staging.sources,
-            staging.flags,
-            self._segments.bases,
-            self._segments.lengths,
-            self._log.limits,
-            self._layout.segment_rows,
-            self._layout.tail_rows,
-            self._layout.salt,
-            self._next_step,
-            told,
-            self._events,
-        )
+        code = kernel.record(*self._given, told, self._events)
+        if code < 0:
+            self._staging.refuse_nan(-1 - code, kept)
         self._crowded = bool(code & 1)
         if code & 2:
             with Uninterrupted():
                 self._note_starts()
-        staging.recorded(kept, told)
+        self._staging.recorded(kept, told)
         self._log.added += code >> 2
         self.cut_offs.steps += code >> 2
         if self._log.has_evictable:

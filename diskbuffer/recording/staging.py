@@ -28,6 +28,7 @@ _ROLES = {"is_last": kernel.IS_LAST, CHECKSUM: kernel.CHECK}
 _BOOLS = {bool, np.bool_}
 _INTEGERS = {int, bool, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
 _FLOATS = {float, np.float32, np.float64}
+_COPIED = 4096  # bytes of observations that are copied
 
 
 class _StepColumn:
@@ -37,9 +38,7 @@ class _StepColumn:
         self._path, self._column = path, column
         self._dtype, kind = column.np_dtype, column.np_dtype.kind
         self.array = np.zeros((streams, *column.shape), self._dtype)
-        self._shape = self.array.shape
-        self._shapes = (self._shape, column.shape) if streams == 1 else (self._shape,)
-        self._checks_nan = kind in "fc" and not column.allow_nan
+        self._shapes = (self.array.shape, column.shape) if streams == 1 else (self.array.shape,)
         # Python's and numpy's numbers that need only lie between two bounds to fit; NaN lies nowhere.
         self._numbers: frozenset[type] = frozenset()
         self._low: Any = 0
@@ -53,17 +52,12 @@ class _StepColumn:
             self._low = -self._high
 
     def put(self, value: Any) -> None:
-        """Take a value; an InputError where it does not fit."""
+        """Take a value; an InputError where it does not fit, but for NaN, which compiled code finds."""
         if value.__class__ in self._numbers:
             if self._low <= value <= self._high:
                 self.array[0] = value
                 return
-        elif (
-            isinstance(value, np.ndarray)
-            and value.dtype == self._dtype
-            and value.shape == self._shape
-            and not (self._checks_nan and (value != value).any())
-        ):
+        elif isinstance(value, np.ndarray) and value.dtype == self._dtype and value.shape in self._shapes:
             self.array[...] = value
             return
         self.array[...] = fit(self._path, self._column, value, self._shapes)
@@ -73,10 +67,13 @@ class _ObsColumn:
     """How an observation may be given: single frames, or stacks of them, of every stream."""
 
     def __init__(self, path: str, column: Column, streams: int, frame_stack: int) -> None:
-        self.path, self._column = path, column
+        self.path, self.next_path, self._column = path, "next_" + path, column
         self._dtype = column.np_dtype
-        self._nan_is_fine = self._dtype.kind not in "fc" or column.allow_nan
+        self._stack_may_have_nan = self._dtype.kind not in "fc" or column.allow_nan
         self.row_bytes = column.row_bytes
+        # Of what is small, a copy costs less than finding out where it lies.
+        self._copies = np.zeros((2, streams, *column.shape), self._dtype) if streams * column.row_bytes <= _COPIED else None
+        self._addresses = (0, 0) if self._copies is None else (address_of(self._copies[0]), address_of(self._copies[1]))
         single, stack = (streams, *column.shape), (streams, frame_stack, *column.shape)
         self._single = (single, single[1:]) if streams == 1 else (single,)
         self._stack: tuple[tuple[int, ...], ...] = ()
@@ -84,11 +81,14 @@ class _ObsColumn:
             self._stack = tuple(s for s in ((stack, stack[1:]) if streams == 1 else (stack,)) if s not in self._single)
 
     def check(self, value: Any, name: str) -> tuple[Array, bool]:
-        """Return a value as a contiguous array, and whether it is of stacks; an InputError where it does not fit."""
-        if isinstance(value, np.ndarray) and value.dtype == self._dtype and self._nan_is_fine and value.flags.c_contiguous:
+        """Return a value as a contiguous array, and whether it is of stacks; an InputError where it does not fit.
+
+        NaN is left to compiled code to find, but for that in stacks.
+        """
+        if isinstance(value, np.ndarray) and value.dtype == self._dtype and value.flags.c_contiguous:
             if value.shape in self._single:
                 return value, False
-            if value.shape in self._stack:
+            if value.shape in self._stack and self._stack_may_have_nan:
                 return value, True
         if shape_of(value) in self._stack:
             return fit(name, self._column, value, self._stack), True
@@ -98,6 +98,13 @@ class _ObsColumn:
             if not self._stack or shape_of(value) in self._single:
                 raise
             raise InputError(f"{error} (or, for stacks of frames, {self._stack[0]})") from None
+
+    def addresses(self, now: Array, following: Array) -> tuple[int, int]:
+        """Return where frames lie that `check` returned, or copies of them."""
+        if self._copies is None:
+            return address_of(now), address_of(following)
+        self._copies[0], self._copies[1] = now, following
+        return self._addresses
 
 
 class Staging:
@@ -122,7 +129,7 @@ class Staging:
     ) -> None:
         self._schema, self._streams, self._stack, self._zeros, self._newest = schema, streams, frame_stack, zeros, newest
         self._columns = {path: _StepColumn(path, schema[path], streams) for path in schema.step}
-        self._plain = schema.obs[0] if len(schema.obs) == 1 and "/" not in schema.obs[0] else None
+        self._is_plain = len(schema.obs) == 1 and "/" not in schema.obs[0]
         self._place = {path: i for i, path in enumerate(schema)}
         self._obs = tuple((self._place[path], _ObsColumn(path, schema[path], streams, frame_stack)) for path in schema.obs)
         self._stacked = [False] * len(schema)
@@ -132,6 +139,7 @@ class Staging:
             self.sources[i, [kernel.STRIDE, kernel.NEXT_STRIDE, kernel.ROW_BYTES]] = schema[path].row_bytes
             self.sources[i, kernel.TAIL] = tails[i]
             self.sources[i, kernel.FLOAT] = float_bytes(schema[path].np_dtype)
+            self.sources[i, kernel.NO_NAN] = 0 if schema[path].allow_nan else self.sources[i, kernel.FLOAT]
             self.sources[i, kernel.ROLE] = _ROLES.get(path, kernel.STEP)
             if path in self._columns:
                 self.sources[i, kernel.VALUE] = self._columns[path].array.ctypes.data
@@ -162,27 +170,27 @@ class Staging:
         its own, None if there is none; and what has to stay in memory until `recorded`. A StackError where ``next_obs`` is
         not ``obs`` moved on by a frame.
         """
-        if self._plain is None:
+        if not self._is_plain:
             before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
             check_names(before, [column.path for _, column in self._obs])
             check_names(after, ["next_" + column.path for _, column in self._obs])
-        else:
-            before, after = {self._plain: obs}, {"next_" + self._plain: next_obs}
         kept, compared = [], dict[str, Compared]()
         for i, column in self._obs:
-            path = column.path
-            now, stacked = column.check(before[path], path)
-            following, also = column.check(after["next_" + path], "next_" + path)
+            path, then = column.path, column.next_path
+            now, stacked = column.check(obs if self._is_plain else before[path], path)
+            following, also = column.check(next_obs if self._is_plain else after[then], then)
             if stacked != also:
-                raise InputError(f"{path} and next_{path} must both be single frames, or both stacks")
-            source, newest = self.sources[i], 0
+                raise InputError(f"{path} and {then} must both be single frames, or both stacks")
+            source = self.sources[i]
             if stacked:
                 newest = (self._stack - 1) * column.row_bytes
                 compared[path] = self._roll(column).compare(now, following)
+                source[kernel.VALUE], source[kernel.NEXT] = address_of(now) + newest, address_of(following) + newest
+            else:
+                source[kernel.VALUE], source[kernel.NEXT] = column.addresses(now, following)
             if stacked != self._stacked[i]:
-                source[kernel.STRIDE] = source[kernel.NEXT_STRIDE] = column.row_bytes + newest
+                source[kernel.STRIDE] = source[kernel.NEXT_STRIDE] = column.row_bytes * (self._stack if stacked else 1)
                 self._stacked[i] = stacked
-            source[kernel.VALUE], source[kernel.NEXT] = address_of(now) + newest, address_of(following) + newest
             kept.append((path, stacked, following, now))
         if not compared:
             return told, None, kept
@@ -223,6 +231,15 @@ class Staging:
                     self._stacks[path].accept(following, told == kernel.GO_ON)
                 elif path in self._stacks:
                     self._stacks[path].forget()
+
+    def refuse_nan(self, place: int, kept: Prepared) -> None:
+        """Raise the InputError for NaN in a column, by its place in `sources`; `kept` is as `put_observations` returned it."""
+        path = tuple(self._schema)[place]
+        given = {path: self._columns[path].array} if path in self._columns else {}
+        for column, _, following, now in kept:
+            given |= {path: now, "next_" + path: following} if column == path else {}
+        for name, array in given.items():
+            fit(name, self._schema[path], array, (array.shape,))
 
     def forget(self) -> None:
         """Do not check the next stacks against the last ones: other rows were added since."""

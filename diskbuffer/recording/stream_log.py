@@ -98,7 +98,7 @@ class StreamLog:
         finally:
             self._follow_writer()
         self._note_evictable()
-        self.limits = np.minimum(self.writer.limits, self._evictable_at() + 2)
+        np.minimum(self.writer.limits, self._evictable_at() + 2, out=self.limits)
 
     def pack(self) -> None:
         """Queue every complete segment for sealing."""

@@ -109,7 +109,7 @@ class Writer:
         failed = self._has_failed()
         self._take_back()
         runs = self.tail.complete_runs(heads)
-        half = self._layout.tail_rows // 2
+        half = (self._layout.tail_rows if self._layout.packed else self._layout.segment_rows) // 2
         if failed or not self._packer.worth_a_thread(runs) or self.tail.room(heads) < half // 2:
             self._packer.pack(runs)
         else:
@@ -118,7 +118,7 @@ class Writer:
         for stream in range(self._layout.streams):
             self.reserve(stream, int(heads[stream]), 2)
             self.segments.make_ahead(stream, int(heads[stream]))
-        np.minimum(self.limits, heads + 2 + half, out=self.limits)  # then the next half of the tail is packed
+        np.minimum(self.limits, heads + 2 + half, out=self.limits)  # then half a tail is packed, or a segment made ahead
 
     def _has_failed(self) -> bool:
         """Tell whether the disk failed what was packed beside calls: it is tried again at once, as there may be room by now."""
