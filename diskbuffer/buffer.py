@@ -279,11 +279,9 @@ class ReplayBuffer:
         -----
         About 9 us for an 84x84 frame, compression included, which comes in batches: every 128 rows or so, some 0.2 ms.
         """
-        store = self._store
-        with store.lock:
-            recorder = self._writing()
+        with self._store.lock:
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            return recorder.add(obs, next_obs, values, info, new_episode)
+            return self._writing().add(obs, next_obs, values, info, new_episode)
 
     def extend(
         self,

@@ -42,6 +42,32 @@ store_f32 = _storer(types.float32)
 store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
 
 
+def _pointer(kind: Any) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def pointer(_: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.intp), codegen
+
+    return pointer
+
+
+_int64s, _int8s = _pointer(types.int64), _pointer(types.int8)
+
+
+@compiled
+def int64_array(address: int, shape: tuple[int, ...]) -> Any:
+    """Return what lies at an address as an array."""
+    return numba.carray(_int64s(address), shape)
+
+
+@compiled
+def int8_array(address: int, shape: tuple[int, ...]) -> Any:
+    """Return what lies at an address as an array."""
+    return numba.carray(_int8s(address), shape)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def prefetch(_: Any, address: Any) -> Any:
     """Have a line of memory come into the caches, whatever the address."""

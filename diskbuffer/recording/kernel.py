@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.index.lookup import ENDED, FIELDS, HEAD
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
-from diskbuffer.native.memory import load_u8, store_i64, store_u8, store_u32
+from diskbuffer.native.memory import int8_array, int64_array, load_u8, store_i64, store_u8, store_u32
 from diskbuffer.recording.equality import all_zero, has_nan, same_values
 from diskbuffer.store.format import checksums
 from diskbuffer.store.format.checksums import length_word, pad, row_seed
@@ -35,8 +35,34 @@ RESET, WENT_ON, STARTED, CUT_OFF = 0, 1, 2, 3  # the last: it started an episode
 COMPARE, START, GO_ON = 0, 1, 2
 
 
+# Fields of a job, which tells `record` all: an array costs a tenth of a microsecond to hand over, an address in one nothing.
+ENVS, STREAMS, COLUMNS, SEGMENT_ROWS, TAIL_ROWS, SALT, NEXT_STEP = range(7)
+TABLE, SOURCES, FLAGS, BASES, LENGTHS, LIMITS, TOLD, EVENTS = range(7, 15)  # addresses of arrays
+JOB_FIELDS = 15
+
+
 @compiled
-def record(
+def record(job: Any) -> int:
+    """Do `_record` with the arrays of a job."""
+    envs, columns, streams = job[ENVS], job[COLUMNS], job[STREAMS]
+    return _record(
+        int64_array(job[TABLE], (envs, FIELDS)),
+        int64_array(job[SOURCES], (columns, SOURCE_FIELDS)),
+        int64_array(job[FLAGS], (3,)),
+        int64_array(job[BASES], (columns, streams, 2)),
+        int64_array(job[LENGTHS], (streams, 2, 2)),
+        int64_array(job[LIMITS], (streams,)),
+        job[SEGMENT_ROWS],
+        job[TAIL_ROWS],
+        job[SALT],
+        job[NEXT_STEP] != 0,
+        int8_array(job[TOLD], (envs,)),
+        int64_array(job[EVENTS], (streams, 2)),
+    )
+
+
+@compiled
+def _record(
     table: Any,
     sources: Any,
     flags: Any,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import NO_LEADS, Index
 from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.native.memory import address_of
 from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows
@@ -62,18 +63,27 @@ class Recorder:
         self._next_step, self._same_step = layout.autoreset == NEXT_STEP, layout.autoreset == SAME_STEP
         self._crowded = True
         self._cut = self._rows.cut[self._envs].view(np.int8)
-        self._given = (
-            index.table[self._envs],
-            self._staging.sources,
-            self._staging.flags,
-            self._segments.bases,
-            self._segments.lengths,
-            log.limits,
+        self._cut_address = address_of(self._cut)
+        self._arrays: dict[int, Array] = {
+            kernel.TABLE: index.table,
+            kernel.SOURCES: self._staging.sources,
+            kernel.FLAGS: self._staging.flags,
+            kernel.BASES: self._segments.bases,
+            kernel.LENGTHS: self._segments.lengths,
+            kernel.LIMITS: log.limits,
+            kernel.EVENTS: self._events,
+        }  # which stay where they are
+        self._job = np.zeros(kernel.JOB_FIELDS, np.int64)
+        self._job[: kernel.NEXT_STEP + 1] = (
+            layout.n_envs,
+            layout.streams,
+            len(self._staging.sources),
             layout.segment_rows,
             layout.tail_rows,
             layout.salt,
             self._next_step,
-        )  # to `kernel.record`: always the same arrays
+        )
+        self._job[list(self._arrays)] = [array.ctypes.data for array in self._arrays.values()]
 
     # One step of every stream
 
@@ -135,7 +145,8 @@ class Recorder:
         if self._crowded:
             with Uninterrupted():
                 self._log.make_room()
-        code = kernel.record(*self._given, told, self._events)
+        self._job[kernel.TOLD] = self._cut_address if told is self._cut else address_of(told)
+        code = kernel.record(self._job)
         if code < 0:
             self._staging.refuse_nan(-1 - code, kept)
         self._crowded = bool(code & 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -28,39 +30,74 @@ _ROLES = {"is_last": kernel.IS_LAST, CHECKSUM: kernel.CHECK}
 _BOOLS = {bool, np.bool_}
 _INTEGERS = {int, bool, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
 _FLOATS = {float, np.float32, np.float64}
+# By which the struct module knows numbers.
+_CODES = {"bool": "?", "float16": "e", "float32": "f", "float64": "d"} | dict(
+    zip(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), "bhiqBHIQ", strict=True)
+)
 _COPIED = 4096  # bytes of observations that are copied
 
 
 class _StepColumn:
-    """The value of one column in one step of every stream."""
+    """The value of one column in one step of every stream.
+
+    Attributes
+    ----------
+    array : (streams, ...)
+    numbers : frozenset of type
+        What Python's and numpy's numbers may be of that are the value; none where it is not one number.
+    """
 
     def __init__(self, path: str, column: Column, streams: int) -> None:
         self._path, self._column = path, column
         self._dtype, kind = column.np_dtype, column.np_dtype.kind
         self.array = np.zeros((streams, *column.shape), self._dtype)
         self._shapes = (self.array.shape, column.shape) if streams == 1 else (self.array.shape,)
-        # Python's and numpy's numbers that need only lie between two bounds to fit; NaN lies nowhere.
-        self._numbers: frozenset[type] = frozenset()
-        self._low: Any = 0
-        self._high: Any = 1
+        self.numbers: frozenset[type] = frozenset()
         if streams == 1 and column.shape == ():
-            self._numbers = frozenset({"b": _BOOLS, "i": _INTEGERS, "u": _INTEGERS, "f": _INTEGERS | _FLOATS}.get(kind, ()))
-        if kind in "iu":
-            self._low, self._high = int(np.iinfo(self._dtype).min), int(np.iinfo(self._dtype).max)
-        elif kind == "f":
-            self._high = float(np.finfo(self._dtype).max)
-            self._low = -self._high
+            self.numbers = frozenset({"b": _BOOLS, "i": _INTEGERS, "u": _INTEGERS, "f": _INTEGERS | _FLOATS}.get(kind, ()))
 
     def put(self, value: Any) -> None:
         """Take a value; an InputError where it does not fit, but for NaN, which compiled code finds."""
-        if value.__class__ in self._numbers:
-            if self._low <= value <= self._high:
-                self.array[0] = value
-                return
-        elif isinstance(value, np.ndarray) and value.dtype == self._dtype and value.shape in self._shapes:
+        if isinstance(value, np.ndarray) and value.dtype == self._dtype and value.shape in self._shapes:
             self.array[...] = value
             return
         self.array[...] = fit(self._path, self._column, value, self._shapes)
+
+
+class _Numbers:
+    """The columns whose value is one number, packed by one call of the C library's."""
+
+    def __init__(self, columns: dict[str, _StepColumn]) -> None:
+        found = {path: column for path, column in columns.items() if column.numbers}
+        dtypes = [column.array.dtype for column in found.values()]
+        self._packing = struct.Struct("=" + "".join(f"{_CODES[d.name]}{8 - d.itemsize}x" for d in dtypes))
+        self._bytes = bytearray(self._packing.size)
+        for n, column in enumerate(found.values()):
+            column.array = np.frombuffer(self._bytes, column.array.dtype, 1, 8 * n)
+        self.others = tuple((path, column) for path, column in columns.items() if path not in found)
+        self._kinds = tuple(column.numbers for column in found.values())
+        self._pick = operator.itemgetter(*found) if len(found) > 1 else None  # both flags are numbers, or no column is
+        self._fitting: set[tuple[type, ...]] = set()  # types that were given, and of which each may be
+
+    def _may_be(self, types: tuple[type, ...]) -> bool:
+        fits = all(given in kinds for given, kinds in zip(types, self._kinds, strict=True))
+        if fits:
+            self._fitting.add(types)
+        return fits
+
+    def put(self, values: dict[str, Any]) -> bool:
+        """Take the values of all of them if each is a number that fits; NaN does. If not, what is there now means nothing."""
+        if self._pick is None:
+            return True
+        given = self._pick(values)
+        types = (*map(type, given),)
+        if types not in self._fitting and not self._may_be(types):
+            return False
+        try:
+            self._packing.pack_into(self._bytes, 0, *given)
+        except (struct.error, OverflowError):
+            return False
+        return True
 
 
 class _ObsColumn:
@@ -73,7 +110,7 @@ class _ObsColumn:
         self.row_bytes = column.row_bytes
         # Of what is small, a copy costs less than finding out where it lies.
         self._copies = np.zeros((2, streams, *column.shape), self._dtype) if streams * column.row_bytes <= _COPIED else None
-        self._addresses = (0, 0) if self._copies is None else (address_of(self._copies[0]), address_of(self._copies[1]))
+        self.copied_to = (0, 0) if self._copies is None else (address_of(self._copies[0]), address_of(self._copies[1]))
         single, stack = (streams, *column.shape), (streams, frame_stack, *column.shape)
         self._single = (single, single[1:]) if streams == 1 else (single,)
         self._stack: tuple[tuple[int, ...], ...] = ()
@@ -99,12 +136,27 @@ class _ObsColumn:
                 raise
             raise InputError(f"{error} (or, for stacks of frames, {self._stack[0]})") from None
 
+    def copy(self, now: Any, following: Any) -> bool:
+        """Copy frames, if they are arrays that fit as they are, and small."""
+        if self._copies is None or now.__class__ is not np.ndarray or following.__class__ is not np.ndarray:
+            return False
+        if now.dtype != self._dtype or following.dtype != self._dtype:
+            return False
+        if now.shape not in self._single or following.shape not in self._single:
+            return False
+        self._copies[0], self._copies[1] = now, following
+        return True
+
+    def prepared(self) -> Prepared:
+        """Return the copies, as `Staging.put_observations` does."""
+        return [] if self._copies is None else [(self.path, False, self._copies[1], self._copies[0])]
+
     def addresses(self, now: Array, following: Array) -> tuple[int, int]:
         """Return where frames lie that `check` returned, or copies of them."""
         if self._copies is None:
             return address_of(now), address_of(following)
         self._copies[0], self._copies[1] = now, following
-        return self._addresses
+        return self.copied_to
 
 
 class Staging:
@@ -130,8 +182,12 @@ class Staging:
         self._schema, self._streams, self._stack, self._zeros, self._newest = schema, streams, frame_stack, zeros, newest
         self._columns = {path: _StepColumn(path, schema[path], streams) for path in schema.step}
         self._is_plain = len(schema.obs) == 1 and "/" not in schema.obs[0]
+        self._numbers = _Numbers(self._columns)
         self._place = {path: i for i, path in enumerate(schema)}
         self._obs = tuple((self._place[path], _ObsColumn(path, schema[path], streams, frame_stack)) for path in schema.obs)
+        # Where observations are single frames of one column, and small, that is known before all else.
+        self._alone = self._obs[0][1] if self._is_plain and frame_stack == 1 else None
+        self._copied = self._obs[0][1].prepared()
         self._stacked = [False] * len(schema)
         self._stacks: dict[str, RollingStacks] = {}
         self.sources = np.zeros((len(schema), kernel.SOURCE_FIELDS), np.int64)
@@ -143,8 +199,9 @@ class Staging:
             self.sources[i, kernel.ROLE] = _ROLES.get(path, kernel.STEP)
             if path in self._columns:
                 self.sources[i, kernel.VALUE] = self._columns[path].array.ctypes.data
-        for i, _ in self._obs:
+        for i, column in self._obs:
             self.sources[i, kernel.ROLE] = kernel.OBS
+            self.sources[i, [kernel.VALUE, kernel.NEXT]] = column.copied_to
         self._reward = next(path for path in schema.step if path.split("/")[0] == "reward")
         self.flags = np.array([self._place[path] for path in ("terminated", "truncated", self._reward)], np.int64)
 
@@ -157,8 +214,12 @@ class Staging:
         if values.keys() != self._columns.keys():
             values = flatten(values)
             check_names(values, self._columns)
-        for path, column in self._columns.items():
-            column.put(values[path])
+        if self._numbers.put(values):
+            for path, column in self._numbers.others:
+                column.put(values[path])
+        else:
+            for path, column in self._columns.items():
+                column.put(values[path])
 
     def put_observations(
         self, obs: Any, next_obs: Any, running: Callable[[], tuple[Bools, Bools]], told: Told
@@ -170,6 +231,8 @@ class Staging:
         its own, None if there is none; and what has to stay in memory until `recorded`. A StackError where ``next_obs`` is
         not ``obs`` moved on by a frame.
         """
+        if self._alone is not None and self._alone.copy(obs, next_obs):
+            return told, None, self._copied
         if not self._is_plain:
             before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
             check_names(before, [column.path for _, column in self._obs])
