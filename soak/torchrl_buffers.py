@@ -82,7 +82,9 @@ class World:
         step |= {("next", *_path(key)): torch.from_numpy(np.asarray(value)) for key, value in after.items()}
         step |= {name: torch.tensor([value]) for name, value in flags.items()}
         step |= {("next", name): torch.tensor([ending[name]]) for name in flags}
-        step |= {("next", "reward"): torch.tensor([float(self._rng.normal())]), "episode": torch.tensor(self._number)}
+        reward = torch.tensor([float(self._rng.normal())])
+        step.setdefault(("next", "reward"), reward)  # where it is observed, too, it is what the next step starts with
+        step["episode"] = torch.tensor(self._number)
         reset = over or (self._resets and self._rng.random() < 0.03)
         self._now = self._observe({}) if reset else after
         self._number += reset
