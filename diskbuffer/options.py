@@ -47,7 +47,7 @@ class Wanted:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
         streams = (self.n_envs or 1) + bool(self.protected)
         chunk_rows = chunk_rows_of(self.schema)
-        rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema)
+        rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema.columns)
         layout = Layout(
             self.schema,
             self.capacity,

@@ -17,6 +17,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
 from diskbuffer.inputs import local_path
 from diskbuffer.store.building import is_there
+from diskbuffer.store.format.sizes import segment_rows_of, worth_files
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
@@ -113,6 +114,8 @@ class OpenedLate:
         if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
             before.close()
         options = self._options | dict(how)
+        if options.get("segment_rows") is None and "columns" in options and not is_there(self.path):
+            options["segment_rows"] = self._segment_rows(options)
         try:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
@@ -120,6 +123,12 @@ class OpenedLate:
             for thread in list(_closers):
                 thread.join(_PATIENCE)
             return ReplayBuffer(self.path, **options)
+
+    @staticmethod
+    def _segment_rows(how: Mapping[str, Any]) -> int:
+        """Choose larger segments for small steps than a store has: old steps are in no place of a ring, so never drawn."""
+        streams, columns = how.get("n_envs") or 1, how["columns"]
+        return max(segment_rows_of(how.get("capacity"), streams, columns), worth_files(streams, columns))
 
     def _take(self, opened: ReplayBuffer, *, writes: bool) -> None:
         try:

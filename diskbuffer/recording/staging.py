@@ -18,7 +18,7 @@ from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import does_not_roll, same_rows
 from diskbuffer.recording.equality import float_bytes
 from diskbuffer.recording.rolling_stacks import Compared, RollingStacks
-from diskbuffer.recording.values import check_names, fit, shape_of
+from diskbuffer.recording.values import check_names, fit, narrow, shape_of
 from diskbuffer.schema import CHECKSUM, Column, Schema
 
 Array = npt.NDArray[Any]
@@ -51,6 +51,7 @@ class _StepColumn:
         self._path, self._column = path, column
         self._dtype, kind = column.np_dtype, column.np_dtype.kind
         self.array = np.zeros((streams, *column.shape), self._dtype)
+        self._is_single = self._dtype == np.float32
         self._shapes = (self.array.shape, column.shape) if streams == 1 else (self.array.shape,)
         self.numbers: frozenset[type] = frozenset()
         if streams == 1 and column.shape == ():
@@ -58,9 +59,12 @@ class _StepColumn:
 
     def put(self, value: Any) -> None:
         """Take a value; an InputError where it does not fit, but for NaN, which compiled code finds."""
-        if isinstance(value, np.ndarray) and value.dtype == self._dtype and value.shape in self._shapes:
-            self.array[...] = value
-            return
+        if isinstance(value, np.ndarray) and value.shape in self._shapes:
+            if value.dtype == self._dtype:
+                self.array[...] = value
+                return
+            if self._is_single and value.dtype == np.float64 and narrow(value.ravel(), self.array.ravel()):  # mostly rewards
+                return
         self.array[...] = fit(self._path, self._column, value, self._shapes)
 
 

@@ -42,7 +42,7 @@ def test_rows_of_a_kilobyte_and_more_are_packed_and_large_ones_fewer_together(sh
 @given(st.integers(1, 10**8) | st.none(), st.integers(1, 256), st.sampled_from([(3,), (84, 84), (1000, 1000, 3)]))
 def test_segments_are_powers_of_two_and_not_too_large(capacity: int | None, streams: int, shape: tuple[int, ...]) -> None:
     schema = Schema.of({"obs": db.Column(shape, "uint8")})
-    rows = segment_rows_of(capacity, streams, schema)
+    rows = segment_rows_of(capacity, streams, schema.columns)
     assert rows >= 8
     assert rows & (rows - 1) == 0
     assert rows * schema["obs"].row_bytes <= 256 * 1024**2
@@ -51,9 +51,19 @@ def test_segments_are_powers_of_two_and_not_too_large(capacity: int | None, stre
 
 @pytest.mark.parametrize(("capacity", "streams"), [(1_000_000, 1), (1_000_000, 16), (1_000_000, 64), (100_000, 4), (2000, 1)])
 def test_slots_are_at_most_about_two_thousand_and_open_segments_a_sixteenth(capacity: int, streams: int) -> None:
-    rows = segment_rows_of(capacity, streams, FRAMES)
+    rows = segment_rows_of(capacity, streams, FRAMES.columns)
     assert capacity / rows <= 2000
     assert streams * rows <= capacity / 16
+
+
+@pytest.mark.parametrize(
+    ("shape", "streams", "rows"), [((4,), 1, 4096), ((4,), 8, 512), ((84, 84), 1, 1024), ((84, 84), 256, 16)]
+)
+def test_segments_of_small_rows_are_worth_their_files_but_a_quarter_at_most(
+    shape: tuple[int, ...], streams: int, rows: int
+) -> None:
+    schema = Schema.of({"obs": db.Column(shape, "float32" if len(shape) == 1 else "uint8")})
+    assert segment_rows_of(20_000, streams, schema.columns) == rows
 
 
 def layout(**options: Any) -> Layout:

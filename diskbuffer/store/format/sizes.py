@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diskbuffer.schema import Schema
+from diskbuffer.schema import Column, Schema
 
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
 PACKED_FLOAT_BYTES = 4096  # of floats, which LZ4 hardly makes smaller: states of hundreds of numbers are mapped, too
@@ -37,18 +37,27 @@ def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: in
     return next((chunks * rows for chunks in (64, 32, 16) if chunks * rows <= most), 8 * rows)
 
 
-def segment_rows_of(capacity: int | None, streams: int, schema: Schema) -> int:
+def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
     """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most.
 
-    Of a small capacity they are up to a quarter, so that a segment has 64 rows: each takes a dozen files, made and removed.
+    Of a small capacity they are up to a quarter, so that a segment has
+    64 rows, or as many as `worth_files`: each takes a dozen files, made and removed.
     """
-    heaviest = max((column.row_bytes for column in schema.columns.values()), default=1)
-    most = _power_of_two(max(8, 256 * 1024**2 // heaviest))  # a segment's bytes, uncompressed
+    most = _power_of_two(max(8, 256 * 1024**2 // _heaviest(columns)))  # a segment's bytes, uncompressed
     if capacity is None:
         return min(most, 64 * 1024)
     few_slots = 2 * _power_of_two(-(-capacity // 2000))
-    few_files = min(64, _power_of_two(capacity // (4 * streams)))
+    few_files = min(max(64, worth_files(streams, columns)), _power_of_two(capacity // (4 * streams)))
     return max(8, min(most, max(few_slots, few_files, min(4096, _power_of_two(capacity // (16 * streams))))))
+
+
+def worth_files(streams: int, columns: Mapping[str, Column]) -> int:
+    """Return how many rows make 256 KB of the heaviest column, or 16 MB of all streams together; 4,096 at most."""
+    return min(4096, _power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // _heaviest(columns)))
+
+
+def _heaviest(columns: Mapping[str, Column]) -> int:
+    return max((column.row_bytes for column in columns.values()), default=1)
 
 
 def _power_of_two(n: int) -> int:
