@@ -70,12 +70,15 @@ class Steps(Form):
         Whether there may be fewer, as an episode starts or ends; the others are zeros, and False in a mask.
     whole : bool
         Whether that may be at the start only, of the burn-in.
+    apart : bool
+        Whether the observations before and after a step have memory of their own; of single steps alone.
     """
 
     length: int | None = None
     burn_in: int = 0
     padded: bool = False
     whole: bool = True
+    apart: bool = False
 
     @property
     def steps(self) -> int:

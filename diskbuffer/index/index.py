@@ -158,7 +158,9 @@ class Index:
 
     def steps(self) -> Int64:
         """Count the steps to sample, by stream."""
-        return np.array([lookup.steps_of(self.table, stream) for stream in range(len(self.table))], np.int64)
+        counts = np.empty(len(self.table), np.int64)
+        lookup.count_each(self.table, counts)
+        return counts
 
     def __len__(self) -> int:
         return int(lookup.count(self.table))
@@ -206,9 +208,14 @@ class Index:
         lookup.locate(self.table, ordinals, found)
         return found
 
-    def recent(self, streams: Int64, ages: Int64) -> Int64:
-        """Find steps by how many steps of their stream came after them, as `locate` does; there must be that many."""
-        return self.locate(np.cumsum(self.steps())[streams] - 1 - ages)
+    def recent(self, streams: Int64, ages: Int64) -> tuple[Int64, int]:
+        """Find steps by how many steps of their stream came after them, as `locate` does.
+
+        Returns what was found, and the place of the first that there is not; -1, if all are there.
+        """
+        found = np.empty((4, len(ages)), np.int64)
+        missing = lookup.locate_recent(self.table, streams, ages, found)
+        return found, int(missing)
 
     @property
     def episodes(self) -> int:

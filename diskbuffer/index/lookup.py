@@ -39,6 +39,30 @@ def count(table: Any) -> int:
 
 
 @compiled
+def count_each(table: Any, counts: Any) -> None:
+    """Count the steps of each stream that can be sampled."""
+    for stream in range(table.shape[0]):
+        counts[stream] = steps_of(table, stream)
+
+
+@compiled
+def locate_recent(table: Any, streams: Any, ages: Any, found: Any) -> int:
+    """Find steps as `Index.recent` does; return the place of the first that there is not, or -1."""
+    ends, total = np.empty(table.shape[0], np.int64), 0
+    for stream in range(table.shape[0]):
+        total += steps_of(table, stream)
+        ends[stream] = total
+    ordinals = np.empty(ages.shape[0], np.int64)
+    for i in range(ages.shape[0]):
+        stream = streams[i]
+        if stream < 0 or stream >= table.shape[0] or ages[i] < 0 or ages[i] >= steps_of(table, stream):
+            return i
+        ordinals[i] = ends[stream] - 1 - ages[i]
+    locate(table, ordinals, found)
+    return -1
+
+
+@compiled
 def _last_row(table: Any, stream: int, episode: int) -> int:
     if episode + 1 < table[stream, EPISODES]:
         return load_i64(table[stream, STARTS] + 8 * (episode + 1)) - 1

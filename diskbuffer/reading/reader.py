@@ -226,15 +226,18 @@ class Reader:
         back = np.asarray(ages)
         if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
             raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
-        of, back = np.broadcast_to(np.asarray(streams, np.int64), back.shape), back.astype(np.int64)
+        of, back = np.asarray(streams, np.int64), back.astype(np.int64)
+        if of.shape != back.shape or not of.flags.c_contiguous:
+            of = np.array(np.broadcast_to(of, back.shape))
 
         def draw(index: Index) -> Draw:
-            if ((of < 0) | (of >= len(index.table))).any():
-                raise InputError(f"environments are numbered from 0 to {len(index.table) - 1}, found {of.min()} to {of.max()}")
-            there = index.steps()[of]
-            for bad in np.flatnonzero((back < 0) | (back >= there))[:1]:
-                raise InputError(f"environment {of[bad]} has {there[bad]} steps; there is none of age {back[bad]}")
-            return Draw(*index.recent(of, back))
+            found, missing = index.recent(of, back)
+            if missing >= 0:
+                env, envs = of[missing], len(index.table)
+                if not 0 <= env < envs:
+                    raise InputError(f"environments are numbered from 0 to {envs - 1}, found {env}")
+                raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
+            return Draw(*found)
 
         return draw
 
@@ -270,7 +273,7 @@ class Reader:
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
-        memory = Memory(self.columns.select((path,)), {path: (0, stack, False)}, len(there), pinned=False)
+        memory = Memory(self.columns.select((path,)), [(0, stack, False)], len(there), pinned=False)
         drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
         with self._store.lock:
             plan = make_plan(index, self._store.maps, drawn, before=stack - 1, rows=stack)

@@ -142,7 +142,7 @@ def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
     if not isinstance(gamma, int | float | np.floating) or not 0 <= gamma <= 1:
         raise InputError(f"gamma must be a number from 0 to 1, found {gamma!r}")
     n_step = at_least_one("n_step", n_step)
-    return NSteps(n_step, float(gamma)) if n_step > 1 or apart else Steps()
+    return NSteps(n_step, float(gamma)) if n_step > 1 else Steps(apart=apart)
 
 
 def _draw_recent(index: Index, size: int, half_life: float, rng: np.random.Generator) -> Int64:
@@ -152,4 +152,4 @@ def _draw_recent(index: Index, size: int, half_life: float, rng: np.random.Gener
     chosen = np.searchsorted(streams / streams[-1], rng.random(size), side="right")
     ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts[chosen])) / rate  # of a geometric distribution, cut off
     ages = np.minimum(ages.astype(np.int64), counts[chosen] - 1)
-    return index.recent(chosen, ages)
+    return index.recent(chosen, ages)[0]

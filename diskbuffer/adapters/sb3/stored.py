@@ -236,8 +236,7 @@ class Stored(OpenedLate):
         buffer = self.open_to_read()
         if buffer is None:
             return self._zeros(len(ages))
-        apart = buffer.frame_stack > 1 and columns is None
-        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=apart, columns=columns)
+        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns)
         return batch | {name: self.join(batch[name]) for name in ("obs", "next_obs") if name in batch}
 
     def _zeros(self, size: int) -> Batch:

@@ -23,10 +23,10 @@ class RowArrays(Arrays):
         obs = tuple(path for path in columns.paths if is_obs(path))
         others = tuple(path for path in columns.paths if not is_obs(path))
         if stack == 1:
-            frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, length, False)), size, pinned)
+            frames = Memory(columns.select(obs), [(0, length, False)] * len(obs), size, pinned)
         else:
-            frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, stack, False)), size * length, pinned)
-        rest = Memory(columns.select(others), dict.fromkeys(others, (0, length, False)), size, pinned)
+            frames = Memory(columns.select(obs), [(0, stack, False)] * len(obs), size * length, pinned)
+        rest = Memory(columns.select(others), [(0, length, False)] * len(others), size, pinned)
         self.memories = [frames, rest]
         self._delivered = [*frames.blocks, *rest.blocks]
 

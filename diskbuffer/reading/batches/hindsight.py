@@ -36,7 +36,7 @@ class RelabelledArrays(StepArrays):
         """Allocate steps, and a goal for each."""
         self._reward, self._form = self.request.form.reward, draws.Steps()
         super().allocate(columns, pinned)
-        self.memories.append(Memory(columns.select((ACHIEVED,)), {ACHIEVED: (0, 1, True)}, self._size, False))
+        self.memories.append(Memory(columns.select((ACHIEVED,)), [(0, 1, True)], self._size, False))
 
     @staticmethod
     def windows(frame_stack: int, form: Any, drawn: Draw) -> list[Windows]:

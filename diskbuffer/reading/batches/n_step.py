@@ -25,8 +25,8 @@ class NStepArrays(Arrays):
         stack, n_step, size = self._stack, self._form.n_step, self._size
         obs = tuple(path for path in columns.paths if is_obs(path))
         others = tuple(path for path in columns.paths if not is_obs(path))
-        frames = Memory(columns.select(obs), dict.fromkeys(obs, (0, stack, stack == 1)), 2 * size, pinned)
-        ahead = Memory(columns.select(others), dict.fromkeys(others, (0, n_step, False)), size, pinned)
+        frames = Memory(columns.select(obs), [(0, stack, stack == 1)] * len(obs), 2 * size, pinned)
+        ahead = Memory(columns.select(others), [(0, n_step, False)] * len(others), size, pinned)
         self.memories = [frames, ahead]
         self._outs = {}
         for path in others:

@@ -1,6 +1,7 @@
 """Single steps, and sequences of them.
 
-Frames are gathered once: a transition with a stack of 4 has 5 frames, of which ``obs`` and ``next_obs`` are two views.
+Frames are gathered once: a transition with a stack of 4 has 5 frames, of which ``obs`` and ``next_obs`` are two views. Where
+these are to have memory of their own, they are gathered twice, which takes no longer than to copy them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class StepArrays(Arrays):
 
     def allocate(self, columns: Columns, pinned: bool) -> None:
         """Allocate frames, and the other columns of each step."""
-        stack, form = self._stack, self._form
-        extents = {
-            path: (0, stack + form.steps, False) if is_obs(path) else (stack - 1, form.steps, form.length is None)
-            for path in columns.paths
-        }
+        stack, form, obs = self._stack, self._form, tuple(path for path in columns.paths if is_obs(path))
+        frames = (0, stack, stack == 1) if form.apart else (0, stack + form.steps, False)
+        extents = [frames if path in obs else (stack - 1, form.steps, form.length is None) for path in columns.paths]
+        if form.apart:
+            columns = columns.select((*columns.paths, *obs))
+            extents += [(1, stack, stack == 1)] * len(obs)
         self.memories = [Memory(columns, extents, self._size, pinned)]
         self._mask = [ColumnMemory((self._size, form.steps), np.dtype(np.bool_), pinned)] if form.padded else []
         self._delivered = [*self.memories[0].blocks, *self._mask]
@@ -55,13 +57,16 @@ class StepArrays(Arrays):
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
-        for path, tensor in zip(self.memories[0].paths, tensors, strict=False):
-            if is_obs(path):
+        paths = self.memories[0].paths
+        for n, (path, tensor) in enumerate(zip(paths, tensors, strict=False)):
+            if not is_obs(path):
+                put(batch, path, tensor)
+            elif self._form.apart:
+                put(batch, "next_" + path if path in paths[:n] else path, tensor)
+            else:
                 obs, following = self._split(tensor)
                 put(batch, path, obs)
                 put(batch, "next_" + path, following)
-            else:
-                put(batch, path, tensor)
         if self._mask:
             batch["mask"] = tensors[-1]
         return batch

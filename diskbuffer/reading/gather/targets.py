@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,18 +63,18 @@ class Memory:
     Parameters
     ----------
     columns : Columns
-    extents : dict of str to (skip, rows, alone)
-        `alone` where there is one row, and no axis for it.
+        One may be there twice.
+    extents : sequence of (skip, rows, alone)
+        Of each column; `alone` where there is one row, and no axis for it.
     size : int
     pinned : bool
     """
 
-    def __init__(self, columns: Columns, extents: dict[str, tuple[int, int, bool]], size: int, pinned: bool) -> None:
+    def __init__(self, columns: Columns, extents: Sequence[tuple[int, int, bool]], size: int, pinned: bool) -> None:
         self.paths = columns.paths
         self.targets = columns.targets.copy()
         self.blocks: list[ColumnMemory] = []
-        for target, path in zip(self.targets, self.paths, strict=True):
-            skip, rows, alone = extents[path]
+        for target, path, (skip, rows, alone) in zip(self.targets, self.paths, extents, strict=True):
             target[k.SKIP], target[k.ROWS] = skip, rows
             column = columns.schema[path]
             block = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
