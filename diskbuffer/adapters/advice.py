@@ -28,9 +28,14 @@ def advising(advice: Mapping[str, str] = ADVICE) -> Iterator[None]:
     try:
         yield
     except DiskBufferError as error:
-        text = str(error)
-        for ours, its in advice.items():
-            text = text.replace(ours, its)
-        if text == str(error):
-            raise
+        advise(error, advice)
+        raise
+
+
+def advise(error: DiskBufferError, advice: Mapping[str, str] = ADVICE) -> None:
+    """Raise one of our errors with other advice, where it gives any of these."""
+    text = str(error)
+    for ours, its in advice.items():
+        text = text.replace(ours, its)
+    if text != str(error):
         raise type(error)(text) from error

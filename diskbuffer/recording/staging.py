@@ -81,21 +81,20 @@ class _Numbers:
         self.others = tuple((path, column) for path, column in columns.items() if path not in found)
         self._kinds = tuple(column.numbers for column in found.values())
         self._pick = operator.itemgetter(*found) if len(found) > 1 else None  # both flags are numbers, or no column is
-        self._fitting: set[tuple[type, ...]] = set()  # types that were given, and of which each may be
+        self._fits: dict[tuple[type, ...], bool] = {}  # types that were given, and whether they all may be
 
     def _may_be(self, types: tuple[type, ...]) -> bool:
-        fits = all(given in kinds for given, kinds in zip(types, self._kinds, strict=True))
-        if fits:
-            self._fitting.add(types)
-        return fits
+        found = self._fits.get(types)
+        if found is None:
+            found = self._fits[types] = all(given in kinds for given, kinds in zip(types, self._kinds, strict=True))
+        return found
 
     def put(self, values: dict[str, Any]) -> bool:
         """Take the values of all of them if each is a number that fits; NaN does. If not, what is there now means nothing."""
         if self._pick is None:
             return True
         given = self._pick(values)
-        types = (*map(type, given),)
-        if types not in self._fitting and not self._may_be(types):
+        if not self._may_be((*map(type, given),)):
             return False
         try:
             self._packing.pack_into(self._bytes, 0, *given)

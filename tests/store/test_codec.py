@@ -101,15 +101,23 @@ def test_a_chunk_of_another_size_is_refused() -> None:
     assert decode(encode(raw[: SIZE // 2].copy()), SIZE)[0] == codec.BAD_HEADER
 
 
-def recoded(chunks: list[Array], size: int = SIZE) -> list[Array]:
+def recoded(chunks: list[Array], size: int = SIZE, *, hurried: bool = False) -> list[Array]:
     """Return what sealing makes of chunks of a live shard."""
     shard, sizes = np.concatenate(chunks), np.array([len(chunk) for chunk in chunks])
     entries = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype(np.int64)
     scratch, moved = np.zeros(2 * size, np.uint8), np.zeros((len(chunks), 2), np.int64)
     out = np.zeros(len(chunks) * codec.bound(size), np.uint8)
-    written = codec.recode_chunks(shard.ctypes.data, entries, size, scratch, out, moved)
+    written = codec.recode_chunks(shard.ctypes.data, entries, size, scratch, out, moved, hurried=hurried)
     assert written == moved[:, 1].sum()
     return [out[at : at + n].copy() for at, n in moved.tolist()]
+
+
+def test_a_hurried_sealing_writes_larger_chunks_that_hold_the_same() -> None:
+    raw = np.random.default_rng(0).normal(scale=9, size=SIZE).astype(np.int8).view(np.uint8) // 4
+    slow, hurried = (recoded([encode(raw, clevel=1)], hurried=hurried)[0] for hurried in (False, True))
+    assert len(slow) < len(hurried) < SIZE
+    for chunk in (slow, hurried):
+        np.testing.assert_array_equal(decode(chunk)[1], raw)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -119,7 +127,7 @@ def test_chunks_of_any_kind_are_sealed_to_what_they_were(seed: int) -> None:
     kinds = [*CONTENTS.values(), CONTENTS["noise"], CONTENTS["noise"], some_noise]
     contents = [np.roll(kinds[rng.integers(len(kinds))], rng.integers(SIZE)) for _ in range(rng.integers(1, 40))]
     chunks = [encode(raw, clevel=1) for raw in contents]
-    for raw, before, after in zip(contents, chunks, recoded(chunks), strict=True):
+    for raw, before, after in zip(contents, chunks, recoded(chunks, hurried=seed % 2 == 1), strict=True):
         reason, found = decode(after)
         assert reason == 0
         np.testing.assert_array_equal(found, raw)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store.format import codec
 from diskbuffer.store.system.files import Files
 
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
@@ -110,3 +111,27 @@ def test_a_dropped_buffer_lets_go_of_its_lock(tmp_path: Path) -> None:
             assert len(again) == 30
     finally:
         gc.enable()
+
+
+def test_sealing_that_is_late_hurries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late, real = list[bool](), codec.recode_chunks
+
+    def note(*args: Any, hurried: bool) -> int:
+        late.append(hurried)
+        return real(*args, hurried=hurried)
+
+    monkeypatch.setattr(codec, "recode_chunks", note)
+    columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+    obs = np.random.default_rng(0).integers(0, 9, (257, 40, 40)).astype(np.uint8)
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=16) as buffer:
+        with held(monkeypatch, "create", 1) as (there, on):
+            buffer.extend(obs=obs, action=np.zeros(256), reward=np.zeros(256))
+            buffer.add(obs[-1], 0, 0.0, obs[0], False, False)
+            assert there.wait(60)
+            on.set()
+            buffer.seal()
+        assert late == [True] * late.count(True) + [False] * late.count(False), "it was late, and then no more"
+        assert late.count(True) >= 10
+        assert late.count(False) in (2, 3)
+        batch = buffer.at(np.arange(256))
+    np.testing.assert_array_equal(batch["obs"].numpy(), obs[:-1])

@@ -128,7 +128,9 @@ class DiskReplayBuffer(ReplayBuffer):
         done = batched("done", done, each).astype(bool)
         timeouts = np.zeros(self.n_envs, bool)
         if self.handle_timeout_termination:
-            timeouts = batched("infos", [bool(info.get("TimeLimit.truncated", False)) for info in infos], each)
+            timed_out = [bool(info.get("TimeLimit.truncated", False)) for info in infos]
+            if True in timed_out or len(timed_out) != self.n_envs:
+                timeouts = batched("infos", timed_out, each)
         opening = not self.stored.writes
         try:
             self.stored.add(

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from diskbuffer.adapters.advice import ON_CUT_OFFS, advising
+from diskbuffer.adapters.advice import ON_CUT_OFFS, advise, advising
 from diskbuffer.adapters.column_names import name_of
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.environment import describe
-from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.errors import DiskBufferError, InputError, SchemaError
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.values import fit
 from diskbuffer.schema import Column
@@ -68,6 +68,7 @@ class Stored(OpenedLate):
         self._capacity, self._columns, self.n_envs, self._frame_stack = capacity, dict(columns), n_envs, frame_stack
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         shapes = shapes if isinstance(shapes, dict) else {"": shapes}
+        self._plain_shape = (n_envs, *shapes[""]) if "" in shapes else ()
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
         self._whole = {
             name: Column((n_envs, *shape), dtype.name, allow_nan=True) for name, (shape, dtype) in self._shapes.items()
@@ -171,14 +172,18 @@ class Stored(OpenedLate):
 
     def add(self, obs: Obs, next_obs: Obs, *, unknown: Array | None = None, **columns: Array) -> None:
         """Add a step of every environment. Where what came after it is `unknown`, as an episode ended, it is made up."""
-        obs, next_obs = self._batched("obs", obs), self._batched("next_obs", next_obs)
+        if not self._fits(obs) or not self._fits(next_obs):
+            obs, next_obs = self._batched("obs", obs), self._batched("next_obs", next_obs)
         if not self._writes:
             self._make(obs, next_obs, np.ones(self.n_envs, bool) if unknown is None else ~unknown)
         assert self._buffer is not None
         if unknown is not None and unknown.any():
             next_obs = self._after(obs, next_obs, unknown)
-        with advising():
+        try:
             self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
+        except DiskBufferError as error:
+            advise(error)
+            raise
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         found = {}
@@ -197,6 +202,10 @@ class Stored(OpenedLate):
         for batch in loader:
             waited, before = loader.waited - before, loader.waited
             yield self.join(batch["obs"]), waited
+
+    def _fits(self, obs: Any) -> bool:
+        """Tell at once whether observations are an array as `_batched` returns it."""
+        return obs.__class__ is np.ndarray and obs.shape == self._plain_shape
 
     def _batched(self, what: str, obs: Any) -> Obs:
         """Return observations as arrays with a leading axis of environments, and those parts that the space has."""
@@ -220,7 +229,8 @@ class Stored(OpenedLate):
 
     def _split(self, obs: Obs) -> Any:
         if not isinstance(obs, dict):
-            return self._frames[""].split(obs)
+            frames = self._frames[""]
+            return obs if frames.stack == 1 else frames.split(obs)
         return {name_of(name): frames.split(obs[name]) for name, frames in self._frames.items()}
 
     def join(self, obs: Any) -> Any:
@@ -274,6 +284,8 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
     Those with other axes are taken where they hold as many numbers: numbers of environments, with an axis for each or without.
     """
+    if value.__class__ is np.ndarray and value.shape == shape:
+        return value
     try:
         found = np.asarray(value)
     except ValueError as error:

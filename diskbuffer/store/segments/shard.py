@@ -169,10 +169,12 @@ def write_sealed(
     rows: tuple[int, int],
     temporary: str,
     rest: Callable[[float], None],
+    is_late: Callable[[], bool],
 ) -> int:
     """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it.
 
-    `rows` is (stream, first row). ``rest(seconds)`` is called after every so many seconds of work. Returns `shard_checksum`.
+    `rows` is (stream, first row). ``rest(seconds)`` is called after every so many seconds of work; ``is_late()`` tells whether
+    there is more to seal than should be, so that speed counts. Returns `shard_checksum`.
     """
     chunks, chunk_bytes = layout.chunks(path), layout.chunk_bytes(path)
     live = files.map(layout.data_file(path, slot), -1, writable=False)
@@ -189,7 +191,8 @@ def write_sealed(
     try:
         for first in range(0, chunks, RECODED_AT_ONCE):
             some, begin = sealed[first : first + RECODED_AT_ONCE], time.perf_counter()
-            size = codec.recode_chunks(live.address, entries[first : first + RECODED_AT_ONCE], chunk_bytes, scratch, out, some)
+            chosen = entries[first : first + RECODED_AT_ONCE]
+            size = codec.recode_chunks(live.address, chosen, chunk_bytes, scratch, out, some, hurried=is_late())
             if size < 0:
                 raise CorruptionError(
                     f"{files.root}/{layout.data_file(path, slot)}: chunk {first - 1 - size} cannot be decoded; "

@@ -24,6 +24,7 @@ Waiting = tuple[int, tuple[int, int]]  # a slot, and whose rows it holds: (strea
 
 _NICE = 10  # the learner and the sampler come first ...
 _RESTS = 2  # ... and a nice thread still takes memory and cache from them: seconds of rest for each of work
+_LATE = 2  # segments of each stream that may wait before speed counts more than the size of files
 
 
 class Sealer:
@@ -126,6 +127,10 @@ class Sealer:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._waited_for > 0, worked * _RESTS)
 
+    def _is_late(self) -> bool:
+        """Tell whether rows come faster than they are sealed: more than two segments of each stream wait."""
+        return len(self._waiting) > _LATE * self._store.layout.streams
+
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # macOS knows no threads by number
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
@@ -164,7 +169,7 @@ class Sealer:
         checksums = {}
         try:
             for path, name in temporary.items():
-                checksums[path] = write_sealed(store.files, layout, path, slot, rows, name, self._rest)
+                checksums[path] = write_sealed(store.files, layout, path, slot, rows, name, self._rest, self._is_late)
             for path in layout.flat:
                 name = layout.data_file(path, slot)
                 mapped = store.files.map(name, layout.flat_bytes(path), writable=False)
