@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tianshou.data import Batch, ReplayBuffer
 from tianshou.data.utils.converter import from_hdf5, to_hdf5
 
-from diskbuffer.adapters.tianshou.columns import FLAGS
+from diskbuffer.adapters.tianshou.columns import FLAGS, as_one
 from diskbuffer.adapters.tianshou.meta import Meta
 from diskbuffer.adapters.tianshou.steps import LazySteps
 from diskbuffer.adapters.tianshou.stored import Stored
@@ -164,7 +164,7 @@ class StoreBacked:
         if missing:
             raise ValueError(f"Input batch must have the following keys: {ReplayBuffer._required_keys_for_add}")
         if alone and buffer_ids is None:
-            given = Batch.stack([given])
+            given = as_one(given)
         elif alone and (len(buffer_ids) != 1 or buffer_ids[0] != 0 or len(given) != 1):
             raise ValueError(f"a buffer of one environment takes one step, of buffer 0; found {buffer_ids=}, {len(given)} steps")
         for key in ("obs", "obs_next"):
@@ -179,7 +179,7 @@ class StoreBacked:
         if len(np.shape(batch.rew)) < 1 or len(batch.rew) != len(envs):
             raise InputError(f"expected a step of each of {len(envs)} environments, found rewards of shape {np.shape(batch.rew)}")
         envs = envs % self.stored.n_envs if ((envs >= -self.stored.n_envs) & (envs < self.stored.n_envs)).all() else envs
-        if len(np.unique(envs)) == len(envs):
+        if len(envs) == 1 or len(np.unique(envs)) == len(envs):
             return self._added(batch, envs)
         told = [self._added(batch[n : n + 1], envs[n : n + 1]) for n in range(len(envs))]
         places, returns, lengths, starts = (np.concatenate(part) for part in zip(*told, strict=True))
