@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -196,7 +197,11 @@ class Stored(OpenedLate):
 
     def in_order(self, ages: Array, envs: Array, size: int) -> Iterator[tuple[Tensors, float]]:
         """Yield observations of steps by age, read ahead, and the seconds that each batch was waited for."""
-        opened = self.opened
+        opened, begun = self.opened, time.perf_counter()
+        if len(ages) <= size:  # there is nothing to read ahead, and threads would have to start
+            batch = opened.recent(ages, envs, columns=[obs_path(name) for name in self._frames])
+            yield self.join(batch["obs"]), time.perf_counter() - begun
+            return
         loader = opened.batches(size, merge_last=False, steps=opened.recent_steps(ages, envs))
         before = 0.0
         for batch in loader:
@@ -221,6 +226,8 @@ class Stored(OpenedLate):
 
     def held(self, what: str, obs: Any) -> Obs:
         """Return a copy of observations of a step of every environment, in the space's dtypes."""
+        if self._fits(obs) and obs.dtype == self._whole[""].np_dtype and self._whole[""].allow_nan:
+            return obs.copy()  # type: ignore[no-any-return]
         parts = self._batched(what, obs)
         found = {}
         for name, part in _parts(parts).items():
