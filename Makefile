@@ -40,6 +40,8 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.passes --json bench/passes.json
 	$(BIN)/python -m bench.verification --json bench/verification.json
 	$(BIN)/python -m bench.adapters --json bench/adapters.json
+	$(BIN)/python -m bench.sizes --json bench/sizes.json
+	$(BIN)/python -m bench.trainings --json bench/trainings.json
 
 # Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
 soak: $(VENV)/test
