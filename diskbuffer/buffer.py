@@ -507,9 +507,10 @@ class ReplayBuffer:
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         if sampler is not self._samplers["sample"]:
             return self._sampling(sampler, size).sample(sending(transform, device))
-        if self._sampled is None or self._sampled[0] != size:  # most ask for as many again and again
-            self._sampled = size, self._sampling(sampler, size, while_there(self._check_open))
-        return self._sampled[1].sample(sending(transform, device))
+        known = self._sampled  # by another thread, this may be another the next moment
+        if known is None or known[0] != size:  # most ask for as many again and again
+            known = self._sampled = size, self._sampling(sampler, size, while_there(self._check_open))
+        return known[1].sample(sending(transform, device))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
         """Draw as `sample` does, and read nothing.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -168,3 +170,28 @@ def test_recent_steps_are_drawn_more_often_as_their_half_life_tells(
             db.Uniform(half_life=wrong)  # type: ignore[arg-type]
     with pytest.raises(db.InputError, match="half_life"):
         db.Uniform(half_life=5, replace=False)
+
+
+def test_a_batch_has_the_size_that_was_asked_for_whatever_another_thread_asks_for_meanwhile(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+    others = list[int]()
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(obs=np.zeros((65, 2)), action=np.zeros(64), reward=np.zeros(64))
+
+        def at_each_line(frame: FrameType, event: str, _: Any) -> Any:
+            """Sample as another thread would that came in between two lines of `sample`."""
+            if frame.f_code is db.ReplayBuffer.sample.__code__ and event == "line":
+                sys.settrace(None)
+                others.append(len(buffer.sample(7)["reward"]))
+                sys.settrace(at_each_line)
+            return at_each_line
+
+        before = sys.gettrace()
+        try:
+            sys.settrace(at_each_line)
+            sizes = [len(buffer.sample(size)["reward"]) for size in (30, 30, 1, 7, 30)]
+        finally:
+            sys.settrace(before)
+    assert sizes == [30, 30, 1, 7, 30]
+    assert len(others) > 15
+    assert set(others) == {7}
