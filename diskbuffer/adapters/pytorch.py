@@ -15,7 +15,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import local_path
 from diskbuffer.nested import one_of
-from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.batches.base import Batch, as_arrays
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs
 from diskbuffer.samplers.sampler import at_least_one
@@ -162,4 +162,4 @@ def as_numpy(batch: Batch) -> dict[str, Any]:
 
     Other frameworks take the tensors themselves, through DLPack: ``jax.dlpack.from_dlpack(batch["reward"])``.
     """
-    return {name: as_numpy(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}
+    return as_arrays(batch)

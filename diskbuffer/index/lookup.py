@@ -48,14 +48,13 @@ def count_each(table: Any, counts: Any) -> None:
 @compiled
 def locate_recent(table: Any, streams: Any, ages: Any, found: Any) -> int:
     """Find steps as `Index.recent` does; return the place of the first that there is not, or -1."""
-    ends, total = np.empty(table.shape[0], np.int64), 0
-    for stream in range(table.shape[0]):
-        total += steps_of(table, stream)
-        ends[stream] = total
+    counts = np.empty(table.shape[0], np.int64)
+    count_each(table, counts)
+    ends = np.cumsum(counts)
     ordinals = np.empty(ages.shape[0], np.int64)
     for i in range(ages.shape[0]):
         stream = streams[i]
-        if stream < 0 or stream >= table.shape[0] or ages[i] < 0 or ages[i] >= steps_of(table, stream):
+        if stream < 0 or stream >= table.shape[0] or ages[i] < 0 or ages[i] >= counts[stream]:
             return i
         ordinals[i] = ends[stream] - 1 - ages[i]
     locate(table, ordinals, found)

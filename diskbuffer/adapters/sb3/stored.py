@@ -69,7 +69,7 @@ class Stored(OpenedLate):
         self._capacity, self._columns, self.n_envs, self._frame_stack = capacity, dict(columns), n_envs, frame_stack
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         shapes = shapes if isinstance(shapes, dict) else {"": shapes}
-        self._plain_shape = (n_envs, *shapes[""]) if "" in shapes else ()
+        self._plain_shape = None if isinstance(space, spaces.Dict) else (n_envs, *shapes[""])
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
         self._whole = {
             name: Column((n_envs, *shape), dtype.name, allow_nan=True) for name, (shape, dtype) in self._shapes.items()

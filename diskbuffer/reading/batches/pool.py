@@ -49,7 +49,7 @@ class ArraysPool:
         """Return arrays that nobody else uses; give them back with `give`."""
         with self._lock:
             for n, arrays in enumerate(self._arrays):
-                if (arrays.request is request or arrays.request == request) and not arrays.in_use:
+                if arrays.request == request and not arrays.in_use:
                     return self._arrays.pop(n)
         return allocate(request)
 

@@ -40,8 +40,8 @@ def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: in
 def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
     """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most.
 
-    Of a small capacity they are up to a quarter, so that a segment has
-    64 rows, or as many as `worth_files`: each takes a dozen files, made and removed.
+    Of a small capacity they are up to a quarter, so that a segment has 64 rows, or as many as `worth_files`: each takes a dozen
+    files, made and removed.
     """
     most = _power_of_two(max(8, 256 * 1024**2 // _heaviest(columns)))  # a segment's bytes, uncompressed
     if capacity is None:
