@@ -58,6 +58,7 @@ PEERS = {
             "tests/test_run.py",
         ),
         {},
+        (".",),
     ),
     "tianshou": Peer(
         "peers.tianshou",
@@ -99,7 +100,7 @@ def run(peer: Peer, checkout: Path, directory: Path, rest: list[str]) -> int:
     command = [sys.executable, "-P", "-m", "pytest", *plugins, "-q", "--import-mode=importlib"]
     command += [f"--deselect={test}" for test in peer.without]
     here = Path(__file__).resolve().parents[1]
-    paths = [str(here), *(str(directory / each) for each in peer.path)]
+    paths = [*(str(directory / each) for each in peer.path), str(here)]  # theirs first: we have a package "tests", too
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     files = [file for file in peer.files if (directory / file).exists()]
     return subprocess.run([*command, *files, *rest], cwd=directory, env=environment, check=False).returncode
