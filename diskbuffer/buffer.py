@@ -24,13 +24,13 @@ from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.lookup import LOW
-from diskbuffer.inputs import counted, local_path, step_names
+from diskbuffer.inputs import counted, device_of, local_path, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass
 from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform, sending
+from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
 from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.recorder import Recorder
@@ -506,11 +506,11 @@ class ReplayBuffer:
         self._check_open()
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         if sampler is not self._samplers["sample"]:
-            return self._sampling(sampler, size).sample(sending(transform, device))
+            return self._sampling(sampler, size).sample(transform_of(transform), device_of(device))
         known = self._sampled  # by another thread, this may be another the next moment
         if known is None or known[0] != size:  # most ask for as many again and again
             known = self._sampled = size, self._sampling(sampler, size, while_there(self._check_open))
-        return known[1].sample(sending(transform, device))
+        return known[1].sample(transform_of(transform), device_of(device))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:
         """Draw as `sample` does, and read nothing.
@@ -710,7 +710,7 @@ class ReplayBuffer:
         sampler : Sampler, optional
             As in `sample`; where it is missing, another `Uniform` of the buffer's own.
         device : torch.device or str, optional
-            Where tensors go, from pinned memory and on a stream of its own if that is a GPU.
+            Where tensors go: to an accelerator from pinned memory, on a stream of its own.
         transform : callable, optional
             As in `sample`, called in the loader's threads, in several at a time: augmentation, say. What it raises, the learner
             gets in the batch's place.

@@ -51,12 +51,20 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device must be one that PyTorch knows, such as 'cuda' or 'cpu', found {device!r}") from error
-    if found.type == "cuda" and (found.index or 0) >= (there := torch.cuda.device_count() if torch.cuda.is_available() else 0):
+    if found.type == "cpu":
+        return None
+    accelerator = torch.accelerator.current_accelerator()
+    there = 0 if accelerator is None or accelerator.type != found.type else torch.accelerator.device_count()
+    if (found.index or 0) < there:  # of those that are there, the current one is each thread's own
+        return torch.device(found.type, torch.accelerator.current_device_index() if found.index is None else found.index)
+    try:
+        torch.empty(0, device=found)
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
         raise InputError(
-            f"device={str(found)!r} needs a GPU that PyTorch can use, and it finds {there or 'none'}; leave device= out to have "
-            "batches on the CPU, or install a PyTorch built for your GPU"
-        )
-    return None if found.type == "cpu" else found
+            f"device={str(found)!r} is none that this PyTorch can use: it finds {there or 'none'} of that type; leave "
+            "device= out to have batches on the CPU, or install a PyTorch built for your GPU"
+        ) from error
+    return found
 
 
 def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from diskbuffer.errors import InputError
+from diskbuffer.inputs import device_of
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
@@ -21,7 +22,7 @@ from diskbuffer.samplers.sampler import at_least_one
 
 if TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.reading.delivery import Transform, sending
+from diskbuffer.reading.delivery import Transform, transform_of
 
 
 class Mixture:
@@ -72,7 +73,7 @@ class Mixture:
 
     def sample(self, batch_size: int, *, device: torch.device | str | None = None, transform: Transform | None = None) -> Batch:
         """Draw steps and return them, as `ReplayBuffer.sample` does."""
-        return self._sampling(batch_size).sample(sending(transform, device))
+        return self._sampling(batch_size).sample(transform_of(transform), device_of(device))
 
     def loader(
         self,

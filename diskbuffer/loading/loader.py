@@ -1,4 +1,4 @@
-"""Prefetching: threads fill batches ahead of the learner, in pinned memory where they go to a GPU, on a stream of their own.
+"""Prefetching: threads fill batches ahead of the learner, and send them to a device on a stream of their own.
 
 What is in a batch is decided by `Source.begin`, in the learner's thread, and always as many batches ahead, so that it does not
 depend on how fast threads are. They fill them, and may finish in any order; the learner gets them in theirs.
@@ -17,8 +17,8 @@ import torch
 
 from diskbuffer.inputs import device_of
 from diskbuffer.loading.source import B, Source
-from diskbuffer.loading.staging import Delivery, OnCpu, OnDevice, OnGpu
-from diskbuffer.reading.delivery import Transform, transform_of
+from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.delivery import Delivery, Transform, delivery_to, transform_of
 
 if TYPE_CHECKING:
     from diskbuffer.reading.batches.base import Batch
@@ -28,13 +28,15 @@ class Loader(Generic[B]):
     """Iterate over batches. Made by `ReplayBuffer.loader` and `ReplayBuffer.batches`.
 
     Every ``for`` loop over it starts threads, and leaving the loop stops them. On the CPU a batch is memory of the loader's
-    ring, which is used again only when nobody holds a tensor of it any more: keep batches as you like. On a GPU a batch is a
+    ring, which is used again only when nobody holds a tensor of it any more: keep batches as you like. On a device a batch is a
     copy that belongs to you.
 
     Attributes
     ----------
     waited : float
         Seconds that the learner has waited for batches, in all loops together.
+    nbytes_sent : int
+        Bytes that were copied to the device, in all loops together; frames that ``obs`` and ``next_obs`` share count once.
     """
 
     def __init__(
@@ -47,16 +49,17 @@ class Loader(Generic[B]):
     ) -> None:
         self._source, self._prefetch, self._threads = source, prefetch, min(threads, prefetch)
         self._device, self._transform = device_of(device), transform_of(transform)
-        self.waited = 0.0
+        self.waited, self.nbytes_sent = 0.0, 0
 
     def __iter__(self) -> Iterator[Batch]:
-        source = self._source()
-        run = _Run(source, self._staging(source), self._prefetch, self._threads)
+        delivery = delivery_to(self._device, self._transform, ArraysPool(kept=8), aside=True)
+        run = _Run(self._source(), delivery, self._prefetch, self._threads)
         try:
             while True:
                 begin = time.perf_counter()
                 batch = run.take()
                 self.waited += time.perf_counter() - begin
+                self.nbytes_sent, delivery.nbytes = self.nbytes_sent + delivery.nbytes, 0
                 if batch is None:
                     return
                 yield batch
@@ -64,17 +67,12 @@ class Loader(Generic[B]):
         finally:
             run.stop()
 
-    def _staging(self, source: Source[B]) -> Delivery:
-        if self._device is None:
-            return OnCpu(source.allocate, self._transform)
-        return (OnGpu if self._device.type == "cuda" else OnDevice)(source.allocate, self._transform, self._device)
-
 
 class _Run(Generic[B]):
     """The threads of one loop."""
 
-    def __init__(self, source: Source[B], staging: Delivery, ahead: int, threads: int) -> None:
-        self._source, self._staging, self._most = source, staging, ahead
+    def __init__(self, source: Source[B], delivery: Delivery, ahead: int, threads: int) -> None:
+        self._source, self._delivery = source, delivery
         self._changed = threading.Condition()
         self._begun: deque[B] = deque()  # in the order of their delivery
         self._waiting: deque[tuple[int, B]] = deque()  # for a thread
@@ -137,15 +135,16 @@ class _Run(Generic[B]):
             if isinstance(found, BaseException):
                 raise found
             final = self._source.finalize(begun)
-            return self._staging.deliver(found if final is begun else self._fill(final))
+            batch: Batch = self._delivery.deliver(found if final is begun else self._fill(final))
+            return batch
         finally:
             self._source.deliver(begun)
 
     def _fill(self, begun: B) -> Any:
         assert begun.request is not None
-        arrays = self._staging.take(begun.request)
+        arrays = self._delivery.take(begun.request)
         self._source.fill(begun, arrays)
-        return self._staging.send(arrays)
+        return self._delivery.send(arrays)
 
     def stop(self) -> None:
         """End the threads, and wait for them."""

@@ -15,7 +15,6 @@ from diskbuffer.draws import Draw, Steps
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batches.base import Arrays, Request
-from diskbuffer.reading.batches.pool import allocate
 from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.reader import Planned, Reader
 from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
@@ -56,10 +55,6 @@ class _InOrder:
         """Return how many steps the next batch has."""
         left = self._left()
         return left if self._merge_last and left < 2 * self._size else min(self._size, left)
-
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-        return allocate(request, pinned)
 
     def finalize(self, begun: B) -> B:
         """Return the batch as it was begun: what was evicted since was read before."""

@@ -24,9 +24,6 @@ class Source(Protocol[B]):
     def begin(self) -> B | None:
         """Decide on the next batch, in the learner's thread; None where there is none any more."""
 
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-
     def fill(self, begun: B, arrays: Arrays) -> None:
         """Fill memory, in any thread."""
 

@@ -9,12 +9,13 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
-from diskbuffer.reading.batches.pool import ArraysPool, allocate
-from diskbuffer.reading.delivery import send
+from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
@@ -57,6 +58,7 @@ class Sampling:
 
     def __init__(self, parts: Sequence[Share], pool: ArraysPool, check: Callable[[], None], *, numbered: bool = False) -> None:
         self._parts, self._pool, self._check, self._numbered = parts, pool, check, numbered
+        self._to_cpu = Delivery(pool)
         self._readers = [part.reader for part in parts]
         self.threads = parts[0].reader.gatherer.threads
         self._first_streams = [0, *accumulate(reader.streams for reader in self._readers)]
@@ -137,10 +139,6 @@ class Sampling:
                 part.sampler.mend(part.reader.index, ahead)
         return DrawnBatch(begun.aheads, self._plan(begun.aheads))
 
-    def allocate(self, request: Request, pinned: bool) -> Arrays:
-        """Return memory for a batch."""
-        return allocate(request, pinned)
-
     def fill(self, begun: DrawnBatch, arrays: Arrays) -> None:
         """Gather a batch."""
         assert begun.planned is not None
@@ -169,13 +167,14 @@ class Sampling:
         finally:
             self.deliver(begun)
 
-    def sample(self, deliver: Callable[[Arrays], Any] = send) -> Batch:
-        """Return the next batch, as ``deliver(arrays)`` makes it."""
+    def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
+        """Return the next batch, or what a function makes of it, on a device if one is given."""
+        delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
         begun = self.begin()
         try:
             planned = self.finalize(begun).planned
             assert planned is not None
-            return planned.batch(self._pool, deliver)
+            return planned.batch(delivery)
         finally:
             self.deliver(begun)
 

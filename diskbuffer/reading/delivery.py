@@ -1,19 +1,135 @@
-"""The last of a batch's way: a function of the caller's over it, and to the device where it is wanted."""
+"""The last of a batch's way: a function of the caller's over it, and to the device where it is wanted.
+
+To an accelerator (CUDA, ROCm, XPU, ...) batches are copied from pinned memory, by a loader on a stream of its own. Frames that
+``obs`` and ``next_obs`` share are sent once, and become two views there.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import device_of
-from diskbuffer.reading.batches.base import Arrays, Batch
+from diskbuffer.reading.batches.base import Arrays, Batch, Request
+from diskbuffer.reading.batches.pool import ArraysPool
 
 Transform = Callable[[Batch], Any]
+
+
+class Sent(NamedTuple):
+    """A batch on its way to the learner."""
+
+    batch: Any
+    arrays: Arrays | None = None  # that it is still in
+    copies: Sequence[torch.Tensor] = ()  # on the device
+    copied: torch.Event | None = None  # after them
+
+
+class Delivery:
+    """To the CPU: the batch is the memory that it was gathered into, or what a function made of it.
+
+    Attributes
+    ----------
+    nbytes : int
+        Sent to a device so far.
+    """
+
+    pinned = False
+
+    def __init__(self, pool: ArraysPool, transform: Transform | None = None) -> None:
+        self._pool, self._transform = pool, transform
+        self.nbytes = 0
+
+    def take(self, request: Request) -> Arrays:
+        """Return arrays that nobody uses."""
+        return self._pool.take(request, self.pinned)
+
+    def send(self, arrays: Arrays) -> Sent:
+        """Send filled arrays on their way, in the thread that filled them."""
+        batch = arrays.batch()
+        return Sent(batch if self._transform is None else self._transform(batch), arrays)
+
+    def deliver(self, sent: Sent) -> Any:
+        """Return a batch to the learner, in its thread."""
+        if sent.arrays is not None:
+            self._pool.give(sent.arrays)
+        return sent.batch
+
+
+class DeviceDelivery(Delivery):
+    """To a device that knows neither pinned memory nor streams: every copy is waited for."""
+
+    def __init__(self, pool: ArraysPool, transform: Transform | None, device: torch.device) -> None:
+        super().__init__(pool, transform)
+        self._device = device
+
+    def send(self, arrays: Arrays) -> Sent:
+        """Send filled arrays on their way, in the thread that filled them."""
+        sent = self._copy(arrays)
+        self._pool.give(arrays)
+        return sent
+
+    def deliver(self, sent: Sent) -> Any:
+        """Return a batch to the learner, in its thread."""
+        self.nbytes += sum(copy.nbytes for copy in sent.copies)
+        return super().deliver(sent)
+
+    def _copy(self, arrays: Arrays) -> Sent:
+        copies: list[torch.Tensor] = []
+        if self._transform is None:
+            batch = arrays.deliver(_copied(arrays.tensors(), self._device, copies))
+        else:
+            batch = _copied(self._transform(arrays.batch()), self._device, copies)
+        return Sent(batch, copies=copies)
+
+
+class AcceleratorDelivery(DeviceDelivery):
+    """To an accelerator, from pinned memory, which is filled again only after the event that follows its copy.
+
+    With `aside` copies run on a stream of their own, while the accelerator computes: the learner's stream waits for the same
+    event, not the learner. Without it they run on the stream that is current.
+    """
+
+    pinned = True
+
+    def __init__(self, pool: ArraysPool, transform: Transform | None, device: torch.device, *, aside: bool) -> None:
+        super().__init__(pool, transform, device)
+        self._stream = torch.Stream(device) if aside else None
+
+    def send(self, arrays: Arrays) -> Sent:
+        """Send filled arrays on their way, in the thread that filled them."""
+        with contextlib.nullcontext() if self._stream is None else _current(self._stream):
+            sent = self._copy(arrays)
+            arrays.copied = torch.accelerator.current_stream(self._device).record_event()
+        self._pool.give(arrays)
+        return sent._replace(copied=arrays.copied)
+
+    def deliver(self, sent: Sent) -> Any:
+        """Return a batch to the learner, in its thread."""
+        if self._stream is not None:
+            assert sent.copied is not None
+            learners = torch.accelerator.current_stream(self._device)
+            learners.wait_event(sent.copied)
+            for copy in sent.copies:
+                copy.record_stream(learners)  # or its memory could be given to the next copy while the learner reads it
+        return super().deliver(sent)
+
+
+def delivery_to(device: torch.device | None, transform: Transform | None, pool: ArraysPool, *, aside: bool = False) -> Delivery:
+    """Return the way to a device, None for the CPU; `aside` where it has time until the learner asks for the batch."""
+    if device is None:
+        return Delivery(pool, transform)
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != device.type:
+        return DeviceDelivery(pool, transform, device)
+    try:
+        return AcceleratorDelivery(pool, transform, device, aside=aside)
+    except (NotImplementedError, RuntimeError):  # an accelerator of one stream
+        return DeviceDelivery(pool, transform, device)
 
 
 def transform_of(given: Any) -> Transform | None:
@@ -23,44 +139,29 @@ def transform_of(given: Any) -> Transform | None:
     return given  # type: ignore[no-any-return]
 
 
-def send(arrays: Arrays, transform: Transform | None = None, device: torch.device | None = None) -> Any:
-    """Return filled arrays as a batch, or what a function makes of it, on a device if one is given.
-
-    Without a function, frames that ``obs`` and ``next_obs`` share are sent once.
-    """
-    if transform is not None:
-        return _moved(transform(arrays.batch()), device)
-    return arrays.batch() if device is None else arrays.deliver(_moved(arrays.tensors(), device))
-
-
-def sending(transform: Any, device: torch.device | str | None) -> Callable[[Arrays], Any]:
-    """Return what makes a batch of filled arrays, as a caller wants it."""
-    if transform is None and device is None:
-        return send
-    return functools.partial(send, transform=transform_of(transform), device=device_of(device))
+@contextlib.contextmanager
+def _current(stream: torch.Stream) -> Iterator[None]:
+    """Make a stream the current one of this thread (``with stream:`` remembers in the stream what to go back to)."""
+    device, before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(stream.device)
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
+        torch.accelerator.set_device_index(device)
 
 
-def _moved(found: Any, device: torch.device | None) -> Any:
-    """Copy tensors and arrays in something to a device; dicts, lists and tuples of them stay such."""
-    if device is None:
-        return found
+def _copied(found: Any, device: torch.device, copies: list[torch.Tensor]) -> Any:
+    """Copy tensors and arrays in something to a device; dicts, lists and tuples of them stay such. `copies` lists the copies."""
     if isinstance(found, np.ndarray) and found.dtype.kind in "biufc":
         found = torch.from_numpy(np.ascontiguousarray(found))
     if isinstance(found, torch.Tensor):
-        return found.to(device, non_blocking=True, copy=True)
+        copies.append(found.to(device, non_blocking=found.is_pinned(), copy=True))
+        return copies[-1]
     if isinstance(found, dict):
-        return {name: _moved(part, device) for name, part in found.items()}
+        return {name: _copied(part, device, copies) for name, part in found.items()}
     if isinstance(found, tuple) and hasattr(found, "_fields"):  # a named one
-        return type(found)(*(_moved(part, device) for part in found))
+        return type(found)(*(_copied(part, device, copies) for part in found))
     if isinstance(found, list | tuple):
-        return type(found)(_moved(part, device) for part in found)
+        return type(found)(_copied(part, device, copies) for part in found)
     return found
-
-
-def tensors_in(found: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a batch, or in what was made of one."""
-    if isinstance(found, torch.Tensor):
-        yield found
-    elif isinstance(found, dict | list | tuple):
-        for part in found.values() if isinstance(found, dict) else found:
-            yield from tensors_in(part)

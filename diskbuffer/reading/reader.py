@@ -20,7 +20,7 @@ from diskbuffer.inputs import step_names
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
-from diskbuffer.reading.delivery import send
+from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
@@ -71,13 +71,11 @@ class Planned:
         arrays.note(self.drawn, self.request.form.names(self.drawn, self.firsts, self.apart))
         arrays.finish(self.drawn)
 
-    def batch(self, pool: ArraysPool, deliver: Callable[[Arrays], Any] = send) -> Batch:
-        """Return it, as ``deliver(arrays)`` makes it of filled ones, in memory that is used again once nobody holds it."""
-        arrays = pool.take(self.request)
+    def batch(self, delivery: Delivery) -> Batch:
+        """Gather it, and deliver it."""
+        arrays = delivery.take(self.request)
         self.gather(arrays)
-        batch = deliver(arrays)
-        pool.give(arrays)
-        return batch  # type: ignore[no-any-return]  # where a caller's function makes something else of it, that
+        return delivery.deliver(delivery.send(arrays))  # type: ignore[no-any-return]  # a caller's function may return any
 
 
 class Reader:
@@ -97,6 +95,7 @@ class Reader:
         self.frame_stack, self._zeros = frame_stack, zeros
         self.columns = self._look()
         self.pool = ArraysPool()
+        self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(
             layout.tail_rows,
@@ -184,8 +183,7 @@ class Reader:
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        pool = self.pool if paths is None else ArraysPool()  # what is asked for once is not kept
-        return self.plan(self.draw_named(ids, length), Steps(length), paths).batch(pool)
+        return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), paths)
 
     def episode(self, episode: Episode, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
@@ -214,8 +212,11 @@ class Reader:
 
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
-        pool = self.pool if paths is None else ArraysPool()
-        return self.plan(self._draw_recent(ages, streams), form, paths).batch(pool)
+        return self._delivered(self.plan(self._draw_recent(ages, streams), form, paths), paths)
+
+    def _delivered(self, planned: Planned, paths: tuple[str, ...] | None) -> Batch:
+        delivery = self._to_cpu if paths is None else Delivery(ArraysPool())  # the memory of some columns is not kept
+        return planned.batch(delivery)
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""

@@ -19,11 +19,12 @@ import diskbuffer as db
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
 
-gpu = [
+ACCELERATOR = torch.accelerator.current_accelerator()
+accelerated = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none"),
+    pytest.mark.skipif(ACCELERATOR is None, reason="needs an accelerator, and torch sees none"),
 ]
-DEVICES = [None, "cpu", torch.device("cpu"), pytest.param("cuda", marks=gpu)]
+DEVICES = [None, "cpu", torch.device("cpu"), pytest.param(ACCELERATOR, marks=accelerated)]
 
 
 @pytest.fixture
@@ -82,16 +83,72 @@ def test_batches_on_another_device_have_its_shapes(buffer: db.ReplayBuffer) -> N
         assert all(value.device.type == "meta" for value in batch.values())
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none")
-def test_batches_on_a_gpu_stay_as_they_are_while_it_computes(buffer: db.ReplayBuffer, world: Experience) -> None:
-    kept, weight = [], torch.randn(2000, 2000, device="cuda")
-    for batch in itertools.islice(buffer.loader(64, device="cuda", prefetch=2), 40):
+@pytest.fixture(params=[pytest.param(None, marks=accelerated)])
+def device() -> torch.device:
+    assert ACCELERATOR is not None
+    return ACCELERATOR
+
+
+def test_batches_on_an_accelerator_stay_as_they_are_while_it_computes(
+    device: torch.device, buffer: db.ReplayBuffer, world: Experience
+) -> None:
+    kept, weight = [], torch.randn(2000, 2000).to(device)
+    for batch in itertools.islice(buffer.loader(64, device=device, prefetch=2), 40):
         weight = weight @ weight / 2000  # the copies run beside this
         kept.append(batch)
+    for n in range(40):
+        kept.append(buffer.sample(64, device=device))
+        weight = weight @ weight / 2000
+        if n % 3 == 0:
+            buffer.sample(32, device=device)
     for batch in kept:
-        assert all(value.is_cuda for value in batch.values())
+        assert all(value.device.type == device.type for value in batch.values())
         world.check_batch(on_cpu(batch), stack=2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: db.Uniform(3),
+        lambda: db.Uniform(3, n_step=3),
+        lambda: db.Slices(5, seed=3),
+        lambda: db.Slices(5, seed=3, crossing=True),
+        lambda: db.Prioritized(3),
+    ],
+)
+def test_an_accelerator_gets_what_the_cpu_gets_and_shared_frames_once(
+    make: Callable[[], db.Sampler], device: torch.device, buffer: db.ReplayBuffer
+) -> None:
+    sampler = make()
+    state = sampler.state_dict()
+    expected = [on_cpu(buffer.sample(16, sampler), copy=True) for _ in range(6)]
+    sampler.load_state_dict(state)
+    assert_same([on_cpu(buffer.sample(16, sampler, device=device), copy=True) for _ in range(6)], expected)
+    sampler.load_state_dict(state)
+    loader = buffer.loader(16, sampler, device=device)
+    assert_same(take(loader, 6), expected)
+    whole = sum(value.nbytes for value in expected[0].values())
+    if isinstance(sampler, db.Uniform) and "discount" not in expected[0]:
+        assert loader.nbytes_sent == 6 * (whole - expected[0]["obs"].nbytes // 2)  # three frames for two stacks of two
+    else:
+        assert 0 < loader.nbytes_sent <= 6 * whole
+
+
+def test_what_a_function_keeps_of_pinned_memory_stays_as_it_is(device: torch.device, buffer: db.ReplayBuffer) -> None:
+    kept: list[tuple[Any, Any]] = []
+
+    def keep(batch: Any) -> Any:
+        assert batch["obs"].is_pinned()
+        assert batch["steps"].is_pinned()
+        kept.append((batch, {name: value.clone() for name, value in batch.items()}))
+        return batch["steps"]
+
+    for sent in itertools.islice(buffer.loader(16, device=device, transform=keep), 30):
+        assert sent.device.type == device.type
+    for _ in range(10):
+        buffer.sample(16, device=device, transform=keep)
+    for batch, copy in kept:
+        assert_same([batch], [copy])
 
 
 # Threads

@@ -38,10 +38,13 @@ class Arrays(ABC):
 
     def __init__(self, request: Request, pinned: bool = False) -> None:
         self.request = request
+        self.pinned = pinned
+        self.copied: torch.Event | None = None  # after the last copy of this memory to an accelerator
         self._stack, self._form, self._size = request.frame_stack, request.form, request.size
         self.memories: list[Memory] = []  # what is gathered, in the order of `windows`
         self.notes: dict[str, npt.NDArray[Any]] = {}  # delivered, too, but new in every batch
         self._delivered: list[ColumnMemory] = []
+        self._notes: dict[str, ColumnMemory] = {}  # where these are pinned, too
         self.allocate(request.columns, pinned)
         self._named = as_arrays(self.name([block.tensor() for block in self._delivered]))
         self._shared = [*leaves(self._named), *(block.array for block in self._delivered)]  # by those whom we gave tensors
@@ -52,8 +55,13 @@ class Arrays(ABC):
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody still holds a tensor that `batch` or `tensors` made: it shares this memory."""
+        """Whether somebody still holds a tensor that `batch` made: it shares this memory."""
         return self._references() != self._unused
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether this memory can be filled again: no copy of it is under way."""
+        return self.copied is None or self.copied.query()
 
     def batch(self) -> Batch:
         """Return a batch of tensors over this memory."""
@@ -74,7 +82,18 @@ class Arrays(ABC):
 
     def note(self, drawn: Draw, steps: npt.NDArray[Any]) -> None:
         """Take what is delivered beside the columns: the names of the steps, and what the sampler tells of them."""
-        self.notes = {name: value for name, value in drawn.notes.items() if not name.startswith("_")} | {"steps": steps}
+        notes = {name: value for name, value in drawn.notes.items() if not name.startswith("_")} | {"steps": steps}
+        self.notes = {name: self._pin(name, note) for name, note in notes.items()} if self.pinned else notes
+
+    def _pin(self, name: str, note: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Copy a note to pinned memory, which is used again as all else here."""
+        known = self._notes.get(name)
+        if known is None or known.array.shape != note.shape or known.array.dtype != note.dtype:
+            known = self._notes[name] = ColumnMemory(note.shape, note.dtype, pinned=True)
+            self._shared = [*self._shared, known.array]
+            self._unused = self._references()
+        known.array[...] = note
+        return known.array
 
     @abstractmethod
     def allocate(self, columns: Columns, pinned: bool) -> None:

@@ -32,11 +32,13 @@ def allocate(request: Request, pinned: bool = False) -> Arrays:
 
 
 class ArraysPool:
-    """Memory of batches that nobody holds any more, used again: fresh pages cost more than the gather itself."""
+    """Memory of batches that nobody holds any more, used again: fresh pages cost more than the gather itself.
 
-    _KEPT = 4
+    `kept` is how many at most; more are waited for where they are being copied, and forgotten where somebody holds them.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = 4) -> None:
+        self._kept = kept
         self._arrays: list[Arrays] = []
         self._lock = threading.Lock()
         forks.renew(self)
@@ -45,16 +47,22 @@ class ArraysPool:
         """Do without the lock, which a thread that is not in the child may hold."""
         self._arrays, self._lock = [], threading.Lock()
 
-    def take(self, request: Request) -> Arrays:
+    def take(self, request: Request, pinned: bool = False) -> Arrays:
         """Return arrays that nobody else uses; give them back with `give`."""
         with self._lock:
             for n, arrays in enumerate(self._arrays):
-                if arrays.request == request and not arrays.in_use:
+                if arrays.request == request and arrays.pinned == pinned and arrays.is_copied and not arrays.in_use:
                     return self._arrays.pop(n)
-        return allocate(request)
+            copying = [arrays for arrays in self._arrays if arrays.copied is not None]
+            if len(copying) < self._kept or copying[0].request != request or copying[0].in_use:
+                return allocate(request, pinned)
+            self._arrays.remove(copying[0])
+        assert copying[0].copied is not None
+        copying[0].copied.synchronize()
+        return copying[0]
 
     def give(self, arrays: Arrays) -> None:
         """Have arrays used again, once the tensors over them are gone."""
         with self._lock:
             self._arrays.append(arrays)
-            del self._arrays[: -self._KEPT]
+            del self._arrays[: -self._kept]

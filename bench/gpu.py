@@ -1,0 +1,158 @@
+"""A learner on an accelerator: how long it waits for batches, how many bytes go there, beside TorchRL's pinned memory map.
+
+    python -m bench.gpu --json FILE
+
+A DQN step at batch size 256 of Atari stacks, with batches from our loader, from TorchRL's prefetching buffer over a
+`LazyMemmapStorage` (``pin_memory=True``), from `sample`, and with one batch that lies on the device. Where PyTorch sees no
+accelerator it says so and does nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import diskbuffer as db
+from bench.frames import COLUMNS, Frames, frames
+from bench.measure import Report, arguments
+
+STACK, BATCH, ACTIONS = 4, 256, 6
+Batch = dict[str, torch.Tensor]
+
+
+class Learner:
+    """A Q-network of the size that DQN has, its target, and a step of it."""
+
+    def __init__(self, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self._online, self._target = (self._network().to(device) for _ in range(2))
+        self._optimiser = torch.optim.Adam(self._online.parameters(), 1e-4)
+
+    @staticmethod
+    def _network() -> nn.Module:
+        return nn.Sequential(
+            *(nn.Conv2d(STACK, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, ACTIONS)),
+        )
+
+    def step(self, batch: Batch) -> None:
+        """Update on a batch."""
+        with torch.no_grad():
+            following = self._target(batch["next_obs"].float() / 255).amax(1)
+            target = batch["reward"] + 0.99 * following * ~batch["terminated"]
+        value = self._online(batch["obs"].float() / 255).gather(1, batch["action"][:, None])[:, 0]
+        self._optimiser.zero_grad()
+        (value - target).square().mean().backward()
+        self._optimiser.step()
+
+
+def ours(directory: Path, pixels: Frames, seed: int) -> db.ReplayBuffer:
+    """Fill our buffer, and seal it."""
+    n = len(pixels) - 1
+    rng = np.random.default_rng(seed)
+    buffer = db.ReplayBuffer(directory / "ours", n, columns=COLUMNS, frame_stack=STACK, seed=seed)
+    buffer.extend(obs=pixels, action=rng.integers(0, ACTIONS, n), reward=rng.normal(size=n))
+    buffer.seal()
+    return buffer
+
+
+def torchrl(directory: Path, pixels: Frames, seed: int, device: torch.device) -> Callable[[], Iterator[Batch]]:
+    """Fill TorchRL's buffer with the same stacks; return what makes a loop over its batches on the device."""
+    from tensordict import TensorDict
+    from torchrl.data import LazyMemmapStorage, ReplayBuffer
+
+    n = len(pixels) - STACK
+    rng = np.random.default_rng(seed)
+    storage = LazyMemmapStorage(n, scratch_dir=directory / "torchrl")
+    buffer = ReplayBuffer(storage=storage, batch_size=BATCH, pin_memory=True, prefetch=4)
+    for first in range(0, n, 1000):
+        window = np.arange(first, min(first + 1000, n))[:, None] + np.arange(STACK)
+        size = len(window)
+        steps = {
+            "obs": torch.from_numpy(pixels[window]),
+            "next_obs": torch.from_numpy(pixels[window + 1]),
+            "action": torch.from_numpy(rng.integers(0, ACTIONS, size)),
+            "reward": torch.from_numpy(rng.normal(size=size).astype(np.float32)),
+            "terminated": torch.zeros(size, dtype=torch.bool),
+        }
+        buffer.extend(TensorDict(steps, [size]))
+
+    def loop() -> Iterator[Batch]:
+        while True:
+            yield buffer.sample().to(device, non_blocking=True)
+
+    return loop
+
+
+def run(batches: Iterator[Batch], learner: Learner, steps: int) -> tuple[float, float]:
+    """Learn; return seconds in all, and seconds until the next batch was there."""
+    for _ in range(3):
+        learner.step(next(batches))
+    torch.accelerator.synchronize()
+    waited, begun = 0.0, time.perf_counter()
+    for _ in range(steps):
+        asked = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - asked
+        learner.step(batch)
+    torch.accelerator.synchronize()
+    return time.perf_counter() - begun, waited
+
+
+def main() -> None:
+    """Run everything."""
+    args = arguments((__doc__ or "").splitlines()[0])
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        print("PyTorch sees no accelerator here: nothing was measured")
+        return
+    report, directory = Report("gpu", args.seed), Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+    rounds, steps = (3, 10) if args.quick else (9, 300)
+    pixels = frames(2_000 if args.quick else 20_000)
+    try:
+        with ours(directory, pixels, args.seed) as buffer:
+            theirs = torchrl(directory, pixels, args.seed, device)
+            loader, learner = buffer.loader(BATCH, device=device), Learner(device)
+            resident = buffer.sample(BATCH, device=device)
+            ways: dict[str, Callable[[], Iterator[Any]]] = {
+                "one batch on the device": lambda: iter(lambda: resident, None),
+                "our loader": lambda: iter(loader),
+                "our sample": lambda: iter(lambda: buffer.sample(BATCH, device=device), None),
+                "TorchRL, pinned memmap, prefetch 4": theirs,
+            }
+            taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+            for _ in range(rounds):
+                for name, make in ways.items():
+                    batches = make()
+                    taken[name].append(run(batches, learner, steps))
+                    del batches
+            whole = {name: [total / steps for total, _ in found] for name, found in taken.items()}
+            for name, seconds in whole.items():
+                report.times(f"a DQN step of 256, {device.type}: {name}", seconds)
+            for name, found in taken.items():
+                share = float(np.median([waited / total for total, waited in found]))
+                report.row(f"share of its time that the learner waits: {name}", 100 * share, "%", "none", met=True)
+            before = loader.nbytes_sent
+            next(iter(loader))
+            report.row("bytes sent a batch: our loader", loader.nbytes_sent - before, "bytes", "none", met=True)
+            stacks = sum(value.nbytes for value in buffer.sample(BATCH).values())
+            report.row("bytes of a batch whose observations are all stacks", stacks, "bytes", "none", met=True)
+            value = float(np.median(np.divide(whole["our loader"], whole["one batch on the device"])))
+            report.row("a step with our loader, against one batch on the device", value, "x", "at most 1.1", value <= 1.1)
+            value = float(np.median(np.divide(whole["TorchRL, pinned memmap, prefetch 4"], whole["our loader"])))
+            report.row("a step with our loader, times as fast as with TorchRL", value, "x", "at least 1", value >= 1)
+    finally:
+        shutil.rmtree(directory)
+    report.write(args.json)
+
+
+if __name__ == "__main__":
+    main()
