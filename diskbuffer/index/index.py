@@ -214,7 +214,7 @@ class Index:
         Returns what was found, and the place of the first that there is not; -1, if all are there.
         """
         found = np.empty((4, len(ages)), np.int64)
-        missing = lookup.locate_recent(self.table, streams, ages, found)
+        missing = lookup.locate_recent(self.table, np.ascontiguousarray(streams), np.ascontiguousarray(ages), found)
         return found, int(missing)
 
     @property

@@ -227,9 +227,9 @@ class Reader:
         back = np.asarray(ages)
         if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
             raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
-        of, back = np.asarray(streams, np.int64), back.astype(np.int64)
-        if of.shape != back.shape or not of.flags.c_contiguous:
-            of = np.array(np.broadcast_to(of, back.shape))
+        of, back = np.asarray(streams, np.int64), back.astype(np.int64, copy=False)
+        if of.shape != back.shape:
+            of = np.broadcast_to(of, back.shape)
 
         def draw(index: Index) -> Draw:
             found, missing = index.recent(of, back)

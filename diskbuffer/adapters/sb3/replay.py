@@ -13,6 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
+from torch.utils._pytree import tree_map
 
 from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
 from diskbuffer.adapters.sb3.stored import Stored, batched
@@ -169,17 +170,14 @@ class DiskReplayBuffer(ReplayBuffer):
             rewards = torch.from_numpy(self._returns(batch["steps"].numpy(), env))
         elif env is not None:
             rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
-        found: dict[str, Any] = {
-            "observations": self._observations(batch["obs"], env),
-            "actions": batch["action"].to(self.device),
-            "next_observations": self._observations(batch["next_obs"], env),
-            "dones": batch["terminated"].to(torch.float32).reshape(-1, 1).to(self.device),
-            "rewards": rewards.to(self.device),
-        }
+        obs, next_obs = (batch[name] if env is None else self._normalized(batch[name], env) for name in ("obs", "next_obs"))
+        found = [obs, batch["action"], next_obs, batch["terminated"].to(torch.float32).reshape(-1, 1), rewards]
         if self.n_steps > 1:
             steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
-            found["discounts"] = self.to_torch(self.gamma ** steps.astype(np.float32))
-        return (DictReplayBufferSamples if isinstance(self.observation_space, spaces.Dict) else ReplayBufferSamples)(**found)
+            found.append(torch.from_numpy(self.gamma ** steps.astype(np.float32)))
+        if self.device.type != "cpu":
+            found = [tree_map(lambda tensor: tensor.to(self.device), part) for part in found]
+        return (DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples)(*found)
 
     def _returns(self, steps: Int64, env: VecNormalize) -> npt.NDArray[Any]:
         """Return n-step returns of rewards of which each was normalized, (n, 1), added up as the library does."""
@@ -191,16 +189,8 @@ class DiskReplayBuffer(ReplayBuffer):
         discounted = self._normalize_reward(rewards, env) * discounts * (ahead < left)
         return np.asarray(discounted.sum(axis=1, keepdims=True))
 
-    def _observations(self, obs: Any, env: VecNormalize | None) -> Any:
-        if env is not None:
-            plain = {name: part.numpy() for name, part in obs.items()} if isinstance(obs, dict) else obs.numpy()
-            normal: Any = self._normalize_obs(plain, env)
-            obs = (
-                {name: torch.as_tensor(part) for name, part in normal.items()}
-                if isinstance(obs, dict)
-                else torch.as_tensor(normal)
-            )
-        return {name: part.to(self.device) for name, part in obs.items()} if isinstance(obs, dict) else obs.to(self.device)
+    def _normalized(self, obs: Any, env: VecNormalize) -> Any:
+        return tree_map(torch.as_tensor, self._normalize_obs(tree_map(torch.Tensor.numpy, obs), env))
 
     # The arrays of Stable-Baselines3's buffer
 

@@ -243,7 +243,8 @@ class Stored(OpenedLate):
     def join(self, obs: Any) -> Any:
         """Turn observations of a batch into those of the environment, contiguous as the library's are."""
         if not isinstance(obs, dict):
-            return self._frames[""].copied(obs)
+            frames = self._frames[""]
+            return obs if frames.stack == 1 and obs.is_contiguous() else frames.copied(obs)
         return {name: frames.copied(obs[name_of(name)]) for name, frames in self._frames.items() if name_of(name) in obs}
 
     def batch(
@@ -254,7 +255,10 @@ class Stored(OpenedLate):
         if buffer is None:
             return self._zeros(len(ages))
         batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns)
-        return batch | {name: self.join(batch[name]) for name in ("obs", "next_obs") if name in batch}
+        for name in ("obs", "next_obs"):
+            if name in batch:
+                batch[name] = self.join(batch[name])
+        return batch
 
     def _zeros(self, size: int) -> Batch:
         """Return what the library has in places where nothing was added yet."""
