@@ -30,7 +30,7 @@ FLOORS = (
     ("columns", "options", "mixture"),
     ("buffer",),
     ("",),
-    ("adapters", "precompile"),
+    ("adapters", "inspect", "precompile"),
     ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "cli"),
     ("__main__",),
 )
@@ -58,6 +58,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
+    "inspect.disk": "a store's files, past the page cache, for their speed",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
     "adapters.tianshou.steps": "a temporary file for arrays that are no store's",

@@ -143,8 +143,9 @@ def test_what_a_function_keeps_of_pinned_memory_stays_as_it_is(device: torch.dev
         kept.append((batch, {name: value.clone() for name, value in batch.items()}))
         return batch["steps"]
 
-    for sent in itertools.islice(buffer.loader(16, device=device, transform=keep), 30):
-        assert sent.device.type == device.type
+    steps: Any
+    for steps in itertools.islice(buffer.loader(16, device=device, transform=keep), 30):
+        assert steps.device.type == device.type
     for _ in range(10):
         buffer.sample(16, device=device, transform=keep)
     for batch, copy in kept:

@@ -1,0 +1,110 @@
+"""What limits sampling: the parts add up, the slow part is the one that is named, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.inspect.disk import ColumnFiles, seconds_a_step, share_in_memory
+from diskbuffer.inspect.limits import find_limits
+
+
+def fill(path: Path, shape: tuple[int, ...], steps: int, *, noise: bool) -> None:
+    columns = {"obs": db.Column(shape, "uint8"), "action": db.Column((), "int64")}
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (steps + 1, *shape), np.uint8) if noise else np.zeros((steps + 1, *shape), np.uint8)
+    if not noise:
+        frames[:, 0] = rng.integers(0, 256, (steps + 1, *shape[1:]))
+    with db.ReplayBuffer(path, columns=columns, segment_rows=256) as buffer:
+        buffer.extend(frames, np.zeros(steps, np.int64), np.zeros(steps))
+        buffer.seal()
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_the_parts_add_up_and_nothing_is_written(tmp_path: Path) -> None:
+    fill(tmp_path / "store", (84, 84), 1000, noise=False)
+    before = contents(tmp_path / "store")
+    found = find_limits(tmp_path / "store", 64, seconds=1.5)
+    assert contents(tmp_path / "store") == before
+    assert (found.batch_size, found.learner, found.waited) == (64, None, None)
+    assert min(found.fixed, found.copying, found.decoding) >= 0
+    assert found.fixed + found.copying + found.decoding == pytest.approx(found.batch * found.speedup)
+    assert 0 < found.batch < 1
+    assert 0.9 < found.resident <= 1  # it was just written
+    assert found.advice
+
+
+def test_a_batch_of_one_is_all_fixed_cost(tmp_path: Path) -> None:
+    fill(tmp_path / "store", (4,), 300, noise=True)
+    found = find_limits(tmp_path / "store", 1, seconds=1)
+    assert found.limit == "fixed cost"
+    assert "larger batches" in found.advice
+
+
+def test_large_frames_that_compress_are_limited_by_decoding_or_copying(tmp_path: Path) -> None:
+    fill(tmp_path / "store", (210, 160, 3), 300, noise=False)
+    assert find_limits(tmp_path / "store", 64, seconds=1.5).limit in ("decoding", "copying")
+
+
+def test_a_slow_learner_is_told_that_it_is_the_limit(tmp_path: Path) -> None:
+    fill(tmp_path / "store", (84, 84), 300, noise=False)
+    seen: list[Any] = []
+
+    def learner(batch: dict[str, Any]) -> None:
+        seen.append(batch["obs"].shape)
+        time.sleep(0.05)
+
+    found = find_limits(tmp_path / "store", 32, seconds=3, learner=learner)
+    assert found.limit == "learner"
+    assert found.learner is not None
+    assert 0.05 <= found.learner < 0.5
+    assert found.waited is not None
+    assert found.waited < 0.1
+    assert set(seen) == {(32, 84, 84)}
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(db.NotAStoreError):
+        find_limits(tmp_path / "store")
+    columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
+    db.ReplayBuffer(tmp_path / "store", columns=columns).close()
+    with pytest.raises(db.EmptyBufferError, match="nothing to measure"):
+        find_limits(tmp_path / "store")
+    for wrong in ({"batch_size": 0}, {"seconds": 0}):
+        with pytest.raises(db.InputError):
+            find_limits(tmp_path / "store", **wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_in_memory_is_what_the_system_has_read(tmp_path: Path) -> None:
+    """On a disk; a tmpfs has everything in memory, and cannot be read past it."""
+    directory = Path(os.environ.get("DISKBUFFER_DISK", Path(__file__).parent)) / f".limits-{os.getpid()}"
+    directory.mkdir()
+    try:
+        for n in range(4):
+            with (directory / f"c.{n}").open("wb") as file:
+                file.write(os.urandom(1024**2))
+                file.flush()
+                os.fsync(file.fileno())
+                if n < 3 and hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        column = ColumnFiles.of(directory, segment_rows=1024, rows_a_read=4)
+        assert column.bytes_a_read == 4096
+        assert sorted(file.name for file in column.files) == ["c.0", "c.1", "c.2", "c.3"]
+        taken = seconds_a_step([column], threads=2, seconds=0.2)
+        if taken is None:
+            pytest.skip("this file system cannot be read past the page cache")
+        assert 1e-7 < taken < 0.1
+        assert share_in_memory([column]) == pytest.approx(0.25, abs=0.05)
+    finally:
+        for written in directory.iterdir():
+            written.unlink()
+        directory.rmdir()
