@@ -169,6 +169,7 @@ class Sampling:
 
     def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
+        self._readers[0].gatherer.call_helpers()
         delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
         begun = self.begin()
         try:

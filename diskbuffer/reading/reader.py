@@ -212,6 +212,7 @@ class Reader:
 
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
+        self.gatherer.call_helpers()
         return self._delivered(self.plan(self._draw_recent(ages, streams), form, paths), paths)
 
     def _delivered(self, planned: Planned, paths: tuple[str, ...] | None) -> Batch:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.reading.gather import kernel
+from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
 from diskbuffer.reading.gather.targets import Memory
-from diskbuffer.runtime.helper_threads import Helpers
 from diskbuffer.store.format import codec
 
 Int64 = npt.NDArray[np.int64]
@@ -56,11 +56,18 @@ class Gatherer:
         self._tail_rows, self._describe = tail_rows, describe
         self._largest = largest_chunk
         self.threads = threads
-        self._helpers = Helpers("diskbuffer-gather")
+        self._helpers = Helpers("diskbuffer-gather", largest_chunk)
+        self._pace_of_last: Pace | None = None
         self._local = threading.local()
         self._cold = True  # until seen otherwise: a store that was just opened may not be in the page cache
         self._batches = 0
         self._paces: dict[tuple[tuple[str, ...], int], Pace] = {}  # of some columns, and so many bytes
+
+    def call_helpers(self) -> None:
+        """Have threads wake up for a batch that is about to be planned, if the last one was gathered in several."""
+        pace = self._pace_of_last
+        if pace is not None and pace.best > 1:
+            self._helpers.call(pace.best - 1)
 
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
@@ -77,7 +84,7 @@ class Gatherer:
         if advised:
             kernel.advise(memory.targets, plan.runs, plan.sources)
         if threads is None and self.threads > 1:
-            pace = self._pace(memory)
+            pace = self._pace_of_last = self._pace(memory)
             threads, begun = pace.choose(), time.perf_counter()
             self._gather(plan, memory, threads, progress)
             pace.note(threads, time.perf_counter() - begun)
@@ -101,14 +108,7 @@ class Gatherer:
             kernel.gather(*what, 0, n, self._tail_rows, self._scratch(), self._largest, progress)
             return
         parts = min(n, threads * _PARTS)
-
-        def work() -> None:
-            kernel.gather_parts(*what, parts, self._tail_rows, self._scratch(), self._largest, progress)
-
-        self._helpers.lend(work, threads - 1)
-        work()
-        while not kernel.is_done(progress, parts):
-            time.sleep(1e-6)  # lets others run, unlike a sleep of nothing
+        self._helpers.gather(threads - 1, *what, parts, self._tail_rows, self._scratch(), self._largest, progress)
 
     def close(self) -> None:
         """Stop the threads."""

@@ -31,14 +31,12 @@ TARGET_FIELDS = 10
 
 # Fields of the progress of a batch, which its threads share.
 TURN = 0  # parts that somebody has taken
-DONE = 1  # parts that are ready, or given up
-REASON, TARGET, RUN, CHUNK = 2, 3, 4, 5  # why a chunk cannot be read, and which; 0 if nothing is wrong
-PROGRESS_FIELDS = 6
+REASON, TARGET, RUN, CHUNK = 1, 2, 3, 4  # why a chunk cannot be read, and which; 0 if nothing is wrong
+PROGRESS_FIELDS = 5
 
 _ENTRY_BYTES, _LINE, _PAGE, _WILLNEED, _EMPTY = 16, 64, 4096, 3, -1
 _AHEAD = 2048  # bytes of a run's chunks
 _RUNS_AHEAD, _COPIED_AHEAD = 12, 512  # how many runs before it is copied what lies flat is asked for, and how many bytes of it
-_SPINS = 2000  # some 20 us
 
 
 @compiled
@@ -56,16 +54,6 @@ def gather_parts(
             return
         if progress[REASON] == 0:
             gather(targets, runs, sources, n * part // parts, n * (part + 1) // parts, tail_rows, scratch, most, progress)
-        fetch_add(shared + 8 * DONE, 1)
-
-
-@compiled
-def is_done(progress: Any, parts: int) -> bool:
-    """Wait a moment for other threads' parts; return whether all are done."""
-    for _ in range(_SPINS):  # noqa: SIM110  numba has no any()
-        if fetch_add(progress.ctypes.data + 8 * DONE, 0) == parts:
-            return True
-    return False
 
 
 @compiled

@@ -21,6 +21,11 @@ class Pace:
         self._batches = [0] * len(self._numbers)
         self._best, self._turn = 0, itertools.count(1)
 
+    @property
+    def best(self) -> int:
+        """How many threads were the fastest."""
+        return self._numbers[self._best]
+
     def choose(self) -> int:
         """Return how many threads the next batch is to be gathered in."""
         best = self._best
