@@ -30,6 +30,8 @@ from diskbuffer.store.store import Store
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
+_SELECTIONS = 64  # of columns that are remembered
+_SMALL = 1024  # steps
 _PATIENCE = 10.0  # seconds that a reader whose store is written to elsewhere tries until a draw finds all its segments
 
 
@@ -94,6 +96,7 @@ class Reader:
         self._store, self.streams = store, layout.streams
         self.frame_stack, self._zeros = frame_stack, zeros
         self.columns = self._look()
+        self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
         self.pool = ArraysPool()
         self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
@@ -114,7 +117,7 @@ class Reader:
     def look_again(self) -> None:
         """See which columns the store has by now."""
         if self.columns.schema is not self._store.layout.schema:
-            self.columns = self._look()
+            self.columns, self._selected = self._look(), {}
 
     def _look(self) -> Columns:
         layout = self._store.layout
@@ -158,10 +161,15 @@ class Reader:
             return until_found([self], attempt)
 
     def _select(self, paths: tuple[str, ...]) -> Columns:
-        for path in paths:
-            if path not in self.columns.paths:
-                raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
-        return self.columns.select(paths)
+        found = self._selected.get(paths)
+        if found is None:
+            for path in paths:
+                if path not in self.columns.paths:
+                    raise InputError(f"there is no column {path!r}; there are {', '.join(self.columns.paths)}")
+            if len(self._selected) >= _SELECTIONS:
+                self._selected = {}
+            found = self._selected[paths] = self.columns.select(paths)
+        return found
 
     def planned(self, request: Request, drawn: Draw) -> Planned:
         """Plan a batch of steps that are all in this store."""
@@ -183,7 +191,7 @@ class Reader:
         ids = step_names(steps)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), paths)
+        return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), kept=paths is None)
 
     def episode(self, episode: Episode, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
@@ -213,11 +221,11 @@ class Reader:
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
         self.gatherer.call_helpers()
-        return self._delivered(self.plan(self._draw_recent(ages, streams), form, paths), paths)
+        return self._delivered(self.plan(self._draw_recent(ages, streams), form, paths), kept=paths is None)
 
-    def _delivered(self, planned: Planned, paths: tuple[str, ...] | None) -> Batch:
-        delivery = self._to_cpu if paths is None else Delivery(ArraysPool())  # the memory of some columns is not kept
-        return planned.batch(delivery)
+    def _delivered(self, planned: Planned, *, kept: bool) -> Batch:
+        """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
+        return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""
