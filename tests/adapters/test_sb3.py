@@ -264,6 +264,24 @@ def test_parts_of_observations_may_have_any_name(tmp_path: Path, opened: list[An
         DiskDictReplayBuffer(50, spaces.Dict({"frame": space["frame"]}), actions, "cpu", path=tmp_path / "store")
 
 
+@pytest.mark.parametrize("wrong", [np.float32(1), np.array(1.0), np.zeros((1, 3)), None, {"goal": np.zeros((1, 3))}])
+def test_what_is_no_dict_observation_is_refused_by_name_and_nothing_is_added(
+    wrong: Any, tmp_path: Path, opened: list[Any]
+) -> None:
+    space, actions = spaces.Dict({"frame": spaces.Box(-1, 1, (3,))}), ACTIONS["discrete"]
+    ours, right = (
+        DiskDictReplayBuffer(50, space, actions, "cpu", path=tmp_path / "store"),
+        {"frame": np.zeros((1, 3), np.float32)},
+    )
+    opened.append(ours)
+    for obs, next_obs in ((wrong, right), (right, wrong)):
+        with pytest.raises(db.InputError, match="expected frame, found"):
+            ours.add(obs, next_obs, np.zeros((1, 1), int), np.zeros(1), np.zeros(1, bool), [{}])
+    assert (ours.pos, ours.full) == (0, False)
+    ours.add(right, right, np.zeros((1, 1), int), np.zeros(1), np.zeros(1, bool), [{}])
+    assert ours.pos == 1
+
+
 def test_a_model_that_is_killed_goes_on_with_what_was_there(tmp_path: Path, opened: list[Any]) -> None:
     space, actions = SPACES["vector"], ACTIONS["box"]
     theirs, world = ReplayBuffer(60, space, actions, "cpu", 2), World(space, 2)
