@@ -122,7 +122,7 @@ class Reader:
     def _look(self) -> Columns:
         layout = self._store.layout
         packed = {p: (layout.chunk_rows(p), layout.chunks(p), self._store.tails[p].address) for p in layout.packed}
-        return Columns.of(layout.schema, packed, self._zeros)
+        return Columns.of(layout.schema, packed, self._zeros, layout.salt)
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted; a writer knows that itself."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.reading.gather import kernel
+from diskbuffer.reading.gather.advance import ask_ahead
 from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
@@ -25,12 +26,15 @@ Describe = Callable[[str, int, int, int, int], str]
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _KINDS = 64  # of batches, for which it is known how many threads are best
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
-_PROBE = 16  # while pages are asked for ahead, every so many batches do without, to see whether that is still needed
-_LOOK = 8  # while they are not, every so many batches are looked at: counting faults takes a tenth of a small one's time
+_LOOK = 8  # every so many batches are looked at: counting faults takes a tenth of a small one's time
 
 
 def _major_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def _pages_read() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * 512 // resource.getpagesize()
 
 
 def default_threads() -> int:
@@ -78,11 +82,11 @@ class Gatherer:
 
     def _share(self, plan: Plan, memory: Memory, threads: int | None, progress: Int64) -> None:
         self._batches += 1
-        advised = self._cold and self._batches % _PROBE != 0
-        looked_at = not advised and (self._cold or self._batches % _LOOK == 0)
-        faults, n = _major_faults() if looked_at else 0, len(plan.runs)
+        looked_at, advised, n = self._batches % _LOOK == 0, self._cold, len(plan.runs)
+        count = _pages_read if advised else _major_faults
+        before = count() if looked_at else 0
         if advised:
-            kernel.advise(memory.targets, plan.runs, plan.sources)
+            ask_ahead(memory.targets, plan.runs, plan.sources)
         if threads is None and self.threads > 1:
             pace = self._pace_of_last = self._pace(memory)
             threads, begun = pace.choose(), time.perf_counter()
@@ -91,7 +95,9 @@ class Gatherer:
         else:
             self._gather(plan, memory, threads or 1, progress)
         if looked_at:
-            self._cold = _major_faults() - faults > n // _COLD
+            self._cold = count() - before > n // _COLD
+            if advised and not self._cold:
+                self._batches = -1  # look at the next one, too: faults are counted everywhere, what some file systems read is not
 
     def _pace(self, memory: Memory) -> Pace:
         kind = memory.paths, memory.nbytes

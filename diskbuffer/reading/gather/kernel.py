@@ -1,7 +1,8 @@
 """The compiled gather: from mapped segments into a batch, in one call that holds no GIL.
 
 A chunk is decoded straight into the batch where its first rows are wanted, and only as far as they are; otherwise into a
-scratch that stays in the CPU's cache, from which other samples of the same chunk are served, too, as runs come sorted.
+scratch that stays in the CPU's cache, from which other samples of the same chunk are served, too, as runs come sorted. Of a
+chunk that is stored as it is, only the rows that are wanted are read: their own checksums verify them, not the chunk's.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import madvise, memcpy, memset
-from diskbuffer.native.memory import fetch_add, load_i64, load_u8, prefetch, store_u8
+from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
+from diskbuffer.native.memory import fetch_add, load_i64, load_u8, load_u32, prefetch, store_u8
 from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
-from diskbuffer.store.format.codec import BAD_ENTRY, decode
+from diskbuffer.store.format.checksums import OBS, pad, row_seed
+from diskbuffer.store.format.codec import BAD_ENTRY, CHECKSUM, HEADER, decode
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources
@@ -27,14 +29,17 @@ CHUNKS = 6  # of a shard
 TAIL = 7  # address of (streams, tail_rows, row)
 ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row again
 FLAG = 9  # 1 for booleans, which are made 0 or 1: a stranger's store may have other bytes, which torch does not expect
-TARGET_FIELDS = 10
+CHECKSUMS = 10  # place in the sources of the rows' checksums, where they are of this column alone and can save reading; else -1
+SALT = 11  # what these start from
+TARGET_FIELDS = 12
 
 # Fields of the progress of a batch, which its threads share.
 TURN = 0  # parts that somebody has taken
 REASON, TARGET, RUN, CHUNK = 1, 2, 3, 4  # why a chunk cannot be read, and which; 0 if nothing is wrong
 PROGRESS_FIELDS = 5
 
-_ENTRY_BYTES, _LINE, _PAGE, _WILLNEED, _EMPTY = 16, 64, 4096, 3, -1
+ENTRY_BYTES = 16  # of a shard's index
+_LINE, _EMPTY = 64, -1
 _AHEAD = 2048  # bytes of a run's chunks
 _RUNS_AHEAD, _COPIED_AHEAD = 12, 512  # how many runs before it is copied what lies flat is asked for, and how many bytes of it
 
@@ -104,14 +109,14 @@ def _decode(
         if count <= 0:
             continue
         offset, source = runs[r, OFFSET] + cut, sources[r, column, 0]
-        limit = sources[r, column, 1] - targets[t, CHUNKS] * _ENTRY_BYTES
+        limit = sources[r, column, 1] - targets[t, CHUNKS] * ENTRY_BYTES
         if r + 1 < end:
             _look_ahead(targets, runs, sources, t, r + 1)
         for chunk in range(offset // chunk_rows, (offset + count - 1) // chunk_rows + 1):
             first, until = max(offset, chunk * chunk_rows), min(offset + count, (chunk + 1) * chunk_rows)
             place = target + (first - offset) * row_bytes
             n, skipped = (until - first) * row_bytes, first - chunk * chunk_rows
-            entry = source + limit + chunk * _ENTRY_BYTES
+            entry = source + limit + chunk * ENTRY_BYTES
             if entry == held and until - chunk * chunk_rows <= held_rows:
                 memcpy(place, scratch + skipped * row_bytes, n)
                 continue
@@ -128,6 +133,9 @@ def _decode(
                     continue
             reason, chunk_bytes = BAD_ENTRY, chunk_rows * row_bytes
             if 0 <= at <= limit and 0 <= length <= limit - at:
+                stored = reads_rows(targets, t, length, until - first)
+                if stored and _copy_stored(targets, runs, sources, t, r, first, until, source + at, place):
+                    continue
                 if skipped == 0:
                     reason = decode(source + at, length, chunk_bytes, n, place, scratch + most)
                 else:
@@ -138,6 +146,34 @@ def _decode(
                 progress[TARGET], progress[RUN], progress[CHUNK], progress[REASON] = t, r, chunk, reason
                 return False
         _finish(targets, runs, t, r, count, target)
+    return True
+
+
+@compiled
+def reads_rows(targets: Any, t: int, length: int, rows: int) -> bool:
+    """Tell whether of a chunk of `length` bytes, which has `rows` rows that are wanted, these alone are read.
+
+    So it is where compression gained nothing: no other chunk is as long.
+    """
+    whole = HEADER + targets[t, CHUNK_ROWS] * targets[t, ROW_BYTES] + CHECKSUM
+    return bool(targets[t, CHECKSUMS] >= 0 and length == whole and rows < targets[t, CHUNK_ROWS])
+
+
+@compiled
+def _copy_stored(targets: Any, runs: Any, sources: Any, t: int, r: int, first: int, until: int, chunk: int, place: int) -> bool:
+    """Copy rows `first` to `until` of a run's slot from a chunk that is stored as it is.
+
+    Returns whether all match their checksums. Where not, the chunk's own tells whether it is they that are damaged.
+    """
+    row_bytes, position = targets[t, ROW_BYTES], runs[r, POSITION] - runs[r, OFFSET]
+    memcpy(place, chunk + HEADER + first % targets[t, CHUNK_ROWS] * row_bytes, (until - first) * row_bytes)
+    for row in range(first, until):
+        crc = row_seed(targets[t, SALT], runs[r, STREAM], position + row, OBS)
+        crc = crc32c_extend(crc, place + (row - first) * row_bytes, row_bytes)
+        if row_bytes % 8:
+            crc = pad(crc, row_bytes)
+        if crc != load_u32(sources[r, targets[t, CHECKSUMS], 0] + row * 8):
+            return False
     return True
 
 
@@ -169,43 +205,12 @@ def _finish(targets: Any, runs: Any, t: int, r: int, count: int, target: int) ->
 def _look_ahead(targets: Any, runs: Any, sources: Any, t: int, r: int) -> None:
     """Have a run's chunks come into the caches while the one before is decoded; the entry of the next, too."""
     column, first = targets[t, COLUMN], runs[r, OFFSET] // targets[t, CHUNK_ROWS]
-    index = targets[t, CHUNKS] * _ENTRY_BYTES
+    index = targets[t, CHUNKS] * ENTRY_BYTES
     source, limit = sources[r, column, 0], sources[r, column, 1] - index
     if r + 1 < runs.shape[0]:
         after = runs[r + 1, OFFSET] // targets[t, CHUNK_ROWS]
-        prefetch(sources[r + 1, column, 0] + sources[r + 1, column, 1] - index + after * _ENTRY_BYTES)
-    at = load_i64(source + limit + first * _ENTRY_BYTES)
+        prefetch(sources[r + 1, column, 0] + sources[r + 1, column, 1] - index + after * ENTRY_BYTES)
+    at = load_i64(source + limit + first * ENTRY_BYTES)
     if 0 <= at <= limit:
         for line in range(0, _AHEAD, _LINE):
             prefetch(source + at + line)
-
-
-@compiled
-def advise(targets: Any, runs: Any, sources: Any) -> None:
-    """Ask for all pages of a batch before the first is touched: first those of the indices, then those of the chunks."""
-    for step in range(2):
-        for t in range(targets.shape[0]):
-            row_bytes, chunk_rows = targets[t, ROW_BYTES], targets[t, CHUNK_ROWS]
-            for r in range(runs.shape[0]):
-                source, size = sources[r, targets[t, COLUMN], 0], sources[r, targets[t, COLUMN], 1]
-                offset, count = runs[r, OFFSET], runs[r, COUNT]
-                if chunk_rows == 0:
-                    if step == 0:
-                        _will_need(source, offset * row_bytes, count * row_bytes)
-                    continue
-                limit = size - targets[t, CHUNKS] * _ENTRY_BYTES
-                low, high = offset // chunk_rows, (offset + count - 1) // chunk_rows + 1
-                if step == 0:
-                    _will_need(source, limit + low * _ENTRY_BYTES, (high - low) * _ENTRY_BYTES)
-                    continue
-                for chunk in range(low, high):
-                    entry = source + limit + chunk * _ENTRY_BYTES
-                    at, length = load_i64(entry), load_i64(entry + 8)
-                    if 0 <= at <= limit and 0 < length <= limit - at:
-                        _will_need(source, at, length)
-
-
-@compiled
-def _will_need(source: int, at: int, size: int) -> None:
-    begin = at // _PAGE * _PAGE
-    madvise(source + begin, at + size - begin, _WILLNEED)

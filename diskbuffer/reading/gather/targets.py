@@ -12,7 +12,10 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.reading.gather import kernel as k
-from diskbuffer.schema import Schema
+from diskbuffer.schema import CHECKSUM, Schema
+from diskbuffer.store.format.checksums import OBS, covered
+
+_WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks are in few pages, and all of a chunk is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +27,11 @@ class Columns:
     targets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, schema: Schema, packed: dict[str, tuple[int, int, int]], zeros: bool) -> Columns:
-        """Describe all columns of a schema; `packed` tells (chunk_rows, chunks, address of the tail) of the packed ones."""
+    def of(cls, schema: Schema, packed: dict[str, tuple[int, int, int]], zeros: bool, salt: int) -> Columns:
+        """Describe all columns of a schema; `packed` tells (chunk_rows, chunks, address of the tail) of the packed ones.
+
+        `salt` is what the checksums of rows start from.
+        """
         paths = (*schema.obs, *schema.step)
         order = list(schema)
         targets = np.zeros((len(paths), k.TARGET_FIELDS), np.int64)
@@ -34,6 +40,8 @@ class Columns:
             target[k.FLAG] = schema[path].np_dtype == np.bool_
             if path in packed:
                 target[[k.CHUNK_ROWS, k.CHUNKS, k.TAIL]] = packed[path]
+            alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS
+            target[k.CHECKSUMS], target[k.SALT] = order.index(CHECKSUM) if alone else -1, salt
         return cls(schema, paths, targets)
 
     def select(self, paths: tuple[str, ...]) -> Columns:

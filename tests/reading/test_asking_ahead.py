@@ -1,0 +1,93 @@
+"""Pages are asked for ahead of reading as long as the disk is waited for; with counters of our own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.reading.gather import advance, gatherer
+
+
+class Disk:
+    """Count what a store's batches wait for: pages that are not in memory are read when asked for, or else when touched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_cold, self.counts_pages = True, True
+        self.asked = self.pages = self.faults = 0
+        monkeypatch.setattr(gatherer, "ask_ahead", self.ask)
+        monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
+        monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
+        gather = gatherer.Gatherer._gather
+
+        def gather_with_faults(own: Any, *args: Any) -> None:
+            gather(own, *args)
+            if self.is_cold and not own._cold:
+                self.faults += 1000
+
+        monkeypatch.setattr(gatherer.Gatherer, "_gather", gather_with_faults)
+
+    def ask(self, *_: Any) -> None:
+        self.asked += 1
+        if self.is_cold and self.counts_pages:
+            self.pages += 1000
+
+    def sample(self, buffer: db.ReplayBuffer, batches: int) -> int:
+        """Sample; return for how many batches pages were asked for."""
+        before = self.asked
+        for _ in range(batches):
+            buffer.sample(8)
+        return self.asked - before
+
+
+@pytest.fixture
+def buffer(tmp_path: Path) -> Any:
+    with db.ReplayBuffer(tmp_path / "store", 100, columns={"obs": db.Column((64, 64), "uint8")}) as made:
+        made.extend(obs=np.zeros((51, 64, 64), np.uint8), reward=np.zeros(50))
+        yield made
+
+
+def test_a_store_on_the_disk_is_asked_for_with_every_batch(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert disk.sample(buffer, 100) == 100
+
+
+def test_a_store_in_memory_is_not_asked_for_until_it_leaves_it(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    disk.is_cold = False
+    assert disk.sample(buffer, 100) <= gatherer._LOOK
+    assert disk.sample(buffer, 100) == 0
+    disk.is_cold = True
+    assert disk.sample(buffer, 100) >= 100 - gatherer._LOOK
+
+
+def test_where_the_system_does_not_count_reading_faults_tell(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    disk.counts_pages = False
+    assert 85 <= disk.sample(buffer, 100) < 100
+
+
+def test_pages_that_follow_each_other_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, sent, asked = advance._PAGE, list[tuple[int, int]](), np.zeros(2, np.int64)
+
+    def send(pages: Any) -> None:
+        if pages[1] > pages[0]:
+            sent.append((int(pages[0]) // page, int(pages[1]) // page))
+        pages[:] = 0
+
+    monkeypatch.setattr(advance, "_send", send)
+    ask = advance._ask.py_func  # type: ignore[attr-defined]
+    for at, size in (
+        (10 * page + 5, 20),
+        (10 * page + 100, page),
+        (12 * page, 1),
+        (14 * page - 1, 2),
+        (9 * page, 8),
+        (10 * page, 1),
+    ):
+        ask(asked, at, size)
+    send(asked)
+    assert sent == [(10, 15), (9, 11)]
