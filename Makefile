@@ -43,6 +43,7 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.sizes --json bench/sizes.json
 	$(BIN)/python -m bench.trainings --json bench/trainings.json
 	$(BIN)/python -m bench.gpu --json bench/gpu.json
+	$(BIN)/python -m bench.cold --json bench/cold.json
 
 # Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
 soak: $(VENV)/test
