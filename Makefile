@@ -52,8 +52,9 @@ soak: $(VENV)/test
 clean:
 	rm -rf $(VENV)
 
-# Compiled once, before several processes do so at the same time.
+# Compiled once, before several processes do so at the same time; and anew, as numba's cache does not see what a function calls.
 $(VENV)/compiled: $(VENV)/test $(shell find diskbuffer -name "*.py")
+	find diskbuffer -name "*.nb[ci]" -delete
 	$(BIN)/python -m diskbuffer warmup
 	touch $@
 
