@@ -1210,6 +1210,9 @@ class ReplayBuffer:
         segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated, marks included, what they share
         once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``; and ``cut_off``,
         episodes that ended without a flag since the buffer was opened.
+
+        ``compression`` tells, of each column that is compressed, what this buffer did when it sealed segments: ``codec`` (the
+        column's own, or what was chosen from its data, None before that), ``ratio`` (bytes on disk of each byte), ``us_per_row``.
         """
         self._check_open()
         with self._store.lock:
@@ -1230,6 +1233,7 @@ class ReplayBuffer:
                 "index_bytes": index.nbytes,
                 "decoder": "compiled, LZ4",
                 "threads": self._reader.gatherer.threads,
+                "compression": {} if log is None else log.sealer.figures(),
             }
         return figures | {"disk_bytes": self._store.disk_bytes()}
 

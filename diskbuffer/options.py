@@ -204,6 +204,7 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     lines = []
     if wanted.schema is not None:
         lines += [stored.schema.recorded.difference(wanted.schema)]
+        lines += _other_codecs(stored.schema, wanted.schema)
     for name, has, asked in (
         ("capacity", stored.capacity, wanted.capacity),
         ("n_envs", stored.n_envs, wanted.n_envs),
@@ -222,6 +223,16 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
             f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + f"\n{OPEN_ALONE}, or give another path "
             "for a new store" + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else "")
         )
+
+
+def _other_codecs(stored: Schema, wanted: Schema) -> list[str]:
+    """Show, a line each, the columns that were asked for with another codec than they have."""
+    lines = []
+    for path, column in wanted.columns.items():
+        if column.codec and path in stored.columns and (codec := stored[path].codec) != column.codec:
+            has = f"codec {codec}" if codec else "a codec that is chosen from the data"
+            lines.append(f"  {path}: stored with {has}, asked for {column.codec}")
+    return lines
 
 
 def doubts(path: Path, stored: Layout, wanted: Wanted) -> str | None:
@@ -257,7 +268,7 @@ def _unstacked(schema: Schema, frame_stack: int) -> Schema:
         return schema
     return Schema(
         {
-            path: Column(column.shape[1:], column.dtype, column.allow_nan)
+            path: dataclasses.replace(column, shape=column.shape[1:])
             if is_obs(path) and len(column.shape) > 1 and column.shape[0] == frame_stack
             else column
             for path, column in schema.columns.items()

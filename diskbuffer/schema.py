@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ TAG = "tag"  # the column of tags
 STRINGS = "x_strings"  # columns below it have numbers of strings that the store names, as the column "tag" has
 _PLAIN = {*string.ascii_letters, *string.digits, "_", "-"}  # in a column's path, beside what identifiers have
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
+_CODEC = re.compile(r"none|lz4|(lz4hc|zstd):[1-9]")
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
 
 
@@ -60,14 +62,25 @@ class Column:
         Boolean, integer, floating or complex. Stored little-endian.
     allow_nan : bool
         Whether NaN may be stored. Refused by default, for a NaN in a replay buffer is found long after it was written.
+    codec : str, optional
+        How rows of 1 KiB and more are compressed: ``"none"``, ``"lz4"``, ``"lz4hc:1"`` to ``"lz4hc:9"``, ``"zstd:1"`` to
+        ``"zstd:9"``; with a codec, items of several bytes are shuffled by byte. By default that is chosen from the data, among
+        ways to write LZ4. It is fixed when the store is created; opening it again, it may be left out. Columns are equal whatever
+        their codecs.
     """
 
     shape: tuple[int, ...] = ()
     dtype: npt.DTypeLike = "float32"
     allow_nan: bool = False
+    codec: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape(self.shape))
+        if self.codec is not None and not (isinstance(self.codec, str) and _CODEC.fullmatch(self.codec)):
+            raise SchemaError(
+                f"a column's codec must be 'none', 'lz4', 'lz4hc:1' to 'lz4hc:9', 'zstd:1' to 'zstd:9', or None to have it "
+                f"chosen from the data, found {self.codec!r}"
+            )
         try:
             dtype = np.dtype(self.dtype)
         except TypeError as error:
@@ -91,7 +104,8 @@ class Column:
         return math.prod(self.shape) * self.np_dtype.itemsize
 
     def __str__(self) -> str:
-        return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}"
+        codec = f" ({self.codec})" if self.codec else ""
+        return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}{codec}"
 
 
 FLAGS = ("terminated", "truncated", "is_last")
@@ -205,6 +219,7 @@ class Schema:
         """Describe the columns in JSON."""
         return {
             path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan, "derived": path in self.derived}
+            | ({"codec": c.codec} if c.codec else {})
             for path, c in self.columns.items()
         }
 
@@ -213,7 +228,9 @@ class Schema:
         """Read what `to_attributes` wrote; a SchemaError where it cannot be that."""
         try:
             derived = frozenset(path for path, a in attributes.items() if a["derived"])
-            columns = {p: Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"])) for p, a in attributes.items()}
+            columns = {
+                p: Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"]), a.get("codec")) for p, a in attributes.items()
+            }
             return cls(columns, derived)
         except (KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"the store's description of its columns is damaged: {error!r}") from error

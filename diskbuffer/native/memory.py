@@ -13,11 +13,11 @@ from numba.extending import intrinsic
 from diskbuffer.native.compiling import compiled
 
 
-def _loader(result: Any, bits: int) -> Any:
+def _loader(result: Any, bits: int, align: int | None = None) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def load(_: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(builder.inttoptr(args[0], llvmlite.ir.IntType(bits).as_pointer()))
+            return builder.load(builder.inttoptr(args[0], llvmlite.ir.IntType(bits).as_pointer()), align=align)
 
         return result(types.intp), codegen
 
@@ -38,8 +38,23 @@ def _storer(value: Any) -> Any:
 
 
 load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32), _loader(types.uint8, 8)
+load_any_u64, load_any_u32 = _loader(types.uint64, 64, 1), _loader(types.uint32, 32, 1)  # wherever they begin
 store_f32 = _storer(types.float32)
 store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
+
+
+def _zeros(function: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def zeros(_: Any, number: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, function)(args[0], llvmlite.ir.IntType(1)(1))
+
+        return types.int64(types.uint64), codegen
+
+    return zeros
+
+
+trailing_zeros, leading_zeros = _zeros("cttz"), _zeros("ctlz")  # bits, of a number that is not zero
 
 
 def _pointer(kind: Any) -> Any:

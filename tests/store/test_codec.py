@@ -24,9 +24,9 @@ CONTENTS = {
 }
 
 
-def encode(raw: Array, cname: str = "lz4", clevel: int = 5) -> Array:
+def encode(raw: Array, cname: str = "lz4", clevel: int = 5, item: int = 1) -> Array:
     out, name = np.zeros(codec.bound(len(raw)), np.uint8), ctypes.create_string_buffer(cname.encode())
-    size = codec.encode(raw.ctypes.data, len(raw), out.ctypes.data, ctypes.addressof(name), clevel)
+    size = codec.encode(raw.ctypes.data, len(raw), out.ctypes.data, ctypes.addressof(name), clevel, item)
     assert 0 < size <= codec.bound(len(raw))
     return out[:size].copy()
 
@@ -38,11 +38,11 @@ def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Arr
     return int(reason), target[:wanted]
 
 
-@pytest.mark.parametrize(("cname", "clevel"), [codec.LIVE, codec.SEALED])
+@pytest.mark.parametrize(("cname", "clevel", "item"), [codec.LIVE, codec.SEALED, ("zstd", 3, 1), ("lz4hc", 4, 4), ("zstd", 1, 8)])
 @pytest.mark.parametrize("content", CONTENTS)
-def test_a_chunk_comes_back_whole_and_in_part(content: str, cname: str, clevel: int) -> None:
+def test_a_chunk_comes_back_whole_and_in_part(content: str, cname: str, clevel: int, item: int) -> None:
     raw = CONTENTS[content]
-    chunk = encode(raw, cname, clevel)
+    chunk = encode(raw, cname, clevel, item)
     assert (len(chunk) < SIZE / 2) == (content in ("frames", "zeros"))
     for wanted in (SIZE, SIZE - 1, 1122, 1, 5 * 1122):
         reason, found = decode(chunk, wanted)
@@ -101,61 +101,75 @@ def test_a_chunk_of_another_size_is_refused() -> None:
     assert decode(encode(raw[: SIZE // 2].copy()), SIZE)[0] == codec.BAD_HEADER
 
 
-def recoded(chunks: list[Array], size: int = SIZE, *, hurried: bool = False) -> list[Array]:
-    """Return what sealing makes of chunks of a live shard."""
+METHODS = (
+    codec.COPY,
+    codec.PICTURES,
+    codec.NONE,
+    codec.Method("lz4hc", 7),
+    codec.Method("lz4", 9, 4),
+    codec.Method("zstd", 1, 2),
+)
+
+
+def recoded(chunks: list[Array], method: codec.Method = codec.PICTURES, size: int = SIZE) -> list[Array]:
+    """Return what sealing makes of chunks of a live shard, where two that LZ4 had stored are tried."""
     shard, sizes = np.concatenate(chunks), np.array([len(chunk) for chunk in chunks])
     entries = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype(np.int64)
-    scratch, moved = np.zeros(2 * size, np.uint8), np.zeros((len(chunks), 2), np.int64)
-    out = np.zeros(len(chunks) * codec.bound(size), np.uint8)
-    written = codec.recode_chunks(shard.ctypes.data, entries, size, scratch, out, moved, hurried=hurried)
+    out, moved = np.zeros(len(chunks) * codec.bound(size), np.uint8), np.zeros((len(chunks), 2), np.int64)
+    recoder = codec.Recoder(size, (1, 33, 1122))
+    recoder.stored[codec.TRIES] = 2
+    written = recoder.recode(shard.ctypes.data, entries, out, moved, method)
     assert written == moved[:, 1].sum()
     return [out[at : at + n].copy() for at, n in moved.tolist()]
 
 
-def test_a_hurried_sealing_writes_larger_chunks_that_hold_the_same() -> None:
-    raw = np.random.default_rng(0).normal(scale=9, size=SIZE).astype(np.int8).view(np.uint8) // 4
-    slow, hurried = (recoded([encode(raw, clevel=1)], hurried=hurried)[0] for hurried in (False, True))
-    assert len(slow) < len(hurried) < SIZE
-    for chunk in (slow, hurried):
-        np.testing.assert_array_equal(decode(chunk)[1], raw)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_chunks_of_any_kind_are_sealed_to_what_they_were(seed: int) -> None:
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("seed", range(10))
+def test_chunks_of_any_kind_are_sealed_to_what_they_were(seed: int, method: codec.Method) -> None:
     rng = np.random.default_rng(seed)
     some_noise = rng.integers(0, 256, SIZE).astype(np.uint8) & rng.integers(0, 256, SIZE // 8).astype(np.uint8).repeat(8)
     kinds = [*CONTENTS.values(), CONTENTS["noise"], CONTENTS["noise"], some_noise]
     contents = [np.roll(kinds[rng.integers(len(kinds))], rng.integers(SIZE)) for _ in range(rng.integers(1, 40))]
     chunks = [encode(raw, clevel=1) for raw in contents]
-    for raw, before, after in zip(contents, chunks, recoded(chunks, hurried=seed % 2 == 1), strict=True):
-        reason, found = decode(after)
-        assert reason == 0
-        np.testing.assert_array_equal(found, raw)
+    for raw, before, after in zip(contents, chunks, recoded(chunks, method), strict=True):
         assert len(after) <= len(before)
+        assert numcodecs.blosc.decompress(after[:-4].tobytes()) == raw.tobytes()
+        for wanted in (SIZE, 1122, 1):
+            reason, found = decode(after, wanted)
+            assert reason == 0
+            np.testing.assert_array_equal(found, raw[:wanted])
 
 
-def test_chunks_that_cannot_become_smaller_are_copied_and_others_do_become_smaller() -> None:
+@pytest.mark.parametrize("content", CONTENTS)
+def test_every_byte_of_a_chunk_of_pictures_that_is_flipped_is_found(content: str) -> None:
+    (chunk,) = recoded([encode(CONTENTS[content], clevel=0)])
+    assert (len(chunk) < SIZE) == (content != "noise")
+    for at in range(len(chunk)):
+        for mask in (1, 0x80, 0xFF):
+            chunk[at] ^= mask
+            assert decode(chunk)[0] != 0, f"byte {at}"
+            chunk[at] ^= mask
+    assert decode(chunk)[0] == 0
+
+
+@pytest.mark.parametrize("method", [codec.PICTURES, codec.SEALED], ids=str)
+def test_chunks_that_cannot_become_smaller_are_copied_and_others_do_become_smaller(method: codec.Method) -> None:
     """LZ4HC takes a hundred times as long over noise as copying it does."""
     noise = [np.random.default_rng(n).integers(0, 256, SIZE).astype(np.uint8) for n in range(30)]
     chunks = [encode(raw, clevel=1) for raw in noise]
-    for before, after in zip(chunks, recoded(chunks), strict=True):
+    for before, after in zip(chunks, recoded(chunks, method), strict=True):
         np.testing.assert_array_equal(before, after)
     stored = [encode(raw, clevel=0) for raw in [CONTENTS["frames"]] * 30]  # not tried, where others become smaller
-    assert all(len(after) < len(before) / 2 for before, after in zip(stored, recoded(stored), strict=True))
+    assert all(len(after) < len(before) / 2 for before, after in zip(stored, recoded(stored, method), strict=True))
+    behind = [*chunks, *stored]  # ... and of the first two neither did
+    assert recoded(behind, method)[-1].tobytes() == stored[-1].tobytes()
 
 
-def test_chunks_are_sealed_to_what_they_were_and_smaller() -> None:
-    contents = [CONTENTS["frames"], CONTENTS["noise"], CONTENTS["half noise"]]
-    chunks = [encode(raw) for raw in contents]
-    shard = np.concatenate(chunks)
-    sizes = np.array([len(chunk) for chunk in chunks])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_damaged_chunk_is_found_when_it_is_sealed(method: codec.Method) -> None:
+    chunks = [encode(CONTENTS[content]) for content in ("frames", "noise", "half noise")]
+    chunks[1][100] ^= 1
+    shard, sizes = np.concatenate(chunks), np.array([len(chunk) for chunk in chunks])
     entries = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype(np.int64)
-    scratch, out, moved = np.zeros(2 * SIZE, np.uint8), np.zeros(3 * codec.bound(SIZE), np.uint8), np.zeros((3, 2), np.int64)
-    size = codec.recode_chunks(shard.ctypes.data, entries, SIZE, scratch, out, moved)
-    assert 0 < size <= len(shard)
-    for (at, n), raw in zip(moved.tolist(), contents, strict=True):
-        reason, found = decode(out[at : at + n].copy())
-        assert reason == 0
-        np.testing.assert_array_equal(found, raw)
-    shard[entries[1, 0] + 100] ^= 1
-    assert codec.recode_chunks(shard.ctypes.data, entries, SIZE, scratch, out, moved) == -1 - 1  # chunk 1 is damaged
+    out, moved = np.zeros(3 * codec.bound(SIZE), np.uint8), np.zeros((3, 2), np.int64)
+    assert codec.Recoder(SIZE, (1, 0, 1122)).recode(shard.ctypes.data, entries, out, moved, method) == -1 - 1

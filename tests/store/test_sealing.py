@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.store.format import codec
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.writing.compression import Compression
 
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 
@@ -114,13 +114,13 @@ def test_a_dropped_buffer_lets_go_of_its_lock(tmp_path: Path) -> None:
 
 
 def test_sealing_that_is_late_hurries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    late, real = list[bool](), codec.recode_chunks
+    tried, real = list[bool](), Compression.recode
 
-    def note(*args: Any, hurried: bool) -> int:
-        late.append(hurried)
-        return real(*args, hurried=hurried)
+    def note(*args: Any, late: bool) -> int:
+        tried.append(late)
+        return real(*args, late=late)
 
-    monkeypatch.setattr(codec, "recode_chunks", note)
+    monkeypatch.setattr(Compression, "recode", note)
     columns = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
     obs = np.random.default_rng(0).integers(0, 9, (257, 40, 40)).astype(np.uint8)
     with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=16) as buffer:
@@ -130,8 +130,8 @@ def test_sealing_that_is_late_hurries(tmp_path: Path, monkeypatch: pytest.Monkey
             assert there.wait(60)
             on.set()
             buffer.seal()
-        assert late == [True] * late.count(True) + [False] * late.count(False), "it was late, and then no more"
-        assert late.count(True) >= 10
-        assert late.count(False) in (2, 3)
+        assert tried == [True] * tried.count(True) + [False] * tried.count(False), "it was late, and then no more"
+        assert tried.count(True) >= 10
+        assert tried.count(False) in (2, 3)
         batch = buffer.at(np.arange(256))
     np.testing.assert_array_equal(batch["obs"].numpy(), obs[:-1])

@@ -1,8 +1,9 @@
 """Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C after it.
 
-A chunk is one Blosc block of LZ4, whoever wrote it: LZ4 while its segment is live, for that costs `add` 2 us a frame, and
-LZ4HC, which is smaller and faster to read, once the segment is sealed in the background. Both are the same format, "lz4" in
-Blosc's header. One block means that the first rows of a chunk can be decoded without the rest.
+A chunk is LZ4 while its segment is live, for that costs `add` 2 us a frame. Sealing, in the background, compresses it again by
+another `Method`, to something smaller and faster to read. Which compressor a chunk has is in its own Blosc header, so that one
+array may have chunks of several. Those of LZ4, whatever wrote them, are one block, of which the first rows can be decoded
+without the rest:
 
     byte 0        16                 20             24
     | Blosc header | offset of block | size of LZ4 | LZ4 ... | CRC32C of all before, 4 bytes |
@@ -11,7 +12,7 @@ Blosc's header. One block means that the first rows of a chunk can be decoded wi
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +20,31 @@ import numpy.typing as npt
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import blosc_compress, blosc_decompress, crc32c_extend, lz4_decompress_partial, memcpy
 from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
+from diskbuffer.schema import Column
+from diskbuffer.store.format import lz4_pictures
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-LIVE = ("lz4", 1)
-SEALED = ("lz4hc", 7)
-HURRIED_LEVEL = 4  # where sealing cannot keep up: pictures in colour take half the time, and 7 % more of the disk
+
+class Method(NamedTuple):
+    """How a chunk is compressed when it is sealed: by one of Blosc's compressors, `PICTURES`, or `COPY` (as it is)."""
+
+    compressor: str
+    level: int = 0
+    item: int = 1  # bytes of an item, where those of several are shuffled
+
+    def __str__(self) -> str:
+        level = f":{self.level}" if self.level and self.compressor != "lz4" else ""
+        return f"{self.compressor}{level}{', shuffled' if self.item > 1 else ''}"
+
+
+LIVE = Method("lz4", 1)
+SEALED = Method("lz4hc", 7)  # what the array's metadata say, unless a column has a codec of its own
+PICTURES = Method("pictures")  # LZ4 by `lz4_pictures`
+COPY = Method("copy")  # the live chunk
+NONE = Method("none")  # not compressed
+
 HEADER = 16
 CHECKSUM = 4
 
@@ -38,12 +57,27 @@ REASONS = {
     BAD_STREAM: "it cannot be decompressed",
 }
 _MEMCPYED, _SHUFFLED, _LZ4 = 0x2, 0x5, 1
-_TRIED = 2  # chunks that LZ4 could not make smaller are given to LZ4HC; if it cannot either, the others are copied
 _MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
 
-_cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc")}
-_addresses = {name: ctypes.addressof(buffer) for name, buffer in _cnames.items()}
+_cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc", "zstd")}
+_addresses = {name: ctypes.addressof(buffer) for name, buffer in _cnames.items()} | {PICTURES.compressor: 0, COPY.compressor: 0}
+_addresses[NONE.compressor] = _addresses["lz4"]  # at level 0
+TRIES, SHRANK = 0, 1
+_VERSIONS = 0x0102  # of Blosc's format, and of LZ4's in it
 _MORE_THAN_BLOSC_ADDS = HEADER + CHECKSUM
+
+
+def given_method(column: Column) -> Method | None:
+    """Return how a column is compressed by its codec, None where that is to be chosen."""
+    if column.codec is None or column.codec == "none":
+        return None if column.codec is None else NONE
+    compressor, _, level = column.codec.partition(":")
+    return Method(compressor, int(level or 9), column.np_dtype.itemsize)
+
+
+def live_method(column: Column) -> Method:
+    """Return how a column's live chunks are compressed."""
+    return NONE if column.codec == "none" else LIVE
 
 
 def bound(chunk_bytes: int) -> int:
@@ -83,20 +117,44 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
         if lz4_decompress_partial(chunk + at + 4, target, n, wanted, wanted) != wanted:
             return BAD_STREAM
         return 0
-    if blosc_decompress(chunk, scratch, chunk_bytes, 1) != chunk_bytes:
+    place = target if wanted == chunk_bytes else scratch
+    if blosc_decompress(chunk, place, chunk_bytes, 1) != chunk_bytes:
         return BAD_STREAM
-    memcpy(target, scratch, wanted)
+    if place == scratch:
+        memcpy(target, scratch, wanted)
     return 0
 
 
 @compiled
-def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int) -> int:
+def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int, item: int) -> int:
     """Compress a chunk, checksum and all, to `target`, which has room for `bound`; return its size, or 0 or less."""
-    n = blosc_compress(clevel, 0, 1, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
+    n = blosc_compress(clevel, item > 1, item, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
     if n > 0:
         store_u32(target + n, crc32c_extend(0, target, n))
         n += CHECKSUM
     return n
+
+
+@compiled
+def encode_pictures(source: int, chunk_bytes: int, target: int, head: Any, chain: Any, near: Any) -> int:
+    """Do the same by `lz4_pictures`, whose tables and distances these are; a chunk that does not become smaller is stored."""
+    body = HEADER + 8
+    n = lz4_pictures.encode(source, chunk_bytes, target + body, chunk_bytes - body - 2 * CHECKSUM, head, chain, near)
+    flags = _LZ4 << 5
+    if n == 0:
+        flags |= _MEMCPYED
+        memcpy(target + HEADER, source, chunk_bytes)
+        size = HEADER + chunk_bytes
+    else:
+        store_u32(target + HEADER, body - 4)
+        store_u32(target + body - 4, n)
+        size = body + n
+    store_u32(target, np.uint32(_VERSIONS | flags << 16 | 1 << 24))
+    store_u32(target + 4, chunk_bytes)
+    store_u32(target + 8, chunk_bytes)
+    store_u32(target + 12, size)
+    store_u32(target + size, crc32c_extend(0, target, size))
+    return size + CHECKSUM
 
 
 @compiled
@@ -105,7 +163,7 @@ def _encode_run(
 ) -> int:
     at = 0
     for i in range(entries.shape[0]):
-        n = encode(source + (first + i * chunk_bytes) % ring, chunk_bytes, target + at, cname, clevel)
+        n = encode(source + (first + i * chunk_bytes) % ring, chunk_bytes, target + at, cname, clevel, 1)
         if n <= 0:
             return -1
         entries[i, 0], entries[i, 1] = at, n
@@ -115,52 +173,86 @@ def _encode_run(
 
 @compiled
 def _recode_run(
-    shard: int, entries: Int64, chunk_bytes: int, scratch: int, target: int, cname: int, clevel: int, out: Int64
+    shard: int,
+    entries: Int64,
+    chunk_bytes: int,
+    scratch: int,
+    target: int,
+    cname: int,
+    clevel: int,
+    item: int,
+    tables: Any,
+    copy: bool,
+    stored: Int64,
+    out: Int64,
 ) -> int:
-    at, tried, became_smaller = 0, 0, False
+    head, chain, near = tables
+    at = 0
     for i in range(entries.shape[0]):
-        wrong = decode(shard + entries[i, 0], entries[i, 1], chunk_bytes, chunk_bytes, scratch, scratch + chunk_bytes)
-        if wrong:
+        source, n = shard + entries[i, 0], entries[i, 1]
+        is_stored = n >= chunk_bytes
+        copied = copy or (is_stored and stored[TRIES] <= 0 and stored[SHRANK] == 0)
+        wanted = 0 if copied else chunk_bytes
+        if decode(source, n, chunk_bytes, wanted, scratch, scratch + chunk_bytes):
             return -1 - i
-        n, stored = entries[i, 1], entries[i, 1] >= chunk_bytes
-        if stored and tried >= _TRIED and not became_smaller:
-            memcpy(target + at, shard + entries[i, 0], n)
+        if copied:
+            memcpy(target + at, source, n)
         else:
-            n = encode(scratch, chunk_bytes, target + at, cname, clevel)
+            if cname == 0:
+                n = encode_pictures(scratch, chunk_bytes, target + at, head, chain, near)
+            else:
+                n = encode(scratch, chunk_bytes, target + at, cname, clevel, item)
             if n <= 0:
                 return -1 - i
-            if stored:
-                tried, became_smaller = tried + 1, became_smaller or n < chunk_bytes
+            if is_stored:
+                stored[TRIES] -= 1
+                stored[SHRANK] += n < chunk_bytes
+            if n >= entries[i, 1]:
+                n = entries[i, 1]
+                memcpy(target + at, source, n)
         out[i, 0], out[i, 1] = at, n
         at += n
     return at
 
 
-def encode_chunks(source: int, first: int, ring: int, chunk_bytes: int, out: Bytes, entries: Int64) -> int:
+def encode_chunks(source: int, first: int, ring: int, chunk_bytes: int, out: Bytes, entries: Int64, method: Method = LIVE) -> int:
     """Compress chunks, for a live shard, one after the other into `out`: as many as there are `entries`.
 
     They lie one after the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
     becomes (offset in `out`, size). Returns the bytes written. Holds no GIL.
     """
-    cname, clevel = LIVE
-    size = int(_encode_run(source, first, ring, chunk_bytes, address_of(out), _addresses[cname], clevel, entries))
+    name = _addresses[method.compressor]
+    size = int(_encode_run(source, first, ring, chunk_bytes, address_of(out), name, method.level, entries))
     if size < 0:
         raise RuntimeError("c-blosc failed to compress a chunk")
     return size
 
 
-def recode_chunks(
-    shard: int, entries: Int64, chunk_bytes: int, scratch: Bytes, out: Bytes, moved: Int64, *, hurried: bool = False
-) -> int:
-    """Compress chunks of a live shard, mapped at `shard`, again, for a sealed one, into `out`; faster and worse if `hurried`.
+class Recoder:
+    """Compress chunks of live shards of one column again, for sealed ones; for one thread at a time.
 
-    `scratch` holds two chunks. `moved[i]` becomes (offset in `out`, size). Returns the bytes written, or -1 - i where
-    chunk i cannot be decoded.
+    Attributes
+    ----------
+    stored : (2,) int64
+        Of chunks that LZ4 could not make smaller while they were live: at `TRIES`, how many are still tried until the others
+        are copied as they are; at `SHRANK`, how many became smaller, after which all are tried.
     """
-    cname, clevel = SEALED
-    at, name = address_of(scratch), _addresses[cname]
-    level = HURRIED_LEVEL if hurried else clevel
-    return int(_recode_run(shard, entries, chunk_bytes, at, address_of(out), name, level, moved))
+
+    def __init__(self, chunk_bytes: int, distances: tuple[int, int, int]) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._scratch = np.empty(2 * chunk_bytes, np.uint8)
+        self._tables = (*lz4_pictures.tables(), lz4_pictures.distances(*distances))
+        self.stored = np.zeros(2, np.int64)
+
+    def recode(self, shard: int, entries: Int64, out: Bytes, moved: Int64, method: Method) -> int:
+        """Compress the chunks at `entries` of a live shard, mapped at the address `shard`, again, into `out`.
+
+        One that would be no smaller than it was is copied. `moved[i]` becomes (offset in `out`, size). Returns the bytes
+        written, or -1 - i where chunk i cannot be decoded. Holds no GIL.
+        """
+        name, level, item = _addresses[method.compressor], method.level, method.item
+        at, target, size, copy = address_of(self._scratch), address_of(out), self._chunk_bytes, method == COPY
+        return int(_recode_run(shard, entries, size, at, target, name, level, item, self._tables, copy, self.stored, moved))
 
 
 def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes, scratch: Bytes) -> int:

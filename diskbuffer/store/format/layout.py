@@ -152,7 +152,7 @@ class Layout:
             "frame_stack": self.frame_stack,
             "padding": self.padding,
             "autoreset": self.autoreset,
-            "codec": dict(zip(("cname", "clevel"), codec.SEALED, strict=True)),
+            "codec": {"cname": codec.SEALED.compressor, "clevel": codec.SEALED.level},
             "chunk_rows": dict(self.chunks_of),
             "tail_rows": self.tail_rows,
             "tags": list(self.tags),

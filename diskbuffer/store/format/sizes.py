@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from diskbuffer.errors import SchemaError
 from diskbuffer.schema import Column, Schema
 
 PACKED_ROW_BYTES = 1024  # rows of at least this size are compressed; smaller ones are memory-mapped as they are
@@ -19,7 +20,12 @@ def chunk_rows_of(schema: Schema) -> dict[str, int]:
     """
     chosen = {}
     for path, column in schema.columns.items():
-        least = PACKED_FLOAT_BYTES if column.np_dtype.kind in "fc" else PACKED_ROW_BYTES
+        least = PACKED_FLOAT_BYTES if column.np_dtype.kind in "fc" and column.codec is None else PACKED_ROW_BYTES
+        if column.codec not in (None, "none") and column.row_bytes < least:
+            raise SchemaError(
+                f"column {path!r} has rows of {column.row_bytes} bytes, which are not compressed, as such are read faster from "
+                f"files that are mapped; rows of {least} and more have a codec. Leave out codec={column.codec!r}"
+            )
         if column.row_bytes >= least:
             chosen[path] = next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
     return chosen

@@ -49,8 +49,14 @@ def _data_array(layout: Layout, path: str, column: Column, slots: int) -> dict[s
     names = ("row", *_inner_names(path, column))
     metadata = array(shape, (layout.segment_rows, *column.shape), dtype, names)
     if path in layout.chunks_of:
-        cname, clevel = codec.SEALED
-        blosc = {"cname": cname, "clevel": clevel, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}
+        method = codec.given_method(column) or codec.SEALED
+        blosc = {
+            "cname": "lz4" if method == codec.NONE else method.compressor,
+            "clevel": method.level,
+            "shuffle": "shuffle" if method.item > 1 else "noshuffle",
+            "typesize": method.item,
+            "blocksize": 0,
+        }
         metadata["codecs"] = [
             {
                 "name": "sharding_indexed",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +161,12 @@ def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes
     return raw.tobytes()
 
 
+class Recode(Protocol):
+    """Compress chunks again, as `diskbuffer.store.writing.compression.Compression.recode` does."""
+
+    def __call__(self, shard: int, entries: Int64, out: npt.NDArray[np.uint8], moved: Int64) -> int: ...  # noqa: D102
+
+
 def write_sealed(
     files: Files,
     layout: Layout,
@@ -168,13 +174,13 @@ def write_sealed(
     slot: int,
     rows: tuple[int, int],
     temporary: str,
+    recoder: Callable[[int, Int64], Recode],
     rest: Callable[[float], None],
-    is_late: Callable[[], bool],
 ) -> int:
     """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it.
 
-    `rows` is (stream, first row). ``rest(seconds)`` is called after every so many seconds of work; ``is_late()`` tells whether
-    there is more to seal than should be, so that speed counts. Returns `shard_checksum`.
+    `rows` is (stream, first row). ``recoder(shard, entries)`` is told where the live shard is mapped and its chunks are, and
+    returns what compresses them. ``rest(seconds)`` is called after every so many seconds of work. Returns `shard_checksum`.
     """
     chunks, chunk_bytes = layout.chunks(path), layout.chunk_bytes(path)
     live = files.map(layout.data_file(path, slot), -1, writable=False)
@@ -184,15 +190,14 @@ def write_sealed(
     limit = live.size - chunks * ENTRY_BYTES
     if (entries < 0).any() or (entries > limit).any() or (entries.sum(axis=1) > limit).any():
         raise CorruptionError(f"{files.root}/{layout.data_file(path, slot)}: its index points outside of the file")
-    scratch = np.empty(2 * chunk_bytes, np.uint8)
+    recode = recoder(live.address, entries)
     out = np.empty(min(chunks, RECODED_AT_ONCE) * codec.bound(chunk_bytes), np.uint8)
     sealed = np.zeros((chunks, 2), np.int64)
     fd, end, content = files.create(temporary, 0, reserve=False), 0, 0
     try:
         for first in range(0, chunks, RECODED_AT_ONCE):
             some, begin = sealed[first : first + RECODED_AT_ONCE], time.perf_counter()
-            chosen = entries[first : first + RECODED_AT_ONCE]
-            size = codec.recode_chunks(live.address, chosen, chunk_bytes, scratch, out, some, hurried=is_late())
+            size = recode(live.address, entries[first : first + RECODED_AT_ONCE], out, some)
             if size < 0:
                 raise CorruptionError(
                     f"{files.root}/{layout.data_file(path, slot)}: chunk {first - 1 - size} cannot be decoded; "

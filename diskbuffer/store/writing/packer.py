@@ -53,6 +53,7 @@ class Packer:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.packed = {path: np.zeros(layout.streams, np.int64) for path in layout.packed}
+        self._methods = {path: codec.live_method(layout.schema[path]) for path in layout.packed}
         self._threads = min(4, os.cpu_count() or 1)
         self.pool = ThreadPoolExecutor(max(1, self._threads - 1), "diskbuffer-pack")
         self._waiting: deque[list[Run]] = deque()  # a stream's runs of one column stay together, in their order
@@ -117,7 +118,7 @@ class Packer:
         chunk_bytes = self._layout.chunk_bytes(run.path)
         out = np.empty(run.chunks * codec.bound(chunk_bytes), np.uint8)  # pages that nothing is written to cost no memory
         entries = np.empty((run.chunks, 2), np.int64)
-        size = codec.encode_chunks(run.source, run.first, run.ring, chunk_bytes, out, entries)
+        size = codec.encode_chunks(run.source, run.first, run.ring, chunk_bytes, out, entries, self._methods[run.path])
         run.shard.append(run.first_chunk, out[:size], entries)
         self.packed[run.path][run.stream] = run.position + run.chunks * self._layout.chunk_rows(run.path)
 

@@ -12,14 +12,19 @@ import contextlib
 import os
 import threading
 from collections import deque
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.format import codec
-from diskbuffer.store.segments.shard import write_sealed
+from diskbuffer.store.segments.shard import Recode, write_sealed
 from diskbuffer.store.store import Store
+from diskbuffer.store.writing.compression import Compression, unknown
 
+Int64 = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 Waiting = tuple[int, tuple[int, int]]  # a slot, and whose rows it holds: (stream, position of the first)
 
 _NICE = 10  # the learner and the sampler come first ...
@@ -45,6 +50,7 @@ class Sealer:
         self._waited_for = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self._compressions: dict[str, Compression] = {}  # of packed columns, since the first of their segments
 
     @property
     def error(self) -> Exception | None:
@@ -55,6 +61,11 @@ class Sealer:
     def waiting(self) -> int:
         """Segments that are complete and not sealed yet."""
         return len(self.slots())
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Return, by packed column, how it is compressed; see `Compression.figures`."""
+        layout, known = self._store.layout, self._compressions
+        return {p: known[p].figures() if p in known else unknown(layout.schema[p]) for p in layout.packed}
 
     def put(self, slot: int) -> None:
         """Queue a slot, which holds a complete segment, for sealing. The store's lock must be held."""
@@ -169,7 +180,7 @@ class Sealer:
         checksums = {}
         try:
             for path, name in temporary.items():
-                checksums[path] = write_sealed(store.files, layout, path, slot, rows, name, self._rest, self._is_late)
+                checksums[path] = self._write(path, slot, rows, name)
             for path in layout.flat:
                 name = layout.data_file(path, slot)
                 mapped = store.files.map(name, layout.flat_bytes(path), writable=False)
@@ -198,6 +209,22 @@ class Sealer:
         finally:
             for name in temporary.values():
                 store.files.remove(name)
+
+    def _write(self, path: str, slot: int, rows: tuple[int, int], temporary: str) -> int:
+        """Write the sealed shard of a packed column; return its checksum."""
+        store, layout = self._store, self._store.layout
+        compression = self._compressions.setdefault(path, Compression(layout, path))
+
+        def recoder(shard: int, entries: Int64) -> Recode:
+            compression.begin(shard, entries)
+            return recode
+
+        def recode(shard: int, entries: Int64, out: Bytes, moved: Int64) -> int:
+            return compression.recode(shard, entries, out, moved, late=self._is_late())
+
+        checksum = write_sealed(store.files, layout, path, slot, rows, temporary, recoder, self._rest)
+        compression.end()
+        return checksum
 
     def _is_there(self, slot: int, rows: tuple[int, int]) -> bool:
         """Tell whether a slot holds those rows, and all of them. The store's lock must be held."""

@@ -209,5 +209,6 @@ def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Byte
     chunk = np.zeros((chunk_rows, layout.schema[path].row_bytes), np.uint8)
     chunk[: len(rows)] = rows
     out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
-    size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries)
+    method = codec.live_method(layout.schema[path])
+    size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries, method)
     shard.publish(offset // chunk_rows, out[:size])
