@@ -23,6 +23,8 @@ def same_rows(a: Array, b: Array) -> Bools:
     """Tell which rows of two arrays, of one dtype, have the same values; NaN counts as itself."""
     if len(a) == 0:
         return np.zeros(0, np.bool_)
+    if a.__array_interface__ == b.__array_interface__:  # a trajectory's observations: what a step led to is the next one's
+        return np.ones(len(a), np.bool_)
     left, right = (np.ascontiguousarray(x).reshape(len(x), -1) for x in (a, b))
     same = np.asarray((left.view(np.uint8) == right.view(np.uint8)).all(axis=1))
     if a.dtype.kind in "fc" and not same.all():  # 0.0 is -0.0, and NaN has many forms

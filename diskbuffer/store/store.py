@@ -26,6 +26,7 @@ from diskbuffer.store.system.writer_lock import WriterLock
 from diskbuffer.store.verification import Verification
 
 Int64 = npt.NDArray[np.int64]
+_MORE_SLOTS = 8  # at least, when a store grows: the metadata of all its arrays are written anew
 Kept = list[tuple[Int64, Int64]]  # of each stream, slots in the order of its rows, and how many rows of each
 
 
@@ -134,7 +135,7 @@ class Store:
         self.durability.refuse_to_write_elsewhere()
         if not self.free:
             slots = self.maps.sources.shape[1]
-            more = slots + max(self.layout.streams, slots // 8)
+            more = slots + max(self.layout.streams, slots // 8, _MORE_SLOTS)
             self.table.grow(more, create=True)
             directory.mend(self.files, self.layout, more)
             self.description.replace(self.layout, more)
