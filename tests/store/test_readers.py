@@ -397,6 +397,48 @@ def test_packed_columns_have_the_codecs_of_the_format(tmp_path: Path) -> None:
         assert metadata["chunk_grid"]["configuration"]["chunk_shape"] == [16, *metadata["shape"][1:]]
 
 
+CODECS = {"chosen": None, "none": "none", "lz4": "lz4", "hc": "lz4hc:7", "zstd": "zstd:1"}
+
+
+def of_every_codec(rng: np.random.Generator, n: int) -> dict[str, Array]:
+    """Return observations for columns of every codec, (n, ...), some of which cannot be made smaller."""
+    steps = np.arange(n)[:, None, None]
+    smooth = (np.add.outer(np.arange(36), np.arange(40))[None] // 4 + steps).astype(np.uint8)
+    mixed = np.where(steps // 20 % 2 == 0, smooth, rng.integers(0, 256, (n, 36, 40)).astype(np.uint8))
+    kinds = {"bytes": mixed, "floats": mixed[:, :30].astype(np.float32)}
+    return {f"{kind}_{name}": values for kind, values in kinds.items() for name in CODECS}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_columns_of_every_codec_are_read_live_and_sealed_and_after_a_kill(tmp_path: Path, reader: str) -> None:
+    rows = of_every_codec(np.random.default_rng(0), 301)
+    columns = {
+        f"obs/{name}": db.Column(values.shape[1:], values.dtype, codec=CODECS[name.split("_", 1)[1]])
+        for name, values in rows.items()
+    }
+    columns["action"] = db.Column((), "int64")
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=64) as buffer:
+        first = {name: values[:200] for name, values in rows.items()}
+        buffer.extend(obs=first, action=np.arange(199), reward=np.zeros(199))
+        buffer.seal()
+        second = {name: values[199:] for name, values in rows.items()}
+        buffer.extend(obs=second, action=np.arange(199, 300), reward=np.zeros(101))
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    with db.ReplayBuffer(tmp_path / "killed") as buffer:
+        assert buffer.check(progress=False).problems == []
+        batch = buffer.at(buffer.steps())
+        for name, values in rows.items():
+            np.testing.assert_array_equal(batch["obs"][name], values[:300])
+        buffer.seal()
+        told = buffer.stats()["compression"]
+        assert {path: figures["codec"].split(",")[0] for path, figures in told.items() if "chosen" not in path} == {
+            path: column.codec for path, column in columns.items() if column.codec
+        }
+    for store in ("store", "killed"):
+        for name, values in rows.items():
+            np.testing.assert_array_equal(READERS[reader](tmp_path / store, f"obs/{name}")[:301], values)
+
+
 def test_every_array_names_its_dimensions_and_shares_the_rows(tmp_path: Path) -> None:
     of_nested_dicts(tmp_path / "store").close()
     arrays = arrays_of(tmp_path / "store")
