@@ -41,6 +41,7 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench.verification --json bench/verification.json
 	$(BIN)/python -m bench.adapters --json bench/adapters.json
 	$(BIN)/python -m bench.sizes --json bench/sizes.json
+	$(BIN)/python -m bench.sealing --json bench/sealing.json
 	$(BIN)/python -m bench.trainings --json bench/trainings.json
 	$(BIN)/python -m bench.gpu --json bench/gpu.json
 	$(BIN)/python -m bench.cold --json bench/cold.json
