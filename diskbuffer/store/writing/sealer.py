@@ -1,8 +1,8 @@
 """Sealing complete segments, in a thread of its own: recompressed, synced, checksums noted.
 
 Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It works a third of
-the time at most, unless it is waited for, so it lags behind where steps come in faster than about 20,000 Atari frames a second, and
-catches up afterwards, also after the store was opened again. Where the disk is full, or fails, it pauses until something else is
+the time at most, unless it is waited for, so it lags behind where steps come in faster than about 20,000 Atari frames a second,
+and catches up afterwards, also after the store was opened again. Where the disk is full, or fails, it pauses until something else is
 complete, or until it is waited for.
 """
 
