@@ -2,8 +2,8 @@
 
 Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It works a third of
 the time at most, unless it is waited for, so it lags behind where steps come in faster than about 20,000 Atari frames a second,
-and catches up afterwards, also after the store was opened again. Where the disk is full, or fails, it pauses until something else is
-complete, or until it is waited for.
+and catches up afterwards, also after the store was opened again. Where the disk is full, or fails, it pauses until something else
+is complete, or until it is waited for.
 """
 
 from __future__ import annotations
