@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import blosc_compress, blosc_decompress, crc32c_extend, lz4_decompress_partial, memcpy
+from diskbuffer.native.libraries import blosc_compress, blosc_decompress, crc32c_extend, lz4_decompress_partial, memcmp, memcpy
 from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
 from diskbuffer.schema import Column
 from diskbuffer.store.format import lz4_pictures
@@ -172,6 +172,13 @@ def _encode_run(
 
 
 @compiled
+def _comes_back(chunk: int, size: int, raw: int, chunk_bytes: int) -> bool:
+    """Tell whether a chunk decodes to what it was made of, which lies at `raw`; after it there is room for as much."""
+    back = raw + chunk_bytes
+    return decode(chunk, size, chunk_bytes, chunk_bytes, back, back) == 0 and memcmp(raw, back, chunk_bytes) == 0
+
+
+@compiled
 def _recode_run(
     shard: int,
     entries: Int64,
@@ -200,6 +207,8 @@ def _recode_run(
         else:
             if cname == 0:
                 n = encode_pictures(scratch, chunk_bytes, target + at, head, chain, near)
+                if not _comes_back(target + at, n, scratch, chunk_bytes):
+                    n = entries[i, 1]  # so that a mistake of ours would cost space, and not what is stored
             else:
                 n = encode(scratch, chunk_bytes, target + at, cname, clevel, item)
             if n <= 0:
