@@ -206,7 +206,7 @@ def ours(path: Path, name: str, who: str, seed: int) -> Iterator[Read]:
 def memmap(path: Path, name: str, who: str, seed: int) -> Iterator[Read]:
     """Yield what gathers a batch from raw frames."""
     kind, rng = KINDS[name], np.random.default_rng(seed)
-    shape, stack = kind.make(kind.steps, rng).shape[1:], kind.stack
+    shape, stack = json.loads((path / "store" / "obs" / "zarr.json").read_text())["shape"][1:], kind.stack
     mapped = np.memmap(path / "raw", np.uint8, "r")
     if who == "memmap, MADV_RANDOM":
         mapped._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
@@ -321,7 +321,7 @@ def run(report: Report, group: Cgroup, name: str, args: argparse.Namespace) -> N
             found[who].append(result)
             if who in OURS:
                 samples = (SEQUENCES if who == "sequences" else BATCH) * len(result["times"])
-                blocks[who] = -(-int(result["chunks"] / samples) // PAGE) * PAGE
+                blocks[who] = -(-int(result["wanted"] / samples) // PAGE) * PAGE
                 rates.setdefault(who, []).append(fio(path / "raw", blocks[who], args.seconds))
     for who, results in found.items():
         report.times(f"{name}: {who}", [seconds for result in results for seconds in result["times"]])
