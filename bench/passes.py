@@ -62,7 +62,7 @@ print(json.dumps([max(found) - before, steps, mapped - begin, end - mapped]))
 def main() -> None:
     """Run everything."""
     args = arguments(__doc__.splitlines()[0])
-    report = Report("passes", args.seed)
+    report = Report("passes", args.seed, quick=args.quick)
     n = 50_000 if args.quick else 1_000_000
     pixels = frames(min(n, 50_000))
     directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
@@ -78,8 +78,8 @@ def main() -> None:
     finally:
         shutil.rmtree(directory)
     print(f"  map of {steps:,} steps: {mapped:.0f} s; returns and advantages: {computed:.2f} s")
-    report.row(f"map over {steps:,} steps: memory", memory, "MB", "at most 200", memory <= 200)
-    report.row(f"returns and advantages of {steps:,} steps", steps / computed / 1e6, "M/s", "none", True)
+    report.row(f"map over {steps:,} steps: memory", memory, "MB", at_most=200)
+    report.row(f"returns and advantages of {steps:,} steps", steps / computed / 1e6, "M/s")
     report.write(args.json)
 
 

@@ -75,10 +75,10 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
             report.times(f"256 slices of 4, {n:,} of {capacity:,} steps", drawn)
             medians.append(float(np.median(drawn)) * 1e3)
             row = f"draw of 256 slices of 4, {n:,} of {capacity:,} steps"
-            report.row(row, medians[-1], "ms", "at most 0.15", medians[-1] <= 0.15)
+            report.row(row, medians[-1], "ms", at_most=0.15)
             if n == large:
                 value = n / seconds / 1e6
-                report.row(f"extend of flat columns, {n:,} steps", value, "M/s", "at least 5", value >= 5)
+                report.row(f"extend of flat columns, {n:,} steps", value, "M/s", at_least=5)
                 after = time_draws(buffer, rounds, lambda: buffer.extend(**one))
                 report.times("the same, right after an extend", after)
                 added = time_draws(buffer, rounds, lambda: buffer.add(np.int8(0), 0, 0.0, np.int8(1), False, False))
@@ -86,13 +86,13 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
                 after = max(after, added, key=lambda seconds: float(np.median(seconds)))
                 epoch(report, buffer)
                 value = buffer.stats()["index_bytes"] / 1e6
-                report.row(f"RAM of the index, {n:,} steps", value, "MB", "at most 50", value <= 50)
+                report.row(f"RAM of the index, {n:,} steps", value, "MB", at_most=50)
     begin = time.perf_counter()
     db.ReplayBuffer(path).close()
     value = time.perf_counter() - begin
-    report.row(f"opening and closing a store of {large:,} steps", value, "s", "at most 2", value <= 2)
+    report.row(f"opening and closing a store of {large:,} steps", value, "s", at_most=2)
     value = max(medians) / min(medians)
-    report.row("the slowest draw against the fastest", value, "x", "at most 2", value <= 2)
+    report.row("the slowest draw against the fastest", value, "x", at_most=2)
     return after
 
 
@@ -121,7 +121,7 @@ def epoch(report: Report, buffer: db.ReplayBuffer) -> None:
             most = max(most, anonymous())
     assert total == expected, "not every start came once"
     print(f"  {drawn:,} starts in {time.perf_counter() - begin:.0f} s")
-    report.row(f"memory of an epoch over {drawn:,} starts", (most - before) / 1e6, "MB", "at most 1", most - before <= 1e6)
+    report.row(f"memory of an epoch over {drawn:,} starts", (most - before) / 1e6, "MB", at_most=1)
 
 
 def torchrl(report: Report, directory: Path, n: int, capacity: int, after: list[float], rounds: int) -> None:
@@ -159,13 +159,13 @@ def torchrl(report: Report, directory: Path, n: int, capacity: int, after: list[
         report.times(f"TorchRL SliceSampler, {name}, right after an extend", extended)
         found[name] = extended
     value = float(np.median(found["cached"]) / np.median(after))
-    report.row("right after an extend or add, against TorchRL cached", value, "x", "at least 1,000", value >= 1000)
+    report.row("right after an extend or add, against TorchRL cached", value, "x", at_least=1000)
 
 
 def main() -> None:
     """Run everything."""
     args = arguments(__doc__.splitlines()[0])
-    report = Report("scale", args.seed)
+    report = Report("scale", args.seed, quick=args.quick)
     small, large = (400_000, 4_000_000) if args.quick else (5_000_000, 346_000_000)
     directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
     try:

@@ -8,16 +8,12 @@ after a first training that compiles and warms up.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-import numpy as np
-
-from bench.measure import Report
+from bench.measure import Report, parser, ratio
 
 TARGET = 1.1
 STEPS = {"ppo": 8_192, "a2c": 5_000, "dqn": 10_000, "td3": 1_500}
@@ -67,12 +63,10 @@ def train(algorithm: str, of: str, steps: int) -> float:
 
 def main() -> None:
     """Run all trainings, or some."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--quick", action="store_true", help="two rounds of a third of the steps")
-    parser.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS))
-    options = parser.parse_args()
-    report = Report("trainings", 0)
+    arguments = parser((__doc__ or "").splitlines()[0])
+    arguments.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS))
+    options = arguments.parse_args()
+    report = Report("trainings", options.seed, quick=options.quick)
     for algorithm in options.only:
         times: dict[str, list[float]] = {"library": [], "ours": []}
         for _ in range(2 if options.quick else 5):
@@ -80,8 +74,8 @@ def main() -> None:
                 taken.append(train(algorithm, of, STEPS[algorithm] // (3 if options.quick else 1)))
         for of, taken in times.items():
             report.times(f"{algorithm}: {of}", taken, 1.0, "s")
-        value = float(np.median(np.divide(times["ours"], times["library"])))
-        report.row(f"{algorithm}: time against the library's buffer", value, "x", f"at most {TARGET}", value <= TARGET)
+        value = ratio(times["ours"], times["library"])
+        report.row(f"{algorithm}: time against the library's buffer", value, "x", at_most=TARGET)
     report.write(options.json)
 
 

@@ -1,0 +1,106 @@
+"""What a peer is: a replay buffer, ours or another one, that holds given transitions and returns batches of them."""
+
+from __future__ import annotations
+
+import abc
+import os
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bench.transitions import Transitions
+
+BATCHES = 4
+
+
+class Peer(abc.ABC):
+    """A buffer that is filled once. It is made and called in a process of its own.
+
+    Parameters
+    ----------
+    transitions : Transitions
+        What it holds.
+    directory : Path
+        An empty directory of its own, for those who write files.
+    seed : int
+        Of its draws, where it can be told.
+    """
+
+    name: ClassVar[str]
+    where: ClassVar[str] = "RAM"  # or "disk": where the steps are
+    needs: ClassVar[tuple[tuple[str, str], ...]] = ()  # modules that it imports, and what pip calls them
+    slow: ClassVar[bool] = False  # so much that it is measured at a few sizes
+    torch_works: ClassVar[bool] = False  # torch copies or gathers its batches, with threads of its own
+    prefetches: ClassVar[bool] = False  # it works between the calls, so a loop of them is timed as a whole
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return why it cannot be made here; nothing, if it can."""
+        for module, package in cls.needs:
+            if find_spec(module) is None:
+                return f"{package} is not installed"
+        return ""
+
+    @classmethod
+    def unfit(cls, transitions: Transitions) -> str:
+        """Return why it cannot hold such transitions; nothing, if it can."""
+        return ""
+
+    @abc.abstractmethod
+    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None: ...
+
+    def prepare(self, size: int) -> None:  # noqa: B027  most need nothing
+        """Make ready for batches of `size`: what is compiled, or prefetched, for one size alone."""
+
+    @abc.abstractmethod
+    def sample(self, size: int) -> Any:
+        """Draw steps uniformly; return all of their columns as torch tensors."""
+
+    @abc.abstractmethod
+    def columns(self, batch: Any) -> dict[str, Any]:
+        """Return ``obs``, ``next_obs``, ``action`` and ``reward`` of what `sample` returned. Not timed."""
+
+    def tune(self, size: int) -> None:
+        """Let torch use all cores or one, whichever samples faster: on a small machine its threads can cost more than they do."""
+        if not self.torch_works:
+            return
+        import torch
+
+        def seconds(threads: int) -> float:
+            torch.set_num_threads(threads)
+            self.sample(size)
+            begin = time.perf_counter()
+            for _ in range(2):
+                self.sample(size)
+            return time.perf_counter() - begin
+
+        choices = (1, os.cpu_count() or 1)
+        found = [[seconds(threads) for threads in choices] for _ in range(3)]
+        torch.set_num_threads(choices[int(np.argmin(np.median(found, axis=0)))])
+
+    def at_once(self, size: int, threads: int) -> None:
+        """Have several threads sample `BATCHES` batches each, at the same time."""
+
+        def work() -> None:
+            for _ in range(BATCHES):
+                self.sample(size)
+
+        working = [threading.Thread(target=work) for _ in range(threads)]
+        for thread in working:
+            thread.start()
+        for thread in working:
+            thread.join()
+
+    def check(self, size: int) -> str:
+        """Sample; return what is wrong with the batch; nothing, if it is right."""
+        self.prepare(size)
+        found = {name: values.numpy() for name, values in self.columns(self.sample(size)).items()}
+        if len(found["reward"]) != size:
+            return f"it has {len(found['reward'])} steps, not {size}"
+        return self._transitions.wrong(found)
+
+    _transitions: Transitions

@@ -1,0 +1,94 @@
+"""Zarr libraries, which read the very store that our buffer wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.peers.ours import filled
+from bench.peers.peer import Peer
+from bench.transitions import Transitions
+
+FLAT = ("action", "reward", "terminated", "truncated")
+CACHE = 4 * 1024**3  # bytes of decoded chunks that tensorstore may keep
+
+
+class ZarrPython(Peer):
+    """zarr-python's `oindex`, an array at a time, with every frame of the stacks once."""
+
+    name, where = "zarr-python", "disk"
+    slow, pipeline = True, ""
+
+    def __init__(self, transitions: Transitions, directory: Path, seed: int) -> None:
+        import zarr
+
+        self._transitions, self._rng = transitions, np.random.default_rng(seed)
+        filled(transitions, directory, seed).close()
+        if self.pipeline:
+            zarr.config.set({"codec_pipeline.path": self.pipeline})
+        group = zarr.open_group(str(directory / "store"), mode="r")
+        length, first = (np.asarray(group[f"_segments/{name}"]) for name in ("length", "first_row"))
+        attributes: Any = group.attrs["diskbuffer"]
+        rows, size = length[:, 0], int(attributes["segment_rows"])
+        slots = [slot for slot in np.argsort(first) if rows[slot]]
+        self._rows = np.concatenate([slot * size + np.arange(rows[slot]) for slot in slots])
+        self._window = np.arange(-transitions.first, 2)
+        self._arrays = {name: self._open(directory / "store", group, name) for name in ("obs", *FLAT)}
+
+    def _open(self, path: Path, group: Any, name: str) -> Any:
+        return group[name]
+
+    def _read(self, name: str, rows: Any) -> Any:
+        return self._arrays[name].oindex[rows]
+
+    def sample(self, size: int) -> Any:
+        """Draw steps; stacks of obs and next_obs are views of one tensor."""
+        drawn = self._rng.integers(self._transitions.first, self._transitions.n, size)
+        needed, places = np.unique(self._rows[drawn[:, None] + self._window], return_inverse=True)
+        frames = torch.from_numpy(self._read("obs", needed))[torch.from_numpy(places.reshape(size, -1))]
+        return frames, {name: torch.from_numpy(self._read(name, self._rows[drawn])) for name in FLAT}
+
+    def columns(self, batch: Any) -> dict[str, Any]:
+        """Return the columns that all have."""
+        frames, flat = batch
+        obs, next_obs = frames[:, :-1], frames[:, 1:]
+        if self._transitions.stack == 1:
+            obs, next_obs = obs[:, 0], next_obs[:, 0]
+        return {"obs": obs, "next_obs": next_obs, "action": flat["action"], "reward": flat["reward"]}
+
+
+class Zarrs(ZarrPython):
+    """zarr-python with the codecs of zarrs."""
+
+    name, needs, pipeline = "zarrs", (("zarrs", "zarrs"),), "zarrs.ZarrsCodecPipeline"
+
+
+class Tensorstore(ZarrPython):
+    """tensorstore, with a cache of decoded chunks that holds all of them."""
+
+    name, needs = "tensorstore, all cached", (("tensorstore", "tensorstore"),)
+    cache = CACHE
+
+    def _open(self, path: Path, group: Any, name: str) -> Any:
+        import tensorstore
+
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": str(path / name)},
+            "context": {"cache_pool": {"total_bytes_limit": self.cache}},
+            "recheck_cached_data": False,
+            "recheck_cached_metadata": False,
+        }
+        return tensorstore.open(spec, read=True).result()
+
+    def _read(self, name: str, rows: Any) -> Any:
+        return self._arrays[name][rows].read().result()
+
+
+class TensorstoreUncached(Tensorstore):
+    """tensorstore as it comes: it reads and decodes chunks at every draw."""
+
+    name, cache = "tensorstore", 0
