@@ -7,9 +7,11 @@ STORE ?= runs/pong
 GAME ?= pong
 SCALE ?= 1
 WORKERS ?= logical
+BENCH ?=
+BENCHMARKS := sizes curves adapters trainings writing verification prioritized sequences passes scale
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test nightly coverage check bench soak clean
+.PHONY: demo test nightly coverage check bench bench-compare soak clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -31,20 +33,15 @@ check: $(VENV)/test $(VENV)/check $(VENV)/bench
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --doctest-modules --no-header diskbuffer tests/test_docs.py
 
+# Meant to take less than an hour on two cores that have nothing else to do. BENCH=--quick for fewer rounds and less data.
 bench: $(VENV)/bench
-	$(BIN)/python -m bench.sampling --json bench/sampling.json
-	$(BIN)/python -m bench.writing --json bench/writing.json
-	$(BIN)/python -m bench.scale --json bench/scale.json
-	$(BIN)/python -m bench.prioritized --json bench/prioritized.json
-	$(BIN)/python -m bench.sequences --json bench/sequences.json
-	$(BIN)/python -m bench.passes --json bench/passes.json
-	$(BIN)/python -m bench.verification --json bench/verification.json
-	$(BIN)/python -m bench.adapters --json bench/adapters.json
-	$(BIN)/python -m bench.sizes --json bench/sizes.json
-	$(BIN)/python -m bench.sealing --json bench/sealing.json
-	$(BIN)/python -m bench.trainings --json bench/trainings.json
-	$(BIN)/python -m bench.gpu --json bench/gpu.json
-	$(BIN)/python -m bench.cold --json bench/cold.json
+	$(BIN)/python -m diskbuffer warmup
+	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
+	$(BIN)/python -m bench.results
+
+# What changed since the figures that were copied elsewhere: make bench-compare OLD=DIRECTORY
+bench-compare: $(VENV)/bench
+	$(BIN)/python -m bench.results --compare $(OLD)
 
 # Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
 soak: $(VENV)/test
@@ -65,5 +62,5 @@ $(VENV)/python:
 
 $(VENV)/%: $(VENV)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
-	[ $* != test ] || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps tianshou
+	[ $* != test -a $* != bench ] || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps tianshou
 	touch $@

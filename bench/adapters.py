@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bench.frames import frames
-from bench.measure import Report, parser, ratio
-from bench.peers import Worker, in_turns
+from bench.measure import ONLY, Report, parser, ratio
 from bench.transitions import Transitions
 from bench.verification import take_turns
+from bench.worker import Worker, in_turns
 
-STACK, EPISODE, ADDED = 4, 500, 64
+STACK, EPISODE = 4, 500
+ADDED = 16  # steps in a row; with many more of them a busy machine interrupts the slower one more often
 GOALS, GOAL_STEPS = 8, 50_000
 EXTENDED, CAPACITY = 1_000, 100_000
 
@@ -192,11 +193,11 @@ class TorchRL(Buffer):
 
         self._many, one = steps(0, EXTENDED), steps(0, EPISODE)
         self._one = [one[k] for k in range(EPISODE)]
-        self._steps = steps
+        self._steps, self._parts = steps, (len(observations) - 1) // EXTENDED
 
     def _fill(self, filled: int) -> None:
-        for first in range(0, filled - EXTENDED + 1, EXTENDED):
-            self._buffer.extend(self._steps(first, EXTENDED))
+        for number in range(filled // EXTENDED):
+            self._buffer.extend(self._steps(number % self._parts * EXTENDED, EXTENDED))
 
     def _step(self, k: int, done: bool) -> None:
         self._buffer.add(self._one[k])
@@ -378,12 +379,12 @@ def directories() -> Iterator[Path]:
 def main() -> None:
     """Run all parts, or some."""
     options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=ONLY)
     args = options.parse_args()
     report = Report("adapters", args.seed, quick=args.quick)
     for name, directory in zip(args.only, directories(), strict=False):
         PARTS[name](report, directory, 5 if args.quick else 15)
-    report.write(args.json)
+        report.write(args.json, keep=len(args.only) < len(PARTS))
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ import numpy as np
 
 import diskbuffer as db
 from bench.frames import frames
-from bench.measure import Report, parser, ratio
-from bench.peers import PEERS, Worker, in_turns
+from bench.measure import ONLY, Report, parser, ratio
+from bench.peers import PEERS
 from bench.peers.peer import BATCHES
 from bench.transitions import Transitions
+from bench.worker import Worker, in_turns
 
 OURS, LEAST, RIVAL = "diskbuffer", "numpy", "SB3"
 STACK, BATCH, SEQUENCES = 4, 256, 64
@@ -196,7 +197,7 @@ PARTS = {part.__name__: part for part in (stored, lengths, frame_sizes, threads,
 def main() -> None:
     """Run all curves, or some."""
     options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=ONLY)
     args = options.parse_args()
     report, rounds = Report("curves", args.seed, quick=args.quick), 5 if args.quick else 15
     for name in args.only:
@@ -205,7 +206,7 @@ def main() -> None:
             PARTS[name](report, directory, args.seed, rounds)
         finally:
             shutil.rmtree(directory)
-    report.write(args.json)
+        report.write(args.json, keep=len(args.only) < len(PARTS))
 
 
 if __name__ == "__main__":

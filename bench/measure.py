@@ -14,6 +14,8 @@ import numpy as np
 
 from bench.machine import busy, machine, versions
 
+ONLY = "measure these anew, and keep what the file has of the others"
+
 
 def in_turn(
     rounds: int, competitors: Mapping[str, Callable[[Any], Any]], given: Callable[[], Any], each: int = 1
@@ -22,7 +24,7 @@ def in_turn(
 
     With several calls in a row a competitor's median call finds the CPU's caches as it left them itself, as in a loop that
     samples; with one, as the competitor before left them. Competitors that have threads or allocators of their own belong into
-    processes of their own: see `bench.peers.in_turns`.
+    processes of their own: see `bench.worker.in_turns`.
     """
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
     for _ in range(rounds):
@@ -123,13 +125,21 @@ class Report:
         print(f"{'ok  ' if met else 'MISS'} {what:<68} {found.median:9.3f}{spread} {unit:<6} (target: {target})")
         self._busy.append(busy())
 
-    def write(self, path: Path | None) -> None:
-        """Write everything to a file."""
-        if path is not None:
-            self._busy.append(busy())
-            seconds = round(time.monotonic() - self._begun)
-            self._data["machine"] |= {"seconds": seconds, "busy": round(float(np.median(self._busy)), 2)}
-            path.write_text(json.dumps(self._data, indent=2) + "\n")
+    def write(self, path: Path | None, *, keep: bool = False) -> None:
+        """Write everything to a file; with `keep`, what it has and was not measured now stays there."""
+        if path is None:
+            return
+        self._busy.append(busy())
+        seconds = round(time.monotonic() - self._begun)
+        self._data["machine"] |= {"seconds": seconds, "busy": round(float(np.median(self._busy)), 2)}
+        written = self._data
+        if keep and path.exists():
+            old = json.loads(path.read_text())
+            measured = {row["what"] for row in self._data["rows"]}
+            rows = [row for row in old["rows"] if row["what"] not in measured] + self._data["rows"]
+            both = {part: {**old.get(part, {}), **self._data[part]} for part in ("left_out", "times", "curves")}
+            written = {**self._data, **both, "rows": rows, "quick": self.quick or old.get("quick", False)}
+        path.write_text(json.dumps(written, indent=2) + "\n")
 
 
 def parser(description: str) -> argparse.ArgumentParser:

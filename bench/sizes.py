@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from bench.kinds import KINDS, Kind
-from bench.measure import Report, parser, ratio
-from bench.peers import PEERS, Worker, in_turns
+from bench.measure import ONLY, Report, parser, ratio
+from bench.peers import PEERS
+from bench.worker import Worker, in_turns
 
 SIZES = (1, 8, 32, 64, 128, 256, 1024)
 SOME = (32, 256)  # for those who are slow
@@ -114,7 +115,7 @@ def compare(report: Report, name: str, size: int, times: dict[str, list[float]])
 def main() -> None:
     """Run everything, or some kinds, or some peers."""
     options = parser((__doc__ or "").splitlines()[0])
-    options.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
+    options.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND", help=ONLY)
     options.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), metavar="PEER")
     args = options.parse_args()
     report, rounds = Report("sizes", args.seed, quick=args.quick), 5 if args.quick else 11
@@ -129,7 +130,7 @@ def main() -> None:
             sizes(report, name, directory, args.seed, rounds, names)
         finally:
             shutil.rmtree(directory)
-    report.write(args.json)
+        report.write(args.json, keep=len(args.only) < len(KINDS))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from bench.peers.peer import Peer
 from bench.peers.sb3 import ExtraBuffers, OptimizedMemory, StableBaselines3
 from bench.peers.tianshou import Stacking, Tianshou
 from bench.peers.torchrl import MemoryMapped, MemoryMappedPrefetching, Prefetching, TorchRL
-from bench.peers.worker import Worker, WorkerError, in_turns
 from bench.peers.zarr_readers import Tensorstore, TensorstoreUncached, ZarrPython, Zarrs
 
-__all__ = ["PEERS", "Peer", "Worker", "WorkerError", "in_turns"]
+__all__ = ["PEERS", "Peer"]
 
 PEERS: dict[str, type[Peer]] = {
     peer.name: peer

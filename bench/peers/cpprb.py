@@ -55,7 +55,7 @@ class Cpprb(Peer):
 
 
 class MemoryMapped(Cpprb):
-    """The same, with `mmap_prefix`."""
+    """`ReplayBuffer` with `mmap_prefix`."""
 
     name, where = "cpprb, mmap", "disk"
 

@@ -15,7 +15,7 @@ from bench.transitions import Transitions
 class Flashbax(Peer):
     """Single frames in a trajectory buffer, whose sequences are one frame longer than a stack: obs and next_obs are views.
 
-    That is what its flat buffer, of pairs of steps, is made of; a flat buffer of stacks is larger, and no faster.
+    Its flat buffer is the same with pairs of steps; it would hold each frame as often as it is in a stack.
     """
 
     name, needs = "flashbax", (("flashbax", "flashbax"), ("jax", "jax"))

@@ -16,7 +16,7 @@ DTYPES = {"uint8": "uint8", "float32": "float"}
 
 
 class Memmap(Peer):
-    """`ReplayBuffer.dataloader(n_steps=1)`, of stacks. Its worker processes make it no faster on two cores."""
+    """`ReplayBuffer.dataloader(n_steps=1)`, of stacks."""
 
     name, where, needs = "memmap-replay-buffer", "disk", (("memmap_replay_buffer", "memmap-replay-buffer"),)
     slow, torch_works = True, True

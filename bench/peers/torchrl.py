@@ -16,7 +16,7 @@ PREFETCH = 2
 
 
 class TorchRL(Peer):
-    """`ReplayBuffer` with `LazyTensorStorage`; `TensorDictReplayBuffer`, which adds the index to the batch, takes longer."""
+    """`ReplayBuffer` with `LazyTensorStorage`."""
 
     name, needs = "TorchRL, LazyTensorStorage", (("torchrl", "torchrl"),)
     torch_works = True
@@ -82,7 +82,7 @@ class TorchRL(Peer):
 
 
 class Prefetching(TorchRL):
-    """The same, with threads that fill batches beforehand."""
+    """`ReplayBuffer` with `LazyTensorStorage`, and threads that fill batches beforehand."""
 
     name, prefetches, prefetch = f"TorchRL, LazyTensorStorage, prefetch={PREFETCH}", True, PREFETCH
 
@@ -99,6 +99,6 @@ class MemoryMapped(TorchRL):
 
 
 class MemoryMappedPrefetching(MemoryMapped):
-    """The same, with threads that fill batches beforehand."""
+    """`ReplayBuffer` with `LazyMemmapStorage`, and threads that fill batches beforehand."""
 
     name, prefetches, prefetch = f"TorchRL, LazyMemmapStorage, prefetch={PREFETCH}", True, PREFETCH

@@ -1,4 +1,4 @@
-"""Peers in processes of their own, who work in turn: memory allocators, threads and compiled code do not meet there."""
+"""Processes that take turns in being timed: memory allocators, threads and compiled code do not meet there."""
 
 from __future__ import annotations
 
