@@ -22,6 +22,7 @@ import numpy as np
 
 from bench.frames import frames
 from bench.measure import ONLY, Report, parser, ratio
+from bench.peers.peer import choose_threads
 from bench.transitions import Transitions
 from bench.verification import take_turns
 from bench.worker import Worker, in_turns
@@ -132,6 +133,10 @@ class Buffer:
     def sample(self, size: int) -> Any:
         """Draw steps."""
         return self._buffer.sample(size)
+
+    def tune(self, size: int) -> None:
+        """Let torch use as many threads as are fastest."""
+        choose_threads(lambda: self.sample(size))
 
     def add(self) -> None:
         """Add `ADDED` steps, one by one."""
@@ -283,6 +288,9 @@ def compare(
     by: int = 1,
 ) -> None:
     """Time a method of all in turn; the library's fastest buffer counts."""
+    if method == "sample":
+        for worker in of.values():
+            worker.ask("tune", *arguments)
     times = in_turns(of, method, *arguments, rounds=rounds)
     for name, taken in times.items():
         report.times(f"{what}, {name}", [seconds / by for seconds in taken], 1e6, "us")

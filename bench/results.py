@@ -124,8 +124,9 @@ def preamble(all_figures: dict[str, Figures]) -> list[str]:
         "# Results",
         "",
         "Written by `python -m bench.results` from the JSON files beside it; `make bench` measures everything anew. Figures are"
-        " medians, and from which to which quarter of the measurements they go. Competitors take turns, and ratios are formed turn by turn, so"
-        " that a machine's moods strike both alike; compare ratios, not times. Rows that we lose are kept.",
+        " medians, and from which to which quarter of the measurements they go. Competitors take turns, and ratios are formed"
+        " turn by turn, so that a machine's moods strike both alike: compare ratios, not times. `numpy` gathers from RAM. Rows"
+        " that we lose are kept.",
         "",
         f"**{len(targets) - len(missed)} of {len(targets)} targets are met.** Missed:",
         "",

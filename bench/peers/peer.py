@@ -6,6 +6,7 @@ import abc
 import os
 import threading
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,23 @@ import numpy as np
 from bench.transitions import Transitions
 
 BATCHES = 4
+
+
+def choose_threads(sample: Callable[[], Any]) -> None:
+    """Let torch use all cores or one, whichever samples faster: on a busy machine its threads can cost more than they do."""
+    import torch
+
+    def seconds(threads: int) -> float:
+        torch.set_num_threads(threads)
+        sample()
+        begin = time.perf_counter()
+        for _ in range(2):
+            sample()
+        return time.perf_counter() - begin
+
+    choices = (1, os.cpu_count() or 1)
+    found = [[seconds(threads) for threads in choices] for _ in range(3)]
+    torch.set_num_threads(choices[int(np.argmin(np.median(found, axis=0)))])
 
 
 class Peer(abc.ABC):
@@ -65,22 +83,9 @@ class Peer(abc.ABC):
         """Return ``obs``, ``next_obs``, ``action`` and ``reward`` of what `sample` returned. Not timed."""
 
     def tune(self, size: int) -> None:
-        """Let torch use all cores or one, whichever samples faster: on a small machine its threads can cost more than they do."""
-        if not self.torch_works:
-            return
-        import torch
-
-        def seconds(threads: int) -> float:
-            torch.set_num_threads(threads)
-            self.sample(size)
-            begin = time.perf_counter()
-            for _ in range(2):
-                self.sample(size)
-            return time.perf_counter() - begin
-
-        choices = (1, os.cpu_count() or 1)
-        found = [[seconds(threads) for threads in choices] for _ in range(3)]
-        torch.set_num_threads(choices[int(np.argmin(np.median(found, axis=0)))])
+        """Let torch use as many threads as are fastest."""
+        if self.torch_works:
+            choose_threads(lambda: self.sample(size))
 
     def at_once(self, size: int, threads: int) -> None:
         """Have several threads sample `BATCHES` batches each, at the same time."""
