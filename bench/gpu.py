@@ -114,7 +114,7 @@ def main() -> None:
     if device is None:
         print("PyTorch sees no accelerator here: nothing was measured")
         return
-    report, directory = Report("gpu", args.seed), Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+    report, directory = Report("gpu", args.seed, quick=args.quick), Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
     rounds, steps = (3, 10) if args.quick else (9, 300)
     pixels = frames(2_000 if args.quick else 20_000)
     try:
@@ -139,16 +139,16 @@ def main() -> None:
                 report.times(f"a DQN step of 256, {device.type}: {name}", seconds)
             for name, found in taken.items():
                 share = float(np.median([waited / total for total, waited in found]))
-                report.row(f"share of its time that the learner waits: {name}", 100 * share, "%", "none", met=True)
+                report.row(f"share of its time that the learner waits: {name}", 100 * share, "%")
             before = loader.nbytes_sent
             next(iter(loader))
-            report.row("bytes sent a batch: our loader", loader.nbytes_sent - before, "bytes", "none", met=True)
+            report.row("bytes sent a batch: our loader", loader.nbytes_sent - before, "bytes")
             stacks = sum(value.nbytes for value in buffer.sample(BATCH).values())
-            report.row("bytes of a batch whose observations are all stacks", stacks, "bytes", "none", met=True)
+            report.row("bytes of a batch whose observations are all stacks", stacks, "bytes")
             value = float(np.median(np.divide(whole["our loader"], whole["one batch on the device"])))
-            report.row("a step with our loader, against one batch on the device", value, "x", "at most 1.1", value <= 1.1)
+            report.row("a step with our loader, against one batch on the device", value, "x", at_most=1.1)
             value = float(np.median(np.divide(whole["TorchRL, pinned memmap, prefetch 4"], whole["our loader"])))
-            report.row("a step with our loader, times as fast as with TorchRL", value, "x", "at least 1", value >= 1)
+            report.row("a step with our loader, times as fast as with TorchRL", value, "x", at_least=1)
     finally:
         shutil.rmtree(directory)
     report.write(args.json)
