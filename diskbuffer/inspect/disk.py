@@ -56,7 +56,7 @@ def share_in_memory(columns: Sequence[ColumnFiles]) -> float:
 def seconds_a_step(columns: Sequence[ColumnFiles], threads: int, seconds: float) -> float | None:
     """Time reading one step's bytes of all columns from random places of the disk, past the page cache, many threads at once.
 
-    None where that cannot be done, as on a tmpfs or on macOS.
+    None where that cannot be done, as on macOS.
     """
     direct = getattr(os, "O_DIRECT", 0)
     columns = [column for column in columns if column.files]

@@ -42,8 +42,8 @@ class Limits:
     speedup : float
         How many times as fast as one thread all threads are.
     disk : float or None
-        What reading takes where nothing is in memory, as many threads at once. None where the disk cannot be read past the
-        page cache, as on a tmpfs.
+        What reading takes where nothing is in memory, as many threads at once. None where files cannot be read past the page
+        cache, as on macOS; on a tmpfs, which is memory, next to nothing.
     resident : float
         How much of the store's files is in memory, from 0 to 1.
     learner, waited : float or None

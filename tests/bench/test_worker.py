@@ -7,29 +7,16 @@ import pytest
 from bench.measure import ratio
 from bench.worker import FEW, Worker, WorkerError, in_turns
 
-
-class Counter:
-    """Counts so far, at each call."""
-
-    def __init__(self, so_far: int) -> None:
-        if so_far < 0:
-            raise ValueError("it cannot be made")
-        self._so_far = so_far
-
-    def count(self) -> int:
-        return sum(1 for _ in range(self._so_far))
-
-    def fail(self) -> None:
-        raise ValueError("it cannot be done")
+NONE = 0.5  # which a range of integers looks for one by one
 
 
 def test_workers_take_turns_and_tell_of_failures() -> None:
-    with Worker(Counter, 1_000) as one, Worker(Counter, 1_000_000) as slow, Worker(Counter, -1) as broken:
-        times = in_turns({"one": one, "slow": slow}, "count", rounds=FEW + 2, calls=3)
+    with Worker(range, 1_000) as one, Worker(range, 1_000_000) as slow, Worker(range, "nonsense") as broken:
+        times = in_turns({"one": one, "slow": slow}, "count", NONE, rounds=FEW + 2, calls=3)
         assert {name: len(taken) for name, taken in times.items()} == {"one": FEW + 2, "slow": FEW}
         assert ratio(times["slow"], times["one"]).low > 1
-        with pytest.raises(WorkerError, match="it cannot be done"):
-            one.ask("fail")
-        assert one.ask("count") == 1_000  # and it goes on
-        with pytest.raises(WorkerError, match="it cannot be made"):
+        with pytest.raises(WorkerError, match="not in range"):
+            one.ask("index", 5_000)
+        assert one.ask("count", 7) == 1  # and it goes on
+        with pytest.raises(WorkerError, match="cannot be interpreted as an integer"):
             broken.ready()

@@ -103,6 +103,8 @@ def test_what_is_in_memory_is_what_the_system_has_read(tmp_path: Path) -> None:
         if taken is None:
             pytest.skip("this file system cannot be read past the page cache")
         assert 1e-7 < taken < 0.1
+        if os.major(directory.stat().st_dev) == 0:
+            pytest.skip("this file system is not on a block device, and may have everything in memory")
         assert share_in_memory([column]) == pytest.approx(0.25, abs=0.05)
     finally:
         for written in directory.iterdir():
