@@ -54,7 +54,7 @@ class ArraysPool:
                 if arrays.request == request and arrays.pinned == pinned and arrays.is_copied and not arrays.in_use:
                     return self._arrays.pop(n)
             copying = [arrays for arrays in self._arrays if arrays.copied is not None]
-            if len(copying) < self._kept or copying[0].request != request or copying[0].in_use:
+            if not pinned or len(copying) < self._kept or copying[0].request != request or copying[0].in_use:
                 return allocate(request, pinned)
             self._arrays.remove(copying[0])
         assert copying[0].copied is not None
