@@ -8,11 +8,11 @@ from typing import Any
 
 from torch.utils.dlpack import from_dlpack
 
-from bench.peers.peer import Peer
+from bench.peers.peer import FramesPeer
 from bench.transitions import Transitions
 
 
-class Flashbax(Peer):
+class Flashbax(FramesPeer):
     """Single frames in a trajectory buffer, whose sequences are one frame longer than a stack: obs and next_obs are views.
 
     Its flat buffer is the same with pairs of steps; it would hold each frame as often as it is in a stack.
@@ -69,11 +69,3 @@ class Flashbax(Peer):
         """Draw steps."""
         self._keys, frames, flat = self._draw(self._state, self._keys)
         return from_dlpack(frames), {name: from_dlpack(values) for name, values in flat.items()}
-
-    def columns(self, batch: Any) -> dict[str, Any]:
-        """Return the columns that all have."""
-        frames, flat = batch
-        obs, next_obs = frames[:, :-1], frames[:, 1:]
-        if self._transitions.stack == 1:
-            obs, next_obs = obs[:, 0], next_obs[:, 0]
-        return {"obs": obs, "next_obs": next_obs, "action": flat["action"], "reward": flat["reward"]}

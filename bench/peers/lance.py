@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.peers.peer import Peer
+from bench.peers.peer import FramesPeer
 from bench.transitions import Transitions
 
 
-class Lance(Peer):
+class Lance(FramesPeer):
     """`LanceDataset.take` of single frames, which are bytes of a fixed length.
 
     LeRobot stores videos there, which lose what was seen; these frames come back as they were. Tried, and slower: frames as lists
@@ -45,11 +45,3 @@ class Lance(Peer):
         flat = self._table.take(drawn, columns=["action", "reward", "terminated", "truncated"])
         tensors = {name: torch.from_numpy(flat[name].to_numpy()) for name in flat.column_names}
         return torch.from_numpy(frames), tensors
-
-    def columns(self, batch: Any) -> dict[str, Any]:
-        """Return the columns that all have."""
-        frames, flat = batch
-        obs, next_obs = frames[:, :-1], frames[:, 1:]
-        if self._transitions.stack == 1:
-            obs, next_obs = obs[:, 0], next_obs[:, 0]
-        return {"obs": obs, "next_obs": next_obs, "action": flat["action"], "reward": flat["reward"]}

@@ -109,3 +109,15 @@ class Peer(abc.ABC):
         return self._transitions.wrong(found)
 
     _transitions: Transitions
+
+
+class FramesPeer(Peer):
+    """A peer whose batches are the frames of steps' windows, of which obs and next_obs are views, and the other columns."""
+
+    def columns(self, batch: Any) -> dict[str, Any]:
+        """Return the columns that all have."""
+        frames, flat = batch
+        obs, next_obs = frames[:, :-1], frames[:, 1:]
+        if self._transitions.stack == 1:
+            obs, next_obs = obs[:, 0], next_obs[:, 0]
+        return {"obs": obs, "next_obs": next_obs, "action": flat["action"], "reward": flat["reward"]}

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from bench.peers.ours import filled
-from bench.peers.peer import Peer
+from bench.peers.peer import FramesPeer
 from bench.transitions import Transitions
 
 FLAT = ("action", "reward", "terminated", "truncated")
 CACHE = 4 * 1024**3  # bytes of decoded chunks that tensorstore may keep
 
 
-class ZarrPython(Peer):
+class ZarrPython(FramesPeer):
     """zarr-python's `oindex`, an array at a time, with every frame of the stacks once."""
 
     name, where = "zarr-python", "disk"
@@ -50,14 +50,6 @@ class ZarrPython(Peer):
         needed, places = np.unique(self._rows[drawn[:, None] + self._window], return_inverse=True)
         frames = torch.from_numpy(self._read("obs", needed))[torch.from_numpy(places.reshape(size, -1))]
         return frames, {name: torch.from_numpy(self._read(name, self._rows[drawn])) for name in FLAT}
-
-    def columns(self, batch: Any) -> dict[str, Any]:
-        """Return the columns that all have."""
-        frames, flat = batch
-        obs, next_obs = frames[:, :-1], frames[:, 1:]
-        if self._transitions.stack == 1:
-            obs, next_obs = obs[:, 0], next_obs[:, 0]
-        return {"obs": obs, "next_obs": next_obs, "action": flat["action"], "reward": flat["reward"]}
 
 
 class Zarrs(ZarrPython):
