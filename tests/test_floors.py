@@ -17,7 +17,7 @@ FLOORS = (
     ("errors", "version"),
     ("native", "runtime"),
     ("schema", "inputs", "environment", "draws"),
-    ("index", "store.format"),
+    ("index", "store.format", "inspect.pictures"),
     ("samplers", "nested", "store.system"),
     ("store.segments",),
     ("store",),  # a store's directory, and the store itself
