@@ -1,0 +1,186 @@
+"""The page's server: its own files, feeds of JSON, frames. Every answer is of one store, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from diskbuffer.errors import DiskBufferError, EmptyBufferError, EvictedError, InputError, MissingPackageError
+from diskbuffer.inspect.page import health, samplers, table
+from diskbuffer.inspect.page.episode import describe_episode, find_episode
+from diskbuffer.inspect.page.guard import Guard
+from diskbuffer.inspect.page.overview import overview
+from diskbuffer.inspect.page.picture import frame
+from diskbuffer.inspect.page.static_files import static_files
+from diskbuffer.inspect.page.watched import NotThereError, Watched
+
+Values = Mapping[str, str]
+# The status for each kind of error; the first that fits. All else is 500, and still says what is wrong.
+_STATUS = ((InputError, 400), (MissingPackageError, 501), (EvictedError, 410), (EmptyBufferError, 409), (NotThereError, 503))
+_FOR_GOOD = "private, max-age=86400, immutable"
+
+
+class Page:
+    """The feeds of one store."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._heavy = threading.Lock()  # one at a time: each takes all cores, or much memory
+
+    def state(self, _: Values) -> dict[str, Any]:
+        """Return what changes: this is asked for every second."""
+        state, path = self._watched.look(), str(self._watched.path)
+        found: dict[str, Any] = {"name": self._watched.path.name, "path": path, "literal": repr(path), "shell": shlex.quote(path)}
+        found |= {"token": state.token, "version": state.version, "time": time.monotonic()}
+        if state.view is None:
+            return found | {"here": False, "message": state.message}
+        view = state.view
+        return found | {"here": True, "steps": view.steps, "added": view.added, "writer": view.writer, "damage": view.damage}
+
+    def overview(self, _: Values) -> dict[str, Any]:
+        """Return the store as a whole."""
+        return overview(self._watched.last().seen())
+
+    def timeline(self, asked: Values) -> dict[str, Any]:
+        """Return the episodes as points."""
+        return table.points(self._watched.last().seen(), asked.get("where", ""))
+
+    def episodes(self, asked: Values) -> dict[str, Any]:
+        """Return a page of the table of episodes."""
+        episodes = self._watched.last().seen().episodes()
+        sort, where, descending = asked.get("sort", "episode"), asked.get("where", ""), asked.get("descending") == "true"
+        return table.page_of_rows(episodes, where, sort, descending, _int(asked, "offset", 0), _int(asked, "limit", 50))
+
+    def chosen(self, asked: Values) -> dict[str, Any]:
+        """Return the episodes of a stretch of the time line."""
+        first, last = _float(asked, "first", -np.inf), _float(asked, "last", np.inf)
+        return table.between(self._watched.last().seen(), asked.get("where", ""), first, last, _int(asked, "limit", 5000))
+
+    def episode(self, asked: Values) -> dict[str, Any]:
+        """Return one episode: with a ``step``, of a ``number``, the one ``before`` a step, or the newest that ended."""
+        view = self._watched.last().seen()
+        wanted = {name: _int(asked, name, 0) for name in ("step", "number", "before") if asked.get(name)}
+        return describe_episode(view, find_episode(view.episodes(), view.layout.streams, wanted))
+
+    def samplers(self, _: Values) -> dict[str, Any]:
+        """Return the samplers that there are to look at."""
+        return {"samplers": samplers.to_json()}
+
+    def sampling(self, asked: Values) -> dict[str, Any]:
+        """Return what a sampler draws."""
+        self._watched.last().seen()
+        options = {name: _float(asked, name, 0) for name in asked if name not in ("sampler", "batch_size", "batches")}
+        with self._heavy:
+            from diskbuffer.inspect.page.sampling import look_at_draws  # which imports torch
+
+            size, batches = _int(asked, "batch_size", 256), _int(asked, "batches", 1000)
+            return look_at_draws(self._watched.path, asked.get("sampler", "uniform"), options, size, batches)
+
+    def findings(self, _: Values) -> dict[str, Any]:
+        """Return what statistics find."""
+        view = self._watched.last().seen()
+        with self._heavy:
+            return health.findings(view)
+
+    def limits(self, _: Values) -> dict[str, Any]:
+        """Measure what limits sampling here, for some 20 seconds."""
+        self._watched.last().seen()
+        with self._heavy:
+            return health.limits(self._watched.path)
+
+    def frame(self, request: Request) -> Response:
+        """Return the picture of a step; it is the same for good, within one token."""
+        asked = request.query_params
+        try:
+            state = self._watched.last()
+            if asked.get("of", state.token) != state.token:
+                state = self._watched.look()
+                if asked["of"] != state.token:
+                    raise NotThereError("another store is at the path by now")
+            picture = frame(state.seen(), asked.get("column", "obs"), _int(asked, "step", 0), stacked=bool(asked.get("stack")))
+        except (DiskBufferError, OSError) as error:
+            return _refusal(error)
+        return Response(picture, media_type="image/png", headers={"Cache-Control": _FOR_GOOD if "of" in asked else "no-store"})
+
+
+def create_app(watched: Watched, prefix: str = "") -> Starlette:
+    """Make the application of a store's page.
+
+    Parameters
+    ----------
+    watched : Watched
+    prefix : str
+        Before all paths, such as "/k3x9": what is not below it is not found.
+    """
+    page = Page(watched)
+    feeds = [
+        *(page.state, page.overview, page.timeline, page.episodes, page.chosen, page.episode),
+        *(page.samplers, page.sampling, page.findings, page.limits),
+    ]
+    routes = [
+        Route("/", _static("index.html")),
+        Route("/frame.png", page.frame),
+        *(Route(f"/api/{feed.__name__}", _feed(feed)) for feed in feeds),
+        *(Route(f"/static/{name}", _static(name)) for name in static_files() if name != "index.html"),
+    ]
+    below: list[Any] = [Mount(prefix, routes=routes), Route("/{path:path}", _nothing)] if prefix else routes
+    return Starlette(routes=below, middleware=[Middleware(Guard), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)])
+
+
+def _feed(feed: Callable[[Values], dict[str, Any]]) -> Callable[[Request], Response]:
+    def answer(request: Request) -> Response:
+        try:
+            return _json(feed(request.query_params))
+        except (DiskBufferError, OSError) as error:
+            return _refusal(error)
+
+    return answer
+
+
+def _static(name: str) -> Callable[[Request], Response]:
+    contents, media_type = static_files()[name]
+
+    def answer(_: Request) -> Response:
+        return Response(contents, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    return answer
+
+
+def _nothing(_: Request) -> Response:
+    return PlainTextResponse("There is nothing here. Open the address that `diskbuffer view` printed, all of it.\n", 404)
+
+
+def _refusal(error: Exception) -> Response:
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return _json({"message": str(error)}, status)
+
+
+def _json(values: Mapping[str, Any], status: int = 200) -> Response:
+    body = json.dumps(values, allow_nan=False, separators=(",", ":"))
+    return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _int(asked: Values, name: str, default: int) -> int:
+    try:
+        return int(asked.get(name) or default)
+    except ValueError:
+        raise InputError(f"{name} must be an integer, found {asked[name]!r}") from None
+
+
+def _float(asked: Values, name: str, default: float) -> float:
+    try:
+        return float(asked.get(name) or default)
+    except ValueError:
+        raise InputError(f"{name} must be a number, found {asked[name]!r}") from None

@@ -1,0 +1,97 @@
+"""One episode for the player: where it is, which columns are pictures, and the others as curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.errors import EvictedError, InputError
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
+from diskbuffer.inspect.pictures.frames import picture_columns
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.schema import Column
+
+_POINTS = 4000  # of a curve, at most
+_SERIES = 32  # numbers in a value, at most: more are no curves
+_NEVER = ("is_last", "row_checksum", "terminated", "truncated", "tag")  # told in words, or of no use to see
+
+
+def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> int:
+    """Return the row in the table of the episode that is asked for: with a step, of a number, before another, or the newest.
+
+    Raises
+    ------
+    EvictedError
+        The step is not there any more.
+    InputError
+        There is no such episode.
+    """
+    if not len(table):
+        raise EvictedError("there is no episode, as there are no steps yet")
+    if (step := asked.get("step")) is not None:
+        offset = step - table.start
+        inside = (table.stream == step % streams) & (offset >= 0) & (offset <= table.length * streams)
+        found = np.flatnonzero(inside)
+        if not len(found):
+            raise EvictedError(f"step {step} is not there any more: its episode was evicted. The newest episodes are there")
+        return int(found[-1])
+    if (number := asked.get("number")) is not None:
+        if not 0 <= number < len(table):
+            raise InputError(f"there is no episode {number}; there are 0 to {len(table) - 1}")
+        return number
+    if (before := asked.get("before")) is not None:
+        return max(0, find_episode(table, streams, {"step": before}) - 1)
+    return newest(table)
+
+
+def newest(table: EpisodeTable) -> int:
+    """Return the row of the newest episode that has ended; of the newest of all where none has."""
+    ended = np.flatnonzero(table.ending != "running")
+    rows = ended if len(ended) else np.arange(len(table))
+    return int(rows[np.lexsort((table.start[rows], -table.age[rows]))[-1]])
+
+
+def describe_episode(view: StoreView, row: int) -> dict[str, Any]:
+    """Return an episode's facts, the columns that are pictures, and those that are curves.
+
+    Costs a read of all its steps in the flat columns: a millisecond for a thousand steps.
+    """
+    table, schema = view.episodes(), view.schema
+    streams, start, length = view.layout.streams, int(table.start[row]), int(table.length[row])
+    pictures = [name for name in picture_columns(schema.columns) if name.split("/")[0] == "obs"]
+    facts = {name: scalar(table.column(name)[row]) for name in table.names() if name != "whole"}
+    curves = [
+        _curve(view, name, column, start, length)
+        for name, column in schema.columns.items()
+        if name not in _NEVER and name not in pictures and _is_curve(column)
+    ]
+    more = {"streams": streams, "frame_stack": view.layout.frame_stack, "pictures": pictures}
+    return facts | more | {"curves": sorted(curves, key=lambda curve: _ORDER.get(curve["name"].split("/")[0], 2))}
+
+
+_ORDER = {"reward": 0, "action": 1, "obs": 3}
+
+
+def _is_curve(column: Column) -> bool:
+    return int(np.prod(column.shape, dtype=np.int64)) <= _SERIES and column.np_dtype.kind in "biuf"
+
+
+def _curve(view: StoreView, name: str, column: Column, start: int, length: int) -> dict[str, Any]:
+    """Read a column of an episode; an observation has one row more than there are steps."""
+    rows = length + (name.split("/")[0] == "obs")
+    steps = start + np.arange(rows) * view.layout.streams
+    values = view.read(name, steps).reshape(rows, -1)
+    kept = thinned(values, _POINTS)
+    shown = values if kept is None else values[kept]
+    finite = shown[np.isfinite(shown)] if shown.dtype.kind == "f" else shown
+    words = f"{rows} values, from {finite.min():g} to {finite.max():g}" if finite.size else f"{rows} values, none of them finite"
+    return {
+        "name": name,
+        "x": np.arange(rows).tolist() if kept is None else kept.tolist(),
+        "series": [to_list(one) for one in shown.T],
+        "thinned": kept is not None,
+        "discrete": column.np_dtype.kind in "biu" or name == "reward",
+        "words": words,
+    }

@@ -1,0 +1,205 @@
+// A time line of the episodes and a table; a filter; and the commands for what is selected.
+
+import { $, count, element, get, number, plural, throttled } from "./api.js";
+import { Chart } from "./charts.js";
+
+const ENDINGS = ["terminated", "truncated", "cut off", "running"];
+const PAGE = 50;
+const MOST = 5000; // episodes in a selection: their names are in the commands
+const chosen = new Set(); // of episodes, by their first step
+const numbers = new Map(); // of episodes that were seen, by their first step
+let app, chart, points = null;
+let where = "", sort = "episode", descending = true, offset = 0, selectable = null;
+
+export function start(its) {
+  app = its;
+  chart = new Chart($("timeline"), {
+    label: "Time line of episodes",
+    xName: "step",
+    legend: true,
+    series: ENDINGS.map((name) => ({ name, colour: name.replace(" ", "-"), kind: "points", size: 5 })),
+    click: (x, y) => play(x, y),
+    select: (from, to) => choose(from, to),
+  });
+  $("filter").addEventListener("submit", (event) => {
+    event.preventDefault();
+    filter($("where").value);
+  });
+  $("where-clear").addEventListener("click", () => {
+    $("where").value = "";
+    filter("");
+  });
+  $("timeline-value").addEventListener("change", drawLine);
+  $("previous-page").addEventListener("click", () => turn(-PAGE));
+  $("next-page").addEventListener("click", () => turn(PAGE));
+  $("chosen-clear").addEventListener("click", () => {
+    chosen.clear();
+    drawChosen();
+    load();
+  });
+  $("tag-name").addEventListener("input", drawChosen);
+}
+
+function filter(text) {
+  offset = 0;
+  app.go("episodes", text.trim() ? { where: text.trim() } : {});
+  if (text.trim() === where) load();
+}
+
+function turn(by) {
+  offset = Math.max(0, offset + by);
+  load();
+}
+
+export function show() {
+  const asked = app.parameters.get("where") ?? "";
+  if (asked !== where) offset = 0;
+  where = asked;
+  if (document.activeElement !== $("where")) $("where").value = where;
+  if (app.state && selectable !== app.state.token) {
+    selectable = app.state.token;
+    chosen.clear(); // another store's
+  }
+  load();
+}
+
+const load = throttled(async () => {
+  if (!app.state?.here) return;
+  const error = $("where-error");
+  try {
+    const [table, line] = await Promise.all([get("episodes", { where, sort, descending, offset, limit: PAGE }), get("timeline", { where })]);
+    error.hidden = true;
+    $("where").removeAttribute("aria-invalid");
+    points = line;
+    drawTable(table);
+    drawLine();
+    drawChosen();
+  } catch (problem) {
+    if (problem.status === 400) {
+      error.textContent = problem.message;
+      error.hidden = false;
+      $("where").setAttribute("aria-invalid", "true");
+    } else if (problem.status && problem.status !== 503) throw problem;
+  }
+}, 400);
+export const follow = throttled(() => load(), 2000);
+
+function drawLine() {
+  if (!points) return;
+  const values = points[$("timeline-value").value];
+  const split = ENDINGS.map((_, ending) => values.map((value, n) => (points.ending[n] === ending ? value : null)));
+  $("timeline-note").textContent =
+    `${plural(points.matching, "episode")}${points.matching === points.total ? "" : ` of ${count(points.total)}`}` +
+    (points.thinned ? `, ${count(points.episode.length)} of them drawn` : "");
+  chart.set([points.when, ...split], points.matching ? plural(points.matching, "episode") : where ? "no episode is like that" : "no episodes yet");
+}
+
+function play(x, y) {
+  const values = points[$("timeline-value").value];
+  const box = chart.plot;
+  let best = -1;
+  let nearest = Infinity;
+  for (let n = 0; n < points.episode.length; n++) {
+    const far = Math.hypot(box.valToPos(points.when[n], "x") - box.valToPos(x, "x"), box.valToPos(values[n] ?? 0, "y") - box.valToPos(y, "y"));
+    if (far < nearest) (nearest = far), (best = n);
+  }
+  if (best >= 0) app.go("player", { a: points.start[best] });
+}
+
+async function choose(from, to) {
+  const inside = await get("chosen", { where, first: from, last: to, limit: MOST });
+  inside.start.forEach((start, n) => {
+    numbers.set(start, inside.episode[n]);
+    if (chosen.size < MOST) chosen.add(start);
+  });
+  drawChosen();
+  load();
+}
+
+function drawTable(table) {
+  offset = table.offset;
+  const order = (name) => {
+    descending = sort === name ? !descending : true;
+    sort = name;
+    offset = 0;
+    load();
+  };
+  const head = table.columns.map((name) =>
+    element(table.numbers.includes(name) ? "th.number" : "th", { scope: "col", "aria-sort": sort === name ? (descending ? "descending" : "ascending") : "none" },
+      element("button", { type: "button", onclick: () => order(name) }, name)));
+  const all = element("input", { type: "checkbox", "aria-label": "select all on this page" });
+  all.checked = table.rows.length > 0 && table.rows.every((row) => chosen.has(row.start));
+  all.addEventListener("change", () => {
+    for (const row of table.rows) all.checked ? chosen.add(row.start) : chosen.delete(row.start);
+    drawTable(table);
+    drawChosen();
+  });
+  const rows = table.rows.map((row) => {
+    numbers.set(row.start, row.episode);
+    const box = element("input", { type: "checkbox", "aria-label": `select episode ${row.episode}` });
+    box.checked = chosen.has(row.start);
+    const line = element("tr", {}, element("td", {}, box), ...table.columns.map((name) => cell(table, row, name)));
+    line.classList.toggle("picked", box.checked);
+    box.addEventListener("change", () => {
+      box.checked ? chosen.add(row.start) : chosen.delete(row.start);
+      line.classList.toggle("picked", box.checked);
+      drawChosen();
+    });
+    line.addEventListener("click", (event) => event.target.closest("input, a") ?? app.go("player", { a: row.start }));
+    return line;
+  });
+  const focused = document.activeElement?.closest?.("#episode-table") && document.activeElement.getAttribute("aria-label");
+  $("episode-table").replaceChildren(element("thead", {}, element("tr", {}, element("th", {}, all), ...head)), element("tbody", {}, ...rows));
+  if (focused) document.querySelector(`#episode-table [aria-label="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  $("where-help").textContent = `Known: ${table.known.join(", ")}; ==, !=, <, <=, >, >=, and, or, not, in. For example: return > 10 and ending == 'terminated'`;
+  $("page-note").textContent = table.matching ? `${count(table.offset + 1)} to ${count(table.offset + table.rows.length)} of ${count(table.matching)}` : "none";
+  const newest = sort === "episode" && descending;
+  $("previous-page").textContent = newest ? "Newer" : "Back";
+  $("next-page").textContent = newest ? "Older" : "On";
+  $("previous-page").disabled = table.offset === 0;
+  $("next-page").disabled = table.offset + table.rows.length >= table.matching;
+}
+
+function cell(table, row, name) {
+  if (name === "episode") return element("td.number", {}, element("a", { href: `#player?a=${row.start}` }, String(row.episode)));
+  if (name === "ending") return element("td", {}, element(`span.ending.${row.ending.replace(" ", "-")}`, {}, row.ending));
+  return element(table.numbers.includes(name) ? "td.number" : "td", {}, number(row[name]) === "" ? "" : table.plain.includes(name) ? String(row[name]) : number(row[name]));
+}
+
+const quoted = (text) => JSON.stringify(text); // JSON's strings are Python's, too
+
+function drawChosen() {
+  $("chosen").hidden = chosen.size === 0;
+  if (!chosen.size) return;
+  const starts = [...chosen].sort((a, b) => a - b);
+  $("chosen-count").textContent = `${plural(chosen.size, "episode")} selected${chosen.size === MOST ? ", which is the most" : ""}`;
+  const { literal, shell } = app.state;
+  const names = `[${starts.join(", ")}]`;
+  const first = numbers.get(starts[0]);
+  const commands = [
+    ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    buffer.tag(${quoted($("tag-name").value)}, ${names})`],
+    ["Export them, one file each", `import diskbuffer as db, numpy as np\nfrom diskbuffer.nested import flatten\n\nwith db.ReplayBuffer(${literal}, mode="r") as buffer:\n    for episode in buffer.episodes[np.isin(buffer.episodes.start, ${names})]:\n        arrays = {path.replace("/", "."): values.numpy() for path, values in flatten(buffer.episode(episode)).items()}\n        np.savez_compressed(f"episode-{episode.start}.npz", **arrays)`],
+    starts.length === 1 && first !== undefined ? ["As a video", `diskbuffer show ${shell} ${first} --out episode-${first}.mp4`] : null,
+  ].filter(Boolean);
+  $("commands").replaceChildren(...commands.map(([what, text]) => {
+    const copy = element("button.quiet", { type: "button" }, "Copy");
+    copy.addEventListener("click", async () => {
+      await copyText(text);
+      copy.textContent = "Copied";
+      setTimeout(() => (copy.textContent = "Copy"), 1500);
+    });
+    return element("div.command", {}, element("div", {}, element("span", {}, what), copy), element("pre", { tabindex: "0" }, text));
+  }));
+}
+
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = element("textarea", {}, text); // where the clipboard is not allowed
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}

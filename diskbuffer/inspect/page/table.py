@@ -1,0 +1,95 @@
+"""The episodes for the page: filtered, sorted, a page at a time; and all of them as points of a time line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.page.plain_values import thinned, to_list
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.where import parse
+
+ENDINGS = ("terminated", "truncated", "cut off", "running")
+_COLUMNS = ("episode", "return", "length", "ending", "tag", "stream", "start", "age")
+_PLAIN = ("episode", "start", "stream", "ending", "tag")  # shown as they are: names, not amounts
+_POINTS = 4000
+_MOST_ROWS = 1000
+
+Int64 = npt.NDArray[np.int64]
+
+
+def matching(table: EpisodeTable, where: str) -> Int64:
+    """Return the rows of the episodes for which a condition holds; all of them where it is empty.
+
+    Raises
+    ------
+    InputError
+        The condition cannot be understood.
+    """
+    if not where.strip():
+        return np.arange(len(table))
+    return np.flatnonzero(parse(where).select(table))
+
+
+def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, offset: int, limit: int) -> dict[str, Any]:
+    """Return a page of the table, as rows."""
+    if sort not in table.names():
+        raise InputError(f"episodes are sorted by {', '.join(table.names())}; found {sort!r}")
+    rows = matching(table, where)
+    order = np.argsort(table.column(sort)[rows], kind="stable")
+    rows = rows[order[::-1] if descending else order]
+    limit = min(max(1, limit), _MOST_ROWS)
+    offset = max(0, min(offset, (len(rows) - 1) // limit * limit)) if len(rows) else 0
+    several = len(np.unique(table.stream)) > 1
+    shown = [name for name in _COLUMNS if (name != "stream" or several) and (name != "tag" or (table.tag != "").any())]
+    columns = {name: to_list(table.column(name)[rows[offset : offset + limit]]) for name in shown}
+    return {
+        "rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+        "columns": shown,
+        "numbers": [name for name in shown if table.column(name).dtype.kind in "iuf"],
+        "plain": [name for name in shown if name in _PLAIN],
+        "known": list(table.names()),
+        "offset": offset,
+        "matching": len(rows),
+        "total": len(table),
+    }
+
+
+def when(view: StoreView) -> Int64:
+    """Return when each episode ended, or how far it has come: in steps of all environments together, about."""
+    table, layout = view.episodes(), view.layout
+    found: Int64 = (table.start // layout.streams + table.length) * layout.n_envs
+    return found
+
+
+def points(view: StoreView, where: str) -> dict[str, Any]:
+    """Return the matching episodes as columns, in the order of their ends; of very many those that stand out."""
+    table, ends = view.episodes(), when(view)
+    rows = matching(table, where)
+    rows = rows[np.argsort(ends[rows], kind="stable")]
+    kept = thinned(np.stack([table.returns[rows], table.length[rows]], axis=1), _POINTS) if len(rows) else None
+    shown = rows if kept is None else rows[kept]
+    ending = np.select([table.ending[shown] == name for name in ENDINGS], range(len(ENDINGS)), 0)
+    return {
+        "when": to_list(ends[shown]),
+        "episode": to_list(table.episode[shown]),
+        "start": to_list(table.start[shown]),
+        "return": to_list(table.returns[shown]),
+        "length": to_list(table.length[shown]),
+        "ending": to_list(ending),
+        "matching": len(rows),
+        "total": len(table),
+        "thinned": kept is not None,
+    }
+
+
+def between(view: StoreView, where: str, first: float, last: float, limit: int) -> dict[str, Any]:
+    """Return the first steps of the matching episodes that ended between two times, as `when` has them."""
+    table, ends = view.episodes(), when(view)
+    rows = matching(table, where)
+    rows = rows[(ends[rows] >= first) & (ends[rows] <= last)][: max(0, limit)]
+    return {"start": to_list(table.start[rows]), "episode": to_list(table.episode[rows])}
