@@ -18,7 +18,7 @@ import numpy.typing as npt
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import counted
+from diskbuffer.wording import counted
 from diskbuffer.inspect.page.samplers import SAMPLERS
 from diskbuffer.samplers import Prioritized, Sampler, Slices, Uniform
 from diskbuffer.schema import Column
@@ -150,13 +150,11 @@ def _count(there: Int64, drawn: Int64, streams: int) -> tuple[Int64, Int64]:
 
 def _by_age(counts: Int64, ages: Int64, streams: int) -> dict[str, Any]:
     most = int(ages.max()) + 1
-    width = max(1, -(-most // _BINS))
-    bins = ages // width
-    drawn, even = np.bincount(bins, counts) / max(1, counts.sum()), np.bincount(bins) / len(ages)
-    edges = np.append(np.arange(len(drawn)), len(drawn)) * width
+    edges = np.linspace(0, most, min(_BINS, -(-most // 20)) + 1)
+    drawn, even = (np.histogram(ages, edges, weights=weights)[0] for weights in (counts / max(1, counts.sum()), np.ones(len(ages)) / len(ages)))
     note = "Age: how many steps were added since" + (", by the same environment." if streams > 1 else ".")
     return {
-        "age": edges.tolist(),
+        "age": edges.round().tolist(),
         "drawn": np.append(drawn, drawn[-1]).tolist(),
         "even": np.append(even, even[-1]).tolist(),
         "median": _quantile(counts, ages, 0.5),
@@ -185,5 +183,7 @@ def _words(counts: Int64, ages: Int64) -> list[str]:
         f"Half of what is drawn is younger than {_quantile(counts, ages, 0.5):,} steps, and a tenth older than "
         f"{_quantile(counts, ages, 0.9):,}; the oldest step there has an age of {int(ages.max()):,}.",
         f"A step was drawn {mean:.2g} times on average, and the one that was drawn most {counted(int(counts.max()), 'time')}.",
-        f"{never:.1%} of the steps were not drawn; with every step as likely, {np.exp(-mean):.1%} would not be.",
+        f"{never:.2%} of the steps were never drawn; if all were as likely, it would be some {np.exp(-mean):.2%}."
+        if never
+        else "Every step was drawn.",
     ]

@@ -76,6 +76,16 @@ export function bytes(value) {
 
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
+// Say above all panels what went wrong, or, with null, that it does no more; each source for itself.
+const problems = new Map();
+export function failed(message, source = "panel") {
+  message === null ? problems.delete(source) : problems.set(source, message);
+  const text = [...problems.values()].join(" ");
+  const box = $("problem");
+  if (box.textContent !== text) box.textContent = text;
+  box.hidden = !text;
+}
+
 // Call at most once every `pause` ms, and once more at the end; never while a call is under way.
 export function throttled(call, pause) {
   let last = 0;
@@ -86,6 +96,9 @@ export function throttled(call, pause) {
     running = true;
     try {
       await call();
+      failed(null);
+    } catch (error) {
+      if (error.status !== 503) failed(error.message); // 503: the store is gone, which the next poll tells
     } finally {
       running = false;
       last = performance.now();

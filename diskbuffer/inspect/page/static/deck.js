@@ -24,7 +24,7 @@ export class Deck {
     const transport = element("div.transport", {}, button("a step back", "‹", () => this.step(-1)), this.playButton, button("a step on", "›", () => this.step(1)), this.slider);
     this.values = element("dl.values");
     this.curves = element("div.curves");
-    const choose = element("div.choose", {}, this.title, button("previous episode", "← previous", () => this.next(-1)), this.number, button("next episode", "next →", () => this.next(1)));
+    const choose = element("div.choose", {}, this.title, element("span", {}, button("previous episode", "← previous", () => this.next(-1)), this.number, button("next episode", "next →", () => this.next(1))));
     this.root = element("section.deck.card", { "aria-label": `Episode ${name.toUpperCase()}`, id: `deck-${name}` }, choose, element("div", {}, this.screen, transport, this.values), this.curves);
     this.root.addEventListener("focusin", () => events.focus(this));
     this.root.addEventListener("pointerdown", () => events.focus(this));
@@ -84,7 +84,7 @@ export class Deck {
 
   set(found) {
     this.episode = found;
-    const facts = [`stream ${found.stream}`, `${count(found.length)} steps`, found.return === null ? null : `return ${number(found.return)}`, found.ending, found.tag || null];
+    const facts = [found.streams > 1 ? `stream ${found.stream}` : null, `${count(found.length)} steps`, found.return === null ? null : `return ${number(found.return)}`, found.ending, found.tag || null];
     this.title.replaceChildren(`Episode ${count(found.episode)}`, element("span.note", {}, facts.filter(Boolean).join(" · ")));
     this.number.value = found.episode;
     this.slider.max = found.length;
@@ -95,6 +95,7 @@ export class Deck {
       this.charts.forEach(({ chart }) => chart.close());
       this.charts = found.curves.map((curve) => this.chart(curve));
       this.curves.replaceChildren(...this.charts.map(({ box, name }) => element("div", {}, element("h3", {}, name), box)));
+      this.curves.classList.toggle("few", this.charts.length < 4);
       this.names = names;
     }
     found.curves.forEach((curve, n) => this.charts[n].chart.set([curve.x, ...curve.series], curve.words));

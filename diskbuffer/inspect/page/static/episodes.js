@@ -16,7 +16,6 @@ export function start(its) {
   chart = new Chart($("timeline"), {
     label: "Time line of episodes",
     xName: "step",
-    legend: true,
     series: ENDINGS.map((name) => ({ name, colour: name.replace(" ", "-"), kind: "points", size: 5 })),
     click: (x, y) => play(x, y),
     select: (from, to) => choose(from, to),
@@ -79,7 +78,7 @@ const load = throttled(async () => {
       error.textContent = problem.message;
       error.hidden = false;
       $("where").setAttribute("aria-invalid", "true");
-    } else if (problem.status && problem.status !== 503) throw problem;
+    } else throw problem;
   }
 }, 400);
 export const follow = throttled(() => load(), 2000);
@@ -91,6 +90,8 @@ function drawLine() {
   $("timeline-note").textContent =
     `${plural(points.matching, "episode")}${points.matching === points.total ? "" : ` of ${count(points.total)}`}` +
     (points.thinned ? `, ${count(points.episode.length)} of them drawn` : "");
+  const there = ENDINGS.filter((_, ending) => points.ending.includes(ending));
+  $("timeline-legend").replaceChildren(...there.map((name) => element(`span.ending.${name.replace(" ", "-")}`, {}, name)));
   chart.set([points.when, ...split], points.matching ? plural(points.matching, "episode") : where ? "no episode is like that" : "no episodes yet");
 }
 
@@ -161,9 +162,9 @@ function drawTable(table) {
 }
 
 function cell(table, row, name) {
-  if (name === "episode") return element("td.number", {}, element("a", { href: `#player?a=${row.start}` }, String(row.episode)));
+  if (name === "episode") return element("td.number", {}, element("a", { href: `#/player?a=${row.start}` }, String(row.episode)));
   if (name === "ending") return element("td", {}, element(`span.ending.${row.ending.replace(" ", "-")}`, {}, row.ending));
-  return element(table.numbers.includes(name) ? "td.number" : "td", {}, number(row[name]) === "" ? "" : table.plain.includes(name) ? String(row[name]) : number(row[name]));
+  return element(table.numbers.includes(name) ? "td.number" : "td", {}, table.plain.includes(name) ? String(row[name]) : number(row[name]));
 }
 
 const quoted = (text) => JSON.stringify(text); // JSON's strings are Python's, too

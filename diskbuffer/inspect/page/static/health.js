@@ -6,21 +6,21 @@ let app, looked = null;
 
 export function start(its) {
   app = its;
-  $("look-again").addEventListener("click", () => look(true));
+  $("look-again").addEventListener("click", () => look());
   $("measure").addEventListener("click", measure);
 }
 
 export function show() {
-  if (app.state?.here && looked !== app.state.token) look(false);
+  if (app.state?.here && looked !== app.state.token) look();
 }
 
-async function look(again) {
+async function look() {
   const button = $("look-again");
   button.disabled = true;
   looked = app.state?.token ?? null;
   $("data-note").textContent = "looking at the data …";
   try {
-    const found = await get("findings", { again: again ? 1 : undefined });
+    const found = await get("findings");
     $("data-note").textContent = found.note;
     $("findings").replaceChildren(...found.findings.map(({ kind, text }) => element(`li.${kind}`, {}, text)));
   } catch (error) {

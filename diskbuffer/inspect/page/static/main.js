@@ -1,6 +1,6 @@
 // The frame of the page: panels, what is watched, keys. The state is in the address's fragment, so that a link leads to a place.
 
-import { $, count, get } from "./api.js";
+import { $, count, failed, get } from "./api.js";
 import * as episodes from "./episodes.js";
 import * as health from "./health.js";
 import * as overview from "./overview.js";
@@ -13,11 +13,11 @@ const app = { state: null, panel: null, go, parameters: new URLSearchParams() };
 const POLL = 1000;
 
 function go(name, parameters = {}) {
-  location.hash = `${name}${new URLSearchParams(parameters).size ? `?${new URLSearchParams(parameters)}` : ""}`;
+  location.hash = `/${name}${new URLSearchParams(parameters).size ? `?${new URLSearchParams(parameters)}` : ""}`;
 }
 
 function show() {
-  const [asked, query] = location.hash.slice(1).split("?");
+  const [asked, query] = location.hash.replace(/^#\/?/, "").split("?");
   const name = names.includes(asked) ? asked : "overview";
   app.parameters = new URLSearchParams(query ?? "");
   if (app.panel !== name) panels[app.panel]?.hide?.();
@@ -44,13 +44,7 @@ function describe(state) {
     : state.writer
       ? `being written by process ${state.writer.pid ?? "?"}`
       : `${count(state.steps)} steps, nobody writes`;
-  tell(state.here ? null : state.message);
-}
-
-function tell(problem) {
-  const box = $("problem");
-  if ((box.textContent || null) !== problem) box.textContent = problem ?? "";
-  box.hidden = problem === null;
+  failed(state.here ? null : state.message, "store");
 }
 
 async function poll() {
@@ -65,7 +59,7 @@ async function poll() {
   } catch (error) {
     $("status").classList.add("lost");
     $("status").querySelector(".text").textContent = "no connection";
-    tell(error.message);
+    failed(error.status === 404 ? "`diskbuffer view` was started anew: open the address that it printed." : error.message, "store");
     app.state = app.state && { ...app.state, version: -1 };
   }
   setTimeout(poll, document.hidden ? 5 * POLL : POLL);

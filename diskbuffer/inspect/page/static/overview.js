@@ -57,6 +57,7 @@ function drawPace() {
     if (took > 0) x.push(Math.round(seen[i][0] - seen[0][0])), y.push((seen[i][1] - seen[i - 1][1]) / took);
   }
   const any = y.some((value) => value > 0);
+  $("pace-card").hidden = !any && !app.state?.writer;
   pacing.set(any ? [x, y] : [[], []], any ? `${number(rate())} now` : "no step was added since");
   const tile = document.querySelector("#tiles [data-pace]");
   if (tile) tile.textContent = any ? number(Math.round(rate() ?? 0)) : "0";
@@ -64,12 +65,8 @@ function drawPace() {
 
 const load = throttled(async () => {
   if (!app.state?.here) return;
-  try {
-    const [found, points] = await Promise.all([get("overview"), get("timeline")]);
-    draw(found, points);
-  } catch (error) {
-    if (error.status && error.status !== 503) throw error; // 503: the store is gone, which the next poll tells
-  }
+  const [found, points] = await Promise.all([get("overview"), get("timeline")]);
+  draw(found, points);
 }, 2000);
 
 export function show() {
@@ -102,8 +99,8 @@ function draw(found, points) {
     element("tbody", {}, ...found.columns.map((column) => {
       const bar = element("i");
       bar.style.width = `${(100 * (column.disk_bytes ?? 0)) / most}%`;
-      return element("tr", {}, element("td", {}, column.name), element("td", {}, column.shape.length ? column.shape.join("×") : "–"), element("td", {}, column.dtype),
-        element("td.number", {}, bytes(column.disk_bytes)), element("td.number", {}, column.ratio === null ? "–" : column.ratio.toFixed(2)),
+      return element("tr", {}, element("td", {}, column.name), element("td", {}, column.dtype ? column.shape.join("×") || "–" : ""), element("td", {}, column.dtype),
+        element("td.number", {}, bytes(column.disk_bytes)), element("td.number", {}, column.ratio === null ? "" : column.ratio.toFixed(2)),
         element("td", {}, element("span.meter", { title: column.how }, bar)));
     })),
   );

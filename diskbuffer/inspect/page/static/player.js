@@ -75,7 +75,7 @@ function remember() {
       parameters.set(name, chosen[name]);
     } else chosen[name] = null;
   }
-  if (app.panel === "player") history.replaceState(null, "", `#player?${parameters}`);
+  if (app.panel === "player") history.replaceState(null, "", `#/player?${parameters}`);
 }
 
 function opened(deck) {

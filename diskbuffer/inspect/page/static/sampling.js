@@ -12,7 +12,6 @@ export function start(its) {
     xName: "age",
     yMin: 0,
     series: [{ name: "drawn", colour: "accent", kind: "steps", width: 2 }, { name: "every step as often", colour: "soft", kind: "steps", width: 1 }],
-    legend: true,
   });
   times = new Chart($("times-chart"), { label: "How often each step was drawn", xName: "times", yMin: 0, series: [{ name: "steps", colour: "accent", kind: "bars" }] });
   $("sampler").addEventListener("change", options);
