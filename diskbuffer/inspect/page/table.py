@@ -11,6 +11,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.page.plain_values import thinned, to_list
 from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.where import parse
 
 ENDINGS = ("terminated", "truncated", "cut off", "running")
 _COLUMNS = ("episode", "return", "length", "ending", "tag", "stream", "start", "age")
@@ -31,8 +32,6 @@ def matching(table: EpisodeTable, where: str) -> Int64:
     """
     if not where.strip():
         return np.arange(len(table))
-    from diskbuffer.inspect.where import parse
-
     return np.flatnonzero(parse(where).select(table))
 
 

@@ -65,6 +65,7 @@ class Watched:
         self._name = secrets.token_hex(4)
         self._opened = self._version = 0
         self._store: Any = None
+        self._index: Any = None
         self._looked = 0.0
         self._state = State(view, self._token(), 0, "")
         if view is not None:
@@ -92,7 +93,8 @@ class Watched:
                 view = StoreView(self.path)
                 changed = True
             else:
-                changed = view.refresh()
+                looked_itself = view.index is not self._index  # a read looks again where a writer has evicted what it wanted
+                changed = view.refresh() or looked_itself
         except (DiskBufferError, OSError) as error:
             message = f"{error}. This page goes on as soon as there is a store again."
             if self._state.view is not None or self._state.message != message:
@@ -105,6 +107,7 @@ class Watched:
     def _note(self, view: StoreView, changed: bool) -> None:
         if view.store is not self._store:
             self._opened, self._store, changed = self._opened + 1, view.store, True
+        self._index = view.index
         if changed:
             self._version += 1
             self._state = State(view, self._token(), self._version, "")

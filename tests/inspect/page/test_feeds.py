@@ -1,0 +1,327 @@
+"""What the page is told, against what the buffer itself says."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+import diskbuffer as db
+from diskbuffer.inspect.page.app import create_app
+from diskbuffer.inspect.page.static_files import static_files
+from diskbuffer.inspect.page.watched import Watched
+from tests.inspect.stores import COLUMNS, EXTRA, add_episode, contents, make_store
+
+LENGTHS = (30, 45, 20, 60, 33, 7)
+OUTSIDE = (
+    *("/../../etc/passwd", "/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/%2e%2e%2f%2e%2e%2fapp.py"),
+    *("/static/..%5capp.py", "/static//etc/passwd", "/static/%2fetc%2fpasswd", "/static/uplot/../../app.py", "/static/....//app.py"),
+    *("/static/%252e%252e/app.py", "/static/main.js%00.css", "/api/../app.py", "/zarr.json", "/store/zarr.json", "/static/", "/static/uplot"),
+    *("/api/__init__", "/api/_watched", "//etc/passwd", "/static/.%2e/guard.py", "/%2e%2e/%2e%2e/etc/passwd"),
+)
+
+
+def client_of(path: Path) -> TestClient:
+    return TestClient(create_app(Watched(path)), base_url="http://127.0.0.1:8460")
+
+
+def get(client: TestClient, what: str, status: int = 200, **parameters: Any) -> Any:
+    answer = client.get(f"/api/{what}", params=parameters)
+    assert answer.status_code == status, answer.text
+    return json.loads(answer.text, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+
+
+def pixels(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "image/png"
+    return np.array(Image.open(io.BytesIO(answer.content)))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("feeds") / "store", LENGTHS)
+
+
+@pytest.fixture
+def client(store: Path) -> Iterator[TestClient]:
+    with client_of(store) as client:
+        get(client, "state")
+        yield client
+
+
+def test_the_state(client: TestClient, store: Path) -> None:
+    found = get(client, "state")
+    assert (found["here"], found["steps"], found["added"], found["writer"]) == (True, sum(LENGTHS), sum(LENGTHS), None)
+    assert eval(found["literal"]) == str(store)
+    assert get(client, "state")["version"] == found["version"]
+
+
+def test_the_overview_adds_up(client: TestClient, store: Path) -> None:
+    found = get(client, "overview")
+    summary = found["summary"]
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        stats = buffer.stats()
+    assert {name: summary[name] for name in ("steps", "episodes", "raw_bytes")} == {
+        name: stats[name] for name in ("steps", "episodes", "raw_bytes")
+    }
+    assert summary["disk_bytes"] == pytest.approx(stats["disk_bytes"], rel=0.01)
+    assert sum(column["disk_bytes"] for column in found["columns"]) == summary["disk_bytes"]
+    assert {column["name"] for column in found["columns"]} >= {*buffer.columns}
+    assert summary["recent_return"] == pytest.approx(np.mean(range(len(LENGTHS))))
+    assert dict(found["facts"])["Written by"] == "nobody"
+    assert dict(found["facts"])["Last shutdown"] == "clean"
+
+
+def test_the_table_is_sorted_filtered_and_cut_as_python_would(client: TestClient, store: Path) -> None:
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        episodes, returns = buffer.episodes, buffer.episodes.returns
+    rows = [
+        {"episode": n, "start": e.start, "length": e.length, "ending": e.ending, "return": returns[n]}
+        for n, e in enumerate(episodes)
+    ]
+    for sort in ("episode", "length", "return"):
+        for descending in (False, True):
+            for where, holds in (("", lambda _: True), ("length > 25 and ending == 'terminated'", lambda row: row["length"] > 25 and row["ending"] == "terminated")):  # fmt: skip
+                wanted = sorted(filter(holds, rows), key=lambda row: row[sort], reverse=descending)
+                found = get(client, "episodes", where=where, sort=sort, descending=str(descending).lower(), limit=3)
+                shown = [{name: row[name] for name in rows[0]} for row in found["rows"]]
+                assert shown == wanted[:3]
+                assert (found["matching"], found["total"]) == (len(wanted), len(rows))
+    last = get(client, "episodes", offset=10**6, limit=4)
+    assert (last["offset"], [row["episode"] for row in last["rows"]]) == (4, [4, 5])
+
+
+def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
+    found = get(client, "timeline")
+    assert found["length"] == list(LENGTHS)
+    assert found["return"] == list(range(len(LENGTHS)))
+    assert [found["ending"][n] for n in (0, 2)] == [0, 1]
+    assert found["when"] == sorted(found["when"])
+    some = get(client, "chosen", first=found["when"][1], last=found["when"][3])
+    assert some == {"start": found["start"][1:4], "episode": [1, 2, 3]}
+    assert get(client, "chosen", where="length < 25") == {"start": [found["start"][n] for n in (2, 5)], "episode": [2, 5]}
+    assert get(client, "timeline", where="return > 99")["matching"] == 0
+
+
+@pytest.mark.parametrize(
+    ("feed", "parameters"),
+    [
+        ("episodes", {"where": "return >"}),
+        ("timeline", {"where": "nothing == 3"}),
+        ("timeline", {"where": "__import__('os').system('true')"}),
+        ("episodes", {"sort": "nothing"}),
+        ("episodes", {"offset": "x"}),
+        ("chosen", {"first": "x"}),
+        ("episode", {"number": 99}),
+        ("episode", {"number": -1}),
+        ("episode", {"step": "1e3"}),
+        ("sampling", {"sampler": "nothing"}),
+        ("sampling", {"batches": 10**9}),
+        ("sampling", {"half_life": 3}),
+        ("sampling", {"sampler": "slices", "length": 0}),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_words(client: TestClient, feed: str, parameters: dict[str, Any]) -> None:
+    found = get(client, feed, 400, **parameters)
+    assert len(found["message"]) > 10
+    assert "Traceback" not in found["message"]
+
+
+def test_an_episode_is_what_the_buffer_reads(client: TestClient, store: Path) -> None:
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        for number, episode in enumerate(buffer.episodes):
+            batch = buffer.episode(number)
+            for asked in ({"number": number}, {"step": episode.start}, {"step": episode.start + episode.length}):
+                found = get(client, "episode", **asked)
+                assert (found["episode"], found["start"], found["length"]) == (number, episode.start, episode.length)
+                assert (found["ending"], found["frame_stack"], found["pictures"]) == (episode.ending, 4, ["obs"])
+                curves = {curve["name"]: curve for curve in found["curves"]}
+                assert list(curves) == ["reward", "action", "log_prob"]
+                for name, curve in curves.items():
+                    assert curve["x"] == list(range(episode.length))
+                    assert curve["series"][0] == pytest.approx(batch[name].numpy())
+        newest = get(client, "episode")
+        assert newest["episode"] == len(LENGTHS) - 1
+        assert get(client, "episode", before=newest["start"])["episode"] == len(LENGTHS) - 2
+
+
+def test_frames_and_stacks_are_what_the_agent_sees(client: TestClient, store: Path) -> None:
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        steps = buffer.steps()
+        stacks = buffer.at(steps)["obs"].numpy()
+    for n in [*range(8), *range(28, 36), len(steps) - 1]:
+        step = int(steps[n])
+        assert (pixels(client.get("/frame.png", params={"step": step})) == stacks[n, -1]).all()
+        wide = pixels(client.get("/frame.png", params={"step": step, "stack": 1}))
+        assert wide.shape == (36, 4 * 40 + 3 * 2)
+        for k in range(4):
+            assert (wide[:, 42 * k : 42 * k + 40] == stacks[n, k]).all()
+
+
+@pytest.mark.parametrize("padding", ["first", "zeros"])
+def test_stacks_that_begin_in_the_middle_of_an_episode(tmp_path: Path, padding: Any) -> None:
+    rng = np.random.default_rng(0)
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, frame_stack=4, padding=padding) as buffer:
+        for begin in (0, 3, 2, 1, 7):
+            frames = rng.integers(0, 256, (20, 36, 40), np.uint8)
+            rolling = np.stack([frames[max(0, n - 3) : n + 1] if n >= 3 else _filled(frames, n, padding) for n in range(20)])
+            for n in range(begin, 19):
+                buffer.add(rolling[n], 0, 0.0, rolling[n + 1], n == 18, False)
+        steps = buffer.steps()
+        stacks = buffer.at(steps)["obs"].numpy()
+    with client_of(tmp_path / "store") as client:
+        get(client, "state")
+        for step, stack in zip(steps.tolist(), stacks, strict=True):
+            wide = pixels(client.get("/frame.png", params={"step": step, "stack": 1}))
+            for k in range(4):
+                assert (wide[:, 42 * k : 42 * k + 40] == stack[k]).all(), (step, k)
+
+
+def _filled(frames: Any, n: int, padding: str) -> Any:
+    first = frames[:1] if padding == "first" else np.zeros_like(frames[:1])
+    return np.concatenate([first.repeat(3 - n, axis=0), frames[: n + 1]])
+
+
+def test_dict_observations_floats_and_many_environments(tmp_path: Path) -> None:
+    columns = {
+        "obs/left": db.Column((24, 30, 3), "uint8"),
+        "obs/depth": db.Column((20, 20), "float32"),
+        "obs/joints": db.Column((5,), "float32"),
+        "action": db.Column((2,), "float32"),
+    }
+    rng = np.random.default_rng(0)
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=3) as buffer:
+        for env in range(3):
+            obs = {
+                "left": rng.integers(0, 256, (12, 24, 30, 3), np.uint8),
+                "depth": rng.random((12, 20, 20), np.float32) * 7,
+                "joints": rng.normal(size=(12, 5)).astype(np.float32),
+            }
+            buffer.extend(obs=obs, action=rng.normal(size=(11, 2)), reward=np.ones(11), env=env)
+            buffer.cut_off(env)
+    with client_of(tmp_path / "store") as client:
+        get(client, "state")
+        found = get(client, "episode", number=2)
+        assert (found["stream"], found["streams"], found["pictures"]) == (2, 3, ["obs/left", "obs/depth"])
+        assert {curve["name"]: (len(curve["x"]), len(curve["series"])) for curve in found["curves"]} == {
+            "reward": (11, 1),
+            "action": (11, 2),
+            "obs/joints": (12, 5),
+        }
+        step = found["start"] + 4 * 3
+        assert (pixels(client.get("/frame.png", params={"step": step, "column": "obs/left"})) == obs["left"][4]).all()
+        assert pixels(client.get("/frame.png", params={"step": step, "column": "obs/depth"})).shape == (20, 20)
+        assert "stream" in get(client, "episodes")["columns"]
+        for wrong in ("obs/joints", "action", "nothing", "../zarr.json", "obs/left/c.0"):
+            assert client.get("/frame.png", params={"step": step, "column": wrong}).status_code == 400
+
+
+def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
+    db.ReplayBuffer(tmp_path / "store", columns=COLUMNS).close()
+    with client_of(tmp_path / "store") as client:
+        assert get(client, "state")["steps"] == 0
+        summary = get(client, "overview")["summary"]
+        assert (summary["episodes"], summary["recent_return"]) == (0, None)
+        assert get(client, "episodes")["rows"] == get(client, "timeline")["start"] == []
+        assert "no steps yet" in get(client, "episode", 410)["message"]
+        assert "nothing to draw" in get(client, "sampling", 409)["message"]
+        assert get(client, "findings")["findings"]
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    before = contents(store)
+    with client_of(store) as client:
+        for feed in ("state", "overview", "timeline", "episodes", "chosen", "episode", "samplers", "findings", "state"):
+            get(client, feed)
+        for sampler in ("uniform", "recent", "epochs", "slices", "prioritized"):
+            get(client, "sampling", sampler=sampler, batches=3, **({"length": 5} if sampler == "slices" else {}))
+        assert client.get("/frame.png", params={"step": 3, "stack": 1}).status_code == 200
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_no_other_file_is_served(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert b"root:" not in answer.content
+    assert b"import" not in answer.content
+
+
+def test_nothing_is_fetched_from_elsewhere(client: TestClient) -> None:
+    for name, (contents_, media_type) in static_files().items():
+        answer = client.get("/" if name == "index.html" else f"/static/{name}")
+        assert (answer.content, answer.headers["content-type"]) == (contents_, media_type)
+        text = contents_.decode()
+        for elsewhere in ("https://", "http://", "//cdn", "@import", "eval("):
+            allowed = {"/*! https://github.com/leeoniya/uPlot", 'xmlns="http://www.w3.org/2000/svg"'}
+            lines = [line for line in text.splitlines() if elsewhere in line and not any(one in line for one in allowed)]
+            assert lines == [], name
+
+
+def test_a_prefix_keeps_out_who_does_not_know_it(store: Path) -> None:
+    with TestClient(create_app(Watched(store), "/k3x9"), base_url="http://127.0.0.1:8460") as client:
+        for path in ("/", "/api/state", "/static/main.js", "/frame.png?step=0", "/k3x", "/k3x9x/"):
+            answer = client.get(path)
+            assert (answer.status_code, "printed" in answer.text) == (404, True)
+        assert client.get("/k3x9/").status_code == client.get("/k3x9/api/state").status_code == 200
+
+
+def test_what_was_evicted_is_said_to_be(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with db.ReplayBuffer(store, 300, columns=COLUMNS, extra=EXTRA, frame_stack=4, segment_rows=32) as buffer, client_of(store) as client:
+        for episode in range(5):
+            add_episode(buffer, episode, 40)
+        first = get(client, "state")
+        assert first["writer"]["pid"] is not None
+        shown = get(client, "episode", number=1)
+        for episode in range(5, 25):
+            add_episode(buffer, episode, 40)
+        found = client.get("/frame.png", params={"step": shown["start"] + 3, "of": first["token"]})
+        assert found.status_code in (200, 410)  # of the last look, it may still be there
+        _look_again(client, first["version"])
+        assert client.get("/frame.png", params={"step": shown["start"] + 3, "of": first["token"]}).status_code == 410
+        assert "evicted" in get(client, "episode", 410, step=shown["start"])["message"]
+        assert get(client, "episode")["return"] == 24
+
+
+def _look_again(client: TestClient, version: int) -> Any:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        found = get(client, "state")
+        if found["version"] != version:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("nothing has changed")
+
+
+def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    with client_of(store) as client:
+        first = get(client, "state")
+        store.rename(tmp_path / "away")
+        gone = _look_again(client, first["version"])
+        assert (gone["here"], "goes on" in gone["message"]) == (False, True)
+        for feed in ("overview", "timeline", "episodes", "episode", "sampling", "findings"):
+            assert "no store" in get(client, feed, 503)["message"]
+        assert client.get("/frame.png", params={"step": 0}).status_code == 503
+        (tmp_path / "away").rename(store)
+        back = _look_again(client, gone["version"])
+        assert (back["here"], back["steps"]) == (True, first["steps"])
+        assert back["token"] != first["token"]
+        store.rename(tmp_path / "old")
+        make_store(store, (11, 12))  # another one
+        other = _look_again(client, back["version"])
+        while not other["here"]:
+            other = _look_again(client, other["version"])
+        assert (other["steps"], other["token"] != back["token"]) == (23, True)
+        assert client.get("/frame.png", params={"step": 0, "of": back["token"]}).status_code == 503
+        assert pixels(client.get("/frame.png", params={"step": 0, "of": other["token"]})).shape == (36, 40)
