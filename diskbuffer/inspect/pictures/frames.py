@@ -113,7 +113,8 @@ def as_pictures(frames: npt.NDArray[Any]) -> UInt8:
 
 def as_picture(frame: npt.NDArray[Any]) -> UInt8:
     """Turn one row of a picture column into pixels, (H, W) or (H, W, 3) uint8; see `as_pictures`."""
-    return as_pictures(np.asarray(frame)[None])[0]
+    found: UInt8 = as_pictures(np.asarray(frame)[None])[0]
+    return found
 
 
 def _to_bytes(values: npt.NDArray[Any]) -> UInt8:
@@ -132,7 +133,8 @@ def _to_bytes(values: npt.NDArray[Any]) -> UInt8:
             low, high = smallest, largest
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = (numbers - low) / max(high - low, np.finfo(np.float64).tiny) * 255
-    return np.rint(np.clip(np.where(finite, scaled, 0), 0, 255)).astype(np.uint8)
+    pixels: UInt8 = np.rint(np.clip(np.where(finite, scaled, 0), 0, 255)).astype(np.uint8)
+    return pixels
 
 
 def _in_colours(planes: npt.NDArray[np.bool_]) -> UInt8:

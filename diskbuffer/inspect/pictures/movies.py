@@ -19,6 +19,7 @@ _FASTEST_GIF = 50  # frames a second: browsers slow down what is faster
 _COLOURS = 256  # of a GIF
 _QUALITY = "16"  # of x264: 0 loses nothing, 23 is its default, and 18 is said to look like the original
 _KEY_FRAMES = 25  # apart, so that a player can jump
+_BT601, _LIMITED = 6, 1  # what a player is told of the colours, or it guesses by the size
 
 
 def has_video() -> bool:
@@ -85,6 +86,7 @@ def mp4(frames: npt.NDArray[Any], fps: float = 15, *, scale: int = 1) -> bytes:
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.height, stream.width, stream.pix_fmt = *pixels.shape[1:3], "yuv420p"
+        stream.codec_context.colorspace, stream.codec_context.color_range = _BT601, _LIMITED  # as frames are converted
         stream.options = {"crf": _QUALITY, "preset": "veryfast"}
         stream.gop_size = _KEY_FRAMES
         for each in pixels:
