@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
-from diskbuffer.inputs import counted
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.streams import Streams
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
+from diskbuffer.wording import counted
 
 Int64 = npt.NDArray[np.int64]
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
@@ -100,7 +100,7 @@ def pick_episode(episodes: Episodes, number: Any) -> Episode:
     return episodes[at]
 
 
-def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:
+def list_episodes(store: Store, index: Streams, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
@@ -127,16 +127,16 @@ def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], 
     return Episodes(stream_, start, length, ending_, tag, sum_rewards)
 
 
-def sum_rewards(store: Store, index: Index, episodes: Episodes) -> npt.NDArray[np.float64]:
+def sum_rewards(store: Store, index: Streams, episodes: Episodes) -> npt.NDArray[np.float64]:
     """Sum up the rewards of episodes; the store's lock must be held."""
     path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
     rows, streams = index.segment_rows, store.layout.streams
     sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
     firsts = episodes.start // streams
-    there, _ = index.episodes_of(episodes.stream, firsts)
-    sums[there < 0] = np.nan
+    there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
+    sums[~there] = np.nan
     for stream in range(streams):
-        mine = np.flatnonzero((episodes.stream == stream) & (there >= 0))
+        mine = np.flatnonzero((episodes.stream == stream) & there)
         mine = mine[np.argsort(firsts[mine], kind="stable")]
         begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
         low = int(index.table[stream, LOW])
@@ -153,12 +153,13 @@ def sum_rewards(store: Store, index: Index, episodes: Episodes) -> npt.NDArray[n
     return sums
 
 
-def _at(store: Store, index: Index, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
+def _at(store: Store, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
     """Read a flat column at positions of a stream, in ascending order."""
     rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
     found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
-    for segment in np.unique(positions // rows):
-        here = positions // rows == segment
+    segments = positions // rows
+    for segment in np.unique(segments):
+        here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
         values = store.values(name, int(index.slots(stream)[segment - first]))
         found[here] = values[positions[here] % rows]
     return found
