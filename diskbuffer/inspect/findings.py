@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.inputs import counted
-from diskbuffer.schema import Column, is_obs
+from diskbuffer.schema import TAG, Column, is_obs
+from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -84,16 +84,15 @@ class Findings:
         self._seen = {path: _Seen(column) for path, column in columns.items()}
         self._found: list[Finding] = []
 
-    def add(self, rows: Columns, last: npt.NDArray[np.bool_], is_step: npt.NDArray[np.bool_]) -> None:
+    def add(self, rows: Columns, last: npt.NDArray[np.bool_]) -> None:
         """Look at consecutive rows of one stream.
 
         Parameters
         ----------
         rows : dict of str to array
-            Observations have a value for every row, the other columns one for each that `is_step`.
+            Observations have a value for every row, the other columns one for each that is a step.
         last : (n,) bool
             Whether a row is the last of its episode.
-        is_step : (n,) bool
         """
         for path, values in rows.items():
             if len(values):
@@ -146,9 +145,11 @@ class Findings:
         if len(seen.different) < _DIFFERENT:
             seen.different |= set(np.unique(values[:: max(1, len(values) // 4096)]).tolist())
 
-    def end(self, table: tuple[Array, Array], steps: int) -> None:
-        """Tell what was found, episodes included: `table` is their lengths and endings."""
-        _, endings = table
+    def end(self, endings: Array, steps: int, damaged: int = 0) -> None:
+        """Tell what was found, of episodes by how they ended, of steps by how many there were; and of rows that are damaged."""
+        if damaged:
+            text = f"{counted(damaged, 'row')} lie beside damage and could not be read: run diskbuffer check"
+            self._tell("damaged", "", damaged, damaged, text)
         cut = int((endings == "cut off").sum())
         if cut:
             self._tell("cut off", "", cut, len(endings), f"{_share(cut, len(endings), 'episode')} {_have(cut)} no end: cut off")
@@ -186,7 +187,7 @@ class Findings:
         assert seen.first is not None
         assert seen.varies is not None
         name, n = path.split("/")[0], seen.rows
-        if path in ("terminated", "truncated"):
+        if path in ("terminated", "truncated", TAG):
             return
         if not seen.varies.any():
             value = _shown(seen.first)

@@ -14,6 +14,7 @@ from diskbuffer.store.format.layout import IDENTITY_BYTES, TABLE_SLOTS, Layout
 BLOCK = 4096  # bytes: what a file system gives a file at once
 _SMALL_FILES = 10  # beside the columns' metadata: of the group, the writer, its lock, the last shutdown
 _WRITEBACK = 30.0  # seconds after which Linux writes a page that was changed to the disk (vm.dirty_expire_centisecs)
+_NOTES = 2  # pages of small files that are written whenever a segment is sealed
 _MAP_BYTES = 760  # of RAM for a file that is mapped: the map, and where it is noted
 _SEGMENT_BYTES = 300  # of RAM for a segment beside its files: its places in the index and among those to be evicted
 
@@ -105,9 +106,11 @@ def written_bytes(layout: Layout, kept: Kept, packed: Mapping[str, Compressed], 
 
     A chunk is written twice: as it comes, and once its segment is sealed. What is mapped is written by the kernel, at most every
     30 s: a page of each flat column of each stream, however slowly it fills; the tails, as far as they were written to since.
+    Whenever a segment is sealed, a page of each part of the segment table is.
     """
     cycles = max(1.0, seconds / _WRITEBACK)
-    total = float(fixed_bytes(layout))
+    sealed = kept.written / layout.segment_rows
+    total = fixed_bytes(layout) + sealed * (len(layout.table()) + _NOTES) * BLOCK
     for path in layout.schema.recorded:
         rows = kept.written * layout.schema[path].row_bytes
         if path in layout.chunks_of:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import local_path
 from diskbuffer.inspect import footprint, peers
 from diskbuffer.inspect.footprint import Compressed, Kept
 from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
+from diskbuffer.paths import local_path
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 
 # Bytes on disk of each byte of frames, sealed, and the first frames of each: `python -m bench.plan --typical` measures them.
@@ -106,7 +106,7 @@ def plan(
     place: str | os.PathLike[str] = ".",
     *,
     training_steps: int | None = None,
-    tick: Callable[[float], None] = lambda seconds: None,
+    tick: Callable[[float], object] | None = None,
 ) -> Plan:
     """Forecast what a store will take, from a trial on the disk that it will be on.
 
@@ -172,7 +172,11 @@ def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], s
     columns = footprint.disk_bytes(layout, kept, packed)
     # At most: two segments of each stream that wait to be sealed are as they were written
     waiting = sum(
-        2 * layout.n_envs * layout.segment_rows * layout.schema[path].row_bytes * max(0.0, packed[path].live - packed[path].sealed)
+        2
+        * layout.n_envs
+        * layout.segment_rows
+        * layout.schema[path].row_bytes
+        * max(0.0, packed[path].live - packed[path].sealed)
         for path in layout.packed
     )
     ram = None

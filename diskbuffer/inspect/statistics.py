@@ -5,67 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import Distribution
-from diskbuffer.inspect.findings import Columns, Finding, Findings
-from diskbuffer.schema import KEPT, Column, Schema, is_obs
+from diskbuffer.inspect.findings import Columns, Findings
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.schema import KEPT, Column, is_obs
 
-Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 
 _BLOCK_ROWS = 64  # rows that are looked at together, so that equal ones next to each other are seen
 _BLOCK_BYTES = 16 * 1024**2
-_MOST_ROWS, _MOST_BYTES = 200_000, 256 * 1024**2  # looked at by default; more would only make it slower
-_SECONDS = 10.0
-
-
-class Table(Protocol):
-    """Episodes as columns of equal length; see `diskbuffer.inspect.episodes`."""
-
-    @property
-    def length(self) -> Int64:
-        """Steps."""
-        ...
-
-    @property
-    def ending(self) -> Array:
-        """"terminated", "truncated", "cut off" or "running"."""
-        ...
-
-
-class View(Protocol):
-    """What is read of a store; `diskbuffer.inspect.view.StoreView` has it."""
-
-    @property
-    def schema(self) -> Schema:
-        """The columns."""
-        ...
-
-    @property
-    def heads(self) -> Int64:
-        """(streams,) the newest row of each stream, -1 where there is none."""
-        ...
-
-    @property
-    def lows(self) -> Int64:
-        """(streams,) the oldest row of each stream."""
-        ...
-
-    def read(self, column: str, steps: Int64) -> Array:
-        """Return rows by name, (n, *shape)."""
-        ...
-
-    def frames(self, column: str, stream: int, first: int, n: int) -> Array:
-        """Return consecutive rows, (n, *shape)."""
-        ...
-
-    def episodes(self) -> Any:
-        """Return the episodes as columns."""
-        ...
+MOST_ROWS, MOST_BYTES = 200_000, 256 * 1024**2  # looked at by default; more would only make it slower
+SECONDS = 10.0
 
 
 @dataclass
@@ -76,12 +32,12 @@ class _Looked:
     findings: Findings
     rows: int = 0
     steps: int = 0
-    of: int = 0
-    seconds: float = field(default_factory=time.monotonic)
+    damaged: int = 0
+    began: float = field(default_factory=time.monotonic)
 
 
 def statistics(
-    view: View, *, most_rows: int = _MOST_ROWS, most_bytes: int = _MOST_BYTES, seconds: float = _SECONDS, seed: int = 0
+    view: StoreView, *, most_rows: int = MOST_ROWS, most_bytes: int = MOST_BYTES, seconds: float = SECONDS, seed: int = 0
 ) -> dict[str, Any]:
     """Return distributions of a store's columns, lengths and returns, and what looks wrong.
 
@@ -90,7 +46,7 @@ def statistics(
 
     Parameters
     ----------
-    view : View
+    view : StoreView
         The store.
     most_rows, most_bytes : int
         How many rows, and bytes of them, decompressed, are looked at.
@@ -106,69 +62,66 @@ def statistics(
     """
     columns = {path: column for path, column in view.schema.columns.items() if path not in KEPT}
     looked = _Looked({path: Distribution(column.np_dtype, seed) for path, column in columns.items()}, Findings(columns))
-    blocks = _blocks(view, columns, most_rows, most_bytes, seed)
-    looked.of = int((np.asarray(view.heads) - np.asarray(view.lows) + 1).clip(min=0)[np.asarray(view.heads) >= 0].sum())
-    ended = False
-    for stream, first, n in blocks:
-        if time.monotonic() - looked.seconds > seconds and looked.rows:
-            ended = True
+    firsts, counts = _rows_that_count(view)
+    stopped = False
+    for stream, first, n in _blocks(firsts, counts, columns, most_rows, most_bytes, seed):
+        if looked.rows and time.monotonic() - looked.began > seconds:
+            stopped = True
             break
         _look(view, columns, stream, first, n, looked)
     table = view.episodes()
-    length, ending = np.asarray(table.length), np.asarray(table.ending)
-    looked.findings.end(table=(length, ending), steps=looked.steps)
-    whole = ending != "running"
-    found = {
-        "looked_at": {"rows": looked.rows, "steps": looked.steps, "of_rows": looked.of, "seed": seed, "stopped": ended},
-        "columns": {path: d.to_json() for path, d in looked.distributions.items()},
-        "lengths": Distribution.of(length[whole]).to_json(),
-        "endings": {str(name): int(n) for name, n in zip(*np.unique(ending, return_counts=True), strict=True)},
+    looked.findings.end(table.ending, looked.steps, looked.damaged)
+    over = table.whole & (table.ending != "running")
+    returns = table.returns[over]
+    looked_at = {"rows": looked.rows, "steps": looked.steps, "of_rows": int(counts.sum()), "seed": seed, "stopped": stopped}
+    return {
+        "looked_at": looked_at,
+        "columns": {path: distribution.to_json() for path, distribution in looked.distributions.items()},
+        "lengths": Distribution.of(table.length[over]).to_json(),
+        "returns": Distribution.of(returns[~np.isnan(returns)]).to_json(),
+        "endings": {str(name): int(n) for name, n in zip(*np.unique(table.ending, return_counts=True), strict=True)},
         "findings": [finding.to_json() for finding in looked.findings.all()],
     }
-    returns = getattr(table, "returns", getattr(table, "return_", None))
-    if returns is not None and np.asarray(returns).ndim == 1:
-        of_whole = np.asarray(returns, np.float64)[whole]
-        found["returns"] = Distribution.of(of_whole[~np.isnan(of_whole)]).to_json()
-    return found
+
+
+def _rows_that_count(view: StoreView) -> tuple[Int64, Int64]:
+    """Return where each stream's rows begin, and how many there are: not those of steps that were cleared."""
+    firsts = np.maximum(view.lows, np.asarray(view.layout.begins or [0] * view.layout.streams, np.int64))
+    return firsts, np.maximum(view.heads + 1 - firsts, 0)
 
 
 def _blocks(
-    view: View, columns: Mapping[str, Column], most_rows: int, most_bytes: int, seed: int
+    firsts: Int64, counts: Int64, columns: Mapping[str, Column], most_rows: int, most_bytes: int, seed: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield stretches of rows, (stream, first, n): all of a small store in order, else some of it, none twice."""
     row_bytes = sum(column.row_bytes for column in columns.values())
     size = int(np.clip(_BLOCK_BYTES // row_bytes, 2, _BLOCK_ROWS))
-    lows, heads = np.asarray(view.lows), np.asarray(view.heads)
-    counts = np.where(heads >= 0, -(-(heads - lows + 1) // size), 0).clip(min=0)
-    total, most = int(counts.sum()), max(1, min(most_rows, most_bytes // row_bytes) // size)
+    before = np.concatenate([[0], np.cumsum(-(-counts // size))])
+    total, most = int(before[-1]), max(1, min(most_rows, most_bytes // row_bytes) // size)
     which: Any = range(total)
     if total > most:
         which = np.random.default_rng(seed).choice(total, most, replace=False, shuffle=True)
-    before = np.concatenate([[0], np.cumsum(counts)])
     for number in which:
         stream = int(np.searchsorted(before, number, side="right")) - 1
-        first = int(lows[stream]) + (int(number) - int(before[stream])) * size
-        yield stream, first, min(size, int(heads[stream]) + 1 - first)
+        at = (int(number) - int(before[stream])) * size
+        yield stream, int(firsts[stream]) + at, min(size, int(counts[stream]) - at)
 
 
-def _look(view: View, columns: Mapping[str, Column], stream: int, first: int, n: int, looked: _Looked) -> None:
-    """Look at consecutive rows, as far as they are there still."""
-    from diskbuffer.errors import EvictedError
-
-    streams = len(view.heads)
-    steps = np.arange(first, first + n, dtype=np.int64) * streams + stream
+def _look(view: StoreView, columns: Mapping[str, Column], stream: int, first: int, n: int, looked: _Looked) -> None:
+    """Look at consecutive rows, where they are there still."""
     try:
-        last = view.read("is_last", steps).astype(bool)
+        last = view.frames("is_last", stream, first, n).astype(bool)
         is_step = ~last
         if first + n - 1 == int(view.heads[stream]):
             is_step[-1] = False  # the newest row: nothing was done there yet
-        rows: Columns = {}
-        for path, column in columns.items():
-            values = view.frames(path, stream, first, n) if column.row_bytes >= 1024 else view.read(path, steps)
-            rows[path] = values if is_obs(path) else values[is_step]
+        rows: Columns = {path: view.frames(path, stream, first, n) for path in columns}
     except EvictedError:
         return
+    except CorruptionError:
+        looked.damaged += n
+        return
+    rows = {path: values if is_obs(path) else values[is_step] for path, values in rows.items()}
     for path, values in rows.items():
         looked.distributions[path].add(values)
-    looked.findings.add(rows, last, is_step)
+    looked.findings.add(rows, last)
     looked.rows, looked.steps = looked.rows + n, looked.steps + int(is_step.sum())

@@ -1,7 +1,7 @@
 """A short training without a learner: steps through a temporary store, in a process of its own, measured.
 
-The process is ``python -m diskbuffer.inspect.trial``: its memory is then that of a training, and nobody else's threads or compiled
-code are in it.
+The process is ``python -m diskbuffer.inspect.trial``: its memory is then that of a training, with nobody else's threads or
+compiled code in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise, Source
 from diskbuffer.inspect.memory import anonymous_bytes
-from diskbuffer.store.format.layout import IDENTITY_BYTES, Layout
+from diskbuffer.store.format.layout import IDENTITY_BYTES
 
 _SEGMENT_ROWS = 256  # small ones, so that a minute completes some, whose compression is then the one that stays
 _MOST_BYTES = 8 * 1024**3  # of observations that a trial stores, uncompressed, ...
@@ -113,7 +113,7 @@ class Trial:
         return cls(**{**found, "packed": {path: Packed(**packed) for path, packed in found["packed"].items()}})
 
 
-def run_trial(asked: Asked, directory: Path, tick: Callable[[float], None] = lambda seconds: None) -> Trial:
+def run_trial(asked: Asked, directory: Path, tick: Callable[[float], object] | None = None) -> Trial:
     """Run a trial in a temporary directory inside of `directory`, which is gone afterwards, also after a Ctrl-C.
 
     ``tick(seconds)`` is called now and then, with the time that passed since the last call.
@@ -143,13 +143,14 @@ def run_trial(asked: Asked, directory: Path, tick: Callable[[float], None] = lam
         return Trial.read((place / _RESULT).read_text())
 
 
-def _wait(process: subprocess.Popen[bytes], tick: Callable[[float], None]) -> None:
+def _wait(process: subprocess.Popen[bytes], tick: Callable[[float], object] | None) -> None:
     last = time.monotonic()
     while process.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL)
         now = time.monotonic()
-        tick(now - last)
+        if tick is not None:
+            tick(now - last)
         last = now
 
 
@@ -181,9 +182,9 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         source.stepping, already = 0.0, len(buffer)
         adding, limited = _play(source, buffer, place, _PLAYING * asked.seconds, parent)
         played = max(1, len(buffer) - already)
-        live = _ratios(store, buffer.columns, sealed=False)
+        live = _ratios(store, sealed=False)
         buffer.seal()
-        sealed = _ratios(store, buffer.columns, sealed=True)
+        sealed = _ratios(store, sealed=True)
         sampling = _sample(buffer, asked.batch_size, (1 - _FIRST - _PLAYING) * asked.seconds)
         after, figures = anonymous_bytes(), buffer.stats()
         row_bytes = sum(column.row_bytes for column in buffer.columns.values())
@@ -251,7 +252,7 @@ def _play(source: Source, buffer: Any, place: Path, seconds: float, parent: int)
     return adding, False
 
 
-def _ratios(store: Path, columns: Mapping[str, Any], *, sealed: bool) -> dict[str, list[float]]:
+def _ratios(store: Path, *, sealed: bool) -> dict[str, list[float]]:
     """Return how many bytes of disk each byte takes in every segment of the packed columns, sealed ones or those that are not."""
     from diskbuffer.store.directory import read_metadata
 
