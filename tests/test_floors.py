@@ -59,6 +59,8 @@ TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
     "inspect.disk": "a store's files, past the page cache, for their speed",
+    "inspect.page.picture": "a PNG in memory",
+    "inspect.page.static_files": "the page's own files, which come with the package",
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
     "store.building": "directories above a store, which are the user's and may be links",

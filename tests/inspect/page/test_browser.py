@@ -1,0 +1,545 @@
+"""The page in a real browser: what is shown, with the mouse and the keyboard, of stores that change meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from bench.browser import PHONE, WIDE, chromium, complaints, resize, until, why_not
+from tests.inspect.page.serving import served
+from tests.inspect.stores import COLUMNS, EXTRA, add_episode, make_store
+
+if TYPE_CHECKING:
+    from selenium.webdriver.chrome.webdriver import WebDriver
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+PANELS = ("overview", "episodes", "player", "sampling", "health")
+LENGTHS = (30, 45, 20, 60, 33, 27)
+
+ROOT = Path(__file__).resolve().parents[3]
+WRITER = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+import diskbuffer as db
+from tests.inspect.stores import COLUMNS, EXTRA, add_episode
+capacity = int(sys.argv[2]) or None
+with db.ReplayBuffer(sys.argv[1], capacity, columns=COLUMNS, extra=EXTRA, frame_stack=4, segment_rows=32) as buffer:
+    for line in sys.stdin:
+        first, n = map(int, line.split())
+        for episode in range(first, first + n):
+            add_episode(buffer, episode, 40)
+        print("added", flush=True)
+"""
+
+
+class Page:
+    """A page in the browser, as a user has it."""
+
+    def __init__(self, driver: WebDriver) -> None:
+        self.driver = driver
+
+    def open(self, address: str, panel: str = "overview", query: str = "") -> None:
+        self.driver.get("about:blank")  # a page of its own: a change of the fragment alone would load nothing
+        self.driver.get(f"{address}#/{panel}{query}")
+        until(lambda: self.text("status") not in ("", "opening …"), what="an answer of the server")
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(code, *arguments)
+
+    def text(self, name: str) -> str:
+        return str(self.script("return document.getElementById(arguments[0])?.innerText.trim() ?? ''", name))
+
+    def find(self, css: str) -> Any:
+        from selenium.webdriver.common.by import By
+
+        return self.driver.find_element(By.CSS_SELECTOR, css)
+
+    def click(self, css: str) -> None:
+        self.find(css).click()
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def tiles(self) -> dict[str, str]:
+        code = "return [...document.querySelectorAll('#tiles > div')].map(d => [d.children[0].innerText, d.children[1].innerText])"
+        return {name: value.split("\n")[0] for name, value in self.script(code)}
+
+    def rows(self) -> list[str]:
+        code = "return [...document.querySelectorAll('#episode-table tbody tr')].map(row => row.cells[1].innerText)"
+        return list(self.script(code))
+
+    def at(self, deck: str = "a") -> int:
+        """Return the step whose frame is shown."""
+        return int(self.script(f"return document.getElementById('deck-{deck}').dataset.at ?? -1"))
+
+    def episode(self, deck: str = "a") -> str:
+        return str(self.script(f"return document.querySelector('#deck-{deck} h2').innerText")).split("\n")[0]
+
+    def shown(self, deck: str = "a") -> Any:
+        """Return the pixels that are shown, as the browser decoded them, grey."""
+        code = """
+            const image = document.querySelector(arguments[0]);
+            const canvas = document.createElement('canvas');
+            canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
+            const context = canvas.getContext('2d');
+            context.drawImage(image, 0, 0);
+            return [canvas.height, canvas.width, [...context.getImageData(0, 0, canvas.width, canvas.height).data].filter((_, n) => n % 4 === 0)];
+        """
+        height, width, values = self.script(code, f"#deck-{deck} .screen img")
+        return np.array(values).reshape(height, width)
+
+    def is_drawn(self, name: str) -> bool:
+        """Tell whether a chart has other pixels than its background."""
+        code = """
+            const canvas = document.querySelector(`#${arguments[0]} canvas`);
+            if (!canvas) return false;
+            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            return data.some((value, n) => n % 4 === 3 && value > 0);
+        """
+        return bool(self.script(code, name))
+
+    def is_too_wide(self) -> bool:
+        return bool(self.script("return document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[WebDriver]:
+    with chromium(WIDE) as driver:
+        yield driver
+
+
+@pytest.fixture
+def page(driver: WebDriver) -> Iterator[Page]:
+    resize(driver, WIDE)
+    complaints(driver)
+    yield Page(driver)
+    driver.get("about:blank")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("page") / "store", LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def address(store: Path) -> Iterator[str]:
+    with served(store) as address:
+        yield address
+
+
+class Writer:
+    """A process that adds episodes when it is told to."""
+
+    def __init__(self, path: Path, capacity: int = 0) -> None:
+        command = [sys.executable, "-c", WRITER, str(path), str(capacity)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+    def add(self, first: int, n: int) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{first} {n}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "added\n"
+
+
+@contextlib.contextmanager
+def writing(path: Path, capacity: int = 0) -> Iterator[Writer]:
+    writer = Writer(path, capacity)
+    with writer.process:
+        yield writer
+        writer.process.communicate()
+
+
+def test_a_first_look(page: Page, address: str) -> None:
+    page.open(address)
+    until(page.tiles)
+    assert page.tiles()["Steps"] == str(sum(LENGTHS))
+    assert complaints(page.driver) == []
+
+
+@pytest.mark.nightly
+def test_the_overview(page: Page, address: str) -> None:
+    page.open(address)
+    until(page.tiles)
+    assert (page.tiles()["Episodes"], page.tiles()["Return"]) == (str(len(LENGTHS)), "2.5")
+    assert all(page.is_drawn(name) for name in ("returns-chart", "lengths-chart"))
+    assert "obs\t36×40\tuint8" in page.text("columns")
+    assert "nobody" in page.text("facts")
+    assert page.driver.title == "store – diskbuffer"
+    assert "6 episodes, return from 0 to 5" in page.find("#returns-chart").get_attribute("aria-label")
+    assert complaints(page.driver) == []
+
+
+@pytest.mark.nightly
+def test_episodes_are_filtered_sorted_and_opened(page: Page, address: str) -> None:
+    page.open(address, "episodes")
+    until(lambda: page.rows() == ["5", "4", "3", "2", "1", "0"])
+    assert page.is_drawn("timeline")
+    page.click("#where")
+    page.press("length > 28 and ending == 'terminated'\n")
+    until(lambda: page.rows() == ["4", "3", "1", "0"])
+    assert "4 episodes of 6" in page.text("timeline-note")
+    page.driver.find_element("xpath", "//table[@id='episode-table']//button[text()='length']").click()
+    until(lambda: page.rows() == ["3", "1", "4", "0"])
+    page.driver.find_element("xpath", "//table[@id='episode-table']//button[text()='length']").click()
+    until(lambda: page.rows() == ["0", "4", "1", "3"])
+    page.find("#where").clear()
+    page.click("#where")
+    page.press("length > \n")
+    until(lambda: page.text("where-error"))
+    assert page.find("#where").get_attribute("aria-invalid") == "true"
+    page.click("#where-clear")
+    until(lambda: len(page.rows()) == 6)
+    assert page.text("where-error") == ""
+    page.script("document.querySelector('#episode-table tbody tr:nth-child(2) td:nth-child(3)').click()")
+    until(lambda: page.episode() == "Episode 4")
+    expected = [entry for entry in complaints(page.driver) if "400" not in entry]  # the condition that was refused
+    assert expected == []
+
+
+@pytest.mark.nightly
+def test_the_commands_of_a_selection_run(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(tmp_path / "a 'store'", LENGTHS)
+    with served(store) as address:
+        page.open(address, "episodes")
+        until(lambda: len(page.rows()) == 6)
+        for n in (2, 5):
+            page.script("document.querySelectorAll('#episode-table tbody input')[arguments[0]].click()", n)
+        until(lambda: page.text("chosen-count") == "2 episodes selected")
+        page.find("#tag-name").clear()
+        page.click("#tag-name")
+        page.press('good "one"')
+        tag, export = (block.text for block in page.driver.find_elements("css selector", "#commands pre"))
+    monkeypatch.chdir(tmp_path)
+    exec(export, {})
+    exec(tag, {})
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        assert buffer.episodes.tag.tolist() == ['good "one"', "", "", 'good "one"', "", ""]
+        for number in (0, 3):
+            episode, batch = buffer.episodes[number], buffer.episode(number)
+            with np.load(tmp_path / f"episode-{episode.start}.npz") as arrays:
+                assert (arrays["obs"] == batch["obs"].numpy()).all()
+                assert (arrays["reward"] == batch["reward"].numpy()).all()
+    assert len(list(tmp_path.glob("*.npz"))) == 2
+    assert complaints(page.driver) == []
+
+
+@pytest.mark.nightly
+def test_a_stretch_of_the_time_line_is_selected_with_the_mouse(page: Page, address: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page.open(address, "episodes")
+    until(lambda: page.is_drawn("timeline"))
+    plot = page.find("#timeline .u-over")
+    half = plot.size["width"] // 2
+    ActionChains(page.driver).move_to_element_with_offset(plot, 0, 0).click_and_hold().move_by_offset(half - 2, 20).release().perform()
+    until(lambda: page.text("chosen-count") == "3 episodes selected")
+    page.click("#chosen-clear")
+    until(lambda: page.text("chosen-count") == "")
+    ActionChains(page.driver).move_to_element_with_offset(plot, half - 3, 0).click().perform()
+    until(lambda: page.episode() == "Episode 5")
+
+
+@pytest.mark.nightly
+def test_the_player_by_keyboard(page: Page, address: str, store: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    with db.ReplayBuffer(store, mode="r") as buffer:
+        frames, stacks = buffer.episode(3)["obs"][:, -1].numpy(), buffer.episode(3)["obs"].numpy()
+        start = buffer.episodes[3].start
+    page.open(address, "player", f"?a={start}")
+    until(lambda: page.at() == 0)
+    assert page.episode() == "Episode 3"
+    for keys, at in ((Keys.ARROW_RIGHT, 1), (Keys.SHIFT + Keys.ARROW_RIGHT, 11), (Keys.NULL + Keys.ARROW_LEFT, 10), (Keys.END, 60)):
+        page.press(keys)
+        until(lambda at=at: page.at() == at)
+        assert (page.shown() == frames[at]).all()
+    assert "final observation" in page.text("deck-a")
+    page.press(Keys.HOME)
+    until(lambda: page.at() == 0)
+    page.press("s")
+    until(lambda: page.shown().shape == (36, 166))
+    page.press(Keys.ARROW_RIGHT)
+    until(lambda: page.at() == 1)
+    assert (page.shown()[:, 42:82] == stacks[1, 1]).all()
+    page.press("s", " ")
+    until(lambda: page.at() >= 3)
+    page.press(" ")
+    page.press("n")
+    until(lambda: page.episode() == "Episode 4")
+    page.press("p", "p")
+    until(lambda: page.episode() == "Episode 2")
+    page.press("b")
+    until(lambda: page.episode("b") == "Episode 1")
+    page.press(Keys.ARROW_RIGHT * 3)
+    until(lambda: page.at() == page.at("b") == 3)
+    page.click("#together")
+    page.script("document.activeElement.blur()")
+    page.click("#deck-b h2")
+    page.press(Keys.ARROW_RIGHT)
+    until(lambda: (page.at(), page.at("b")) == (3, 4))
+    assert page.driver.current_url.endswith(f"?a={start - 21}&b={start - 21 - 46}")
+    assert complaints(page.driver) == []
+
+
+@pytest.mark.nightly
+def test_the_player_by_mouse(page: Page, address: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page.open(address, "player")
+    until(lambda: page.at() == 0)
+    plot = page.find("#deck-a .curves .u-over")
+    ActionChains(page.driver).move_to_element(plot).click().perform()
+    until(lambda: page.at() == 13)  # of 0 to 26
+    page.click("#deck-a button[aria-label='a step on']")
+    until(lambda: page.at() == 14)
+    assert "1.75" in page.find("#deck-a .values").text  # log_prob
+    page.script("const s = document.querySelector('#deck-a input[type=range]'); s.value = 20; s.dispatchEvent(new Event('input'))")
+    until(lambda: page.at() == 20)
+    assert complaints(page.driver) == []
+
+
+@pytest.mark.nightly
+def test_all_panels_by_keyboard(page: Page, address: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    def panels() -> list[str]:
+        return list(page.script("return [...document.querySelectorAll('[role=tabpanel]')].filter(p => !p.hidden).map(p => p.id)"))
+
+    page.open(address)
+    for n, name in [*enumerate(PANELS, 1), (1, "overview")]:
+        page.press(str(n))
+        until(lambda name=name: panels() == [name])
+        assert page.find(f"#tab-{name}").get_attribute("aria-selected") == "true"
+    page.click("#tab-overview")
+    for key, name in ((Keys.ARROW_RIGHT, "episodes"), (Keys.END, "health"), (Keys.ARROW_RIGHT, "overview"), (Keys.ARROW_LEFT, "health")):
+        page.press(key)
+        until(lambda name=name: panels() == [name])
+        assert page.script("return document.activeElement.id") == f"tab-{name}"
+    page.press("?")
+    until(lambda: page.find("#help").is_displayed())
+    page.press(Keys.ESCAPE)
+    until(lambda: not page.find("#help").is_displayed())
+    page.press("/")
+    until(lambda: page.script("return document.activeElement.id") == "where")
+    page.press("1?3")  # typed, and no keys of the page
+    assert panels() == ["episodes"]
+    assert page.find("#where").get_attribute("value") == "1?3"
+    nameless = page.script(
+        "return [...document.querySelectorAll('button, input, select')].filter("
+        "e => !(e.labels?.length || e.innerText || e.getAttribute('aria-label'))).map(e => e.outerHTML)"
+    )
+    assert nameless == []
+
+
+@pytest.mark.nightly
+def test_what_is_sampled(page: Page, address: str) -> None:
+    page.open(address, "sampling")
+    until(lambda: "db.Uniform()" in page.text("sampling-note"), 60)
+    assert page.is_drawn("ages-chart")
+    assert page.is_drawn("times-chart")
+    for kind, written in (("slices", "db.Slices(8)"), ("recent", "half_life=20"), ("prioritized", "db.Prioritized(alpha=0.6)")):
+        page.script(f"const s = document.getElementById('sampler'); s.value = '{kind}'; s.dispatchEvent(new Event('change'))")
+        for option, value in (("length", 8), ("half_life", 20)):
+            page.script(f"document.querySelectorAll('#sampler-options [name={option}]').forEach(input => input.value = {value})")
+        page.click("#sampler-form button")
+        until(lambda written=written: written in page.text("sampling-note"), 60)
+        assert "younger than" in page.text("sampling-words")
+    page.script("document.querySelector('#batches').value = 100000; document.querySelector('#batch-size').value = 60000")
+    page.click("#sampler-form button")
+    until(lambda: "draw fewer" in page.text("sampling-note"))
+
+
+@pytest.mark.nightly
+def test_health(page: Page, tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS) as buffer:
+        buffer.extend(obs=np.zeros((301, 36, 40), np.uint8), action=np.zeros(300, int), reward=np.ones(300))
+    with served(tmp_path / "store") as address:
+        page.open(address, "health")
+        until(lambda: page.text("findings"))
+        assert "black" in page.text("findings")
+        assert "action" in page.text("findings")
+        page.click("#measure")
+        until(lambda: "The limit is" in page.text("limits"), 90)
+    assert [entry for entry in complaints(page.driver) if "ERR_" not in entry] == []
+
+
+@pytest.mark.nightly
+def test_it_follows_a_store_that_grows(page: Page, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", (40, 40), segment_rows=32)
+    with served(store) as address:
+        page.open(address)
+        until(lambda: page.tiles().get("Steps") == "80")
+        with writing(store) as writer:
+            writer.add(2, 3)
+            until(lambda: page.tiles()["Steps"] == "200")
+            assert f"being written by process {writer.process.pid}" in page.text("status")
+            until(lambda: page.is_drawn("pace-chart"))
+            assert page.tiles()["Steps a second"] != "0"
+            page.press("2")
+            until(lambda: page.rows()[:1] == ["4"])
+            writer.add(5, 1)
+            until(lambda: page.rows()[:1] == ["5"])
+            page.press("3")
+            until(lambda: page.episode().startswith("Episode"))
+        until(lambda: "nobody writes" in page.text("status"))
+    assert [entry for entry in complaints(page.driver) if "ERR_" not in entry] == []
+
+
+@pytest.mark.nightly
+def test_a_running_episode_grows_under_the_player(page: Page, tmp_path: Path) -> None:
+    frame = np.zeros((36, 40), np.uint8)
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS) as buffer, served(_first_step(buffer, frame)) as address:
+        page.open(address, "player")
+        until(lambda: page.at() == 0)
+        assert "running" in page.text("deck-a")
+        for n in range(5):
+            buffer.add(frame + n + 1, 0, 1.0, frame + n + 2, n == 4, False)
+        until(lambda: "terminated" in page.text("deck-a"))
+        assert "of 6" in page.text("deck-a")
+        assert page.at() == 0
+    assert [entry for entry in complaints(page.driver) if "ERR_" not in entry] == []
+
+
+def _first_step(buffer: db.ReplayBuffer, frame: Any) -> Path:
+    buffer.add(frame, 0, 1.0, frame + 1, False, False)
+    return buffer.path
+
+
+@pytest.mark.nightly
+def test_the_episode_that_is_shown_is_evicted(page: Page, tmp_path: Path) -> None:
+    with writing(tmp_path / "store", 300) as writer:
+        writer.add(0, 5)
+        with served(tmp_path / "store") as address:
+            page.open(address, "player", "?a=41")
+            until(lambda: page.at() == 0)
+            assert page.episode() == "Episode 1"
+            writer.add(5, 25)
+            until(lambda: "evicted" in page.find("#deck-a .gone").text)
+            page.press("1")
+            until(lambda: page.tiles().get("Steps", "").startswith("3"))
+            page.press("3")
+            page.click("#deck-a .gone button")
+            until(lambda: "return 29" in page.text("deck-a"))
+            until(lambda: page.at() == 0)
+            assert not page.find("#deck-a .gone").is_displayed()
+    assert [entry for entry in complaints(page.driver) if "410" not in entry and "ERR_" not in entry] == []
+
+
+@pytest.mark.nightly
+def test_a_store_that_is_moved_deleted_replaced(page: Page, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", (30, 40))
+    with served(store) as address:
+        page.open(address)
+        until(lambda: page.tiles().get("Steps") == "70")
+        store.rename(tmp_path / "away")
+        until(lambda: "no store" in page.text("problem"))
+        assert page.text("status") == "not there"
+        for name in PANELS[1:]:
+            page.press(str(PANELS.index(name) + 1))
+        page.press("1")
+        (tmp_path / "away").rename(store)
+        until(lambda: page.text("problem") == "" and page.text("status") == "70 steps, nobody writes")
+        shutil.rmtree(store)
+        until(lambda: "no store" in page.text("problem"))
+        make_store(store, (11, 12, 13))
+        until(lambda: page.tiles()["Steps"] == "36")
+        page.press("3")
+        until(lambda: page.episode() == "Episode 2")
+        store.rename(tmp_path / "away")
+        shutil.copytree(make_store(tmp_path / "other", (50,)), store)
+        until(lambda: page.episode() == "Episode 0")
+        until(lambda: "of 50" in page.text("deck-a"))
+    assert [entry for entry in complaints(page.driver) if "503" not in entry and "ERR_" not in entry] == []
+
+
+@pytest.mark.nightly
+def test_the_server_ends_and_is_there_again(page: Page, store: Path) -> None:
+    with served(store) as address:
+        page.open(address)
+        until(page.tiles)
+    until(lambda: "does not answer" in page.text("problem"))
+    with served(store, urlsplit(address).port or 0):
+        until(lambda: "started anew" in page.text("problem"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_phone(page: Page, address: str, panel: str) -> None:
+    resize(page.driver, PHONE)
+    page.open(address, panel)
+    ready = {"overview": page.tiles, "episodes": page.rows, "player": lambda: page.at() == 0}
+    until(ready.get(panel, lambda: page.text(panel)))
+    assert not page.is_too_wide()
+    page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    if panel == "player":
+        page.click("#two")
+        until(lambda: page.at("b") == 0)
+        page.click("#stacked")
+        until(lambda: page.shown("b").shape == (36, 166))
+        assert not page.is_too_wide()
+    if panel == "episodes":
+        page.script("document.querySelectorAll('#episode-table tbody input')[1].click()")
+        until(lambda: page.text("chosen-count"))
+        assert not page.is_too_wide()
+    page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+
+@pytest.mark.nightly
+def test_another_name_for_loopback_sees_nothing(address: str) -> None:
+    parts = urlsplit(address)
+    with chromium(arguments=("--host-resolver-rules=MAP evil.example 127.0.0.1",)) as driver:
+        driver.get(f"http://evil.example:{parts.port}{parts.path}")
+        assert "expected localhost" in driver.page_source
+        assert "tablist" not in driver.page_source
+        driver.get(f"http://localhost:{parts.port}{parts.path}")
+        assert "tablist" in driver.page_source
+
+
+@pytest.mark.nightly
+def test_another_page_on_this_machine_can_read_and_embed_nothing(page: Page, address: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        try:
+            page.driver.get(f"http://127.0.0.1:{other.server_port}/")
+            found = page.driver.execute_async_script(
+                """
+                const [address, done] = arguments;
+                const read = (mode) => fetch(address + 'api/state', { mode }).then((r) => r.text().then((t) => t || 'opaque'), () => 'refused');
+                const load = (tag, path) => new Promise((end) => {
+                    const one = document.createElement(tag);
+                    one.onload = () => end('loaded'); one.onerror = () => end('refused'); one.src = address + path;
+                    document.body.append(one);
+                });
+                Promise.all([read('cors'), read('no-cors'), load('img', 'frame.png?step=0'), load('script', 'static/uplot/uPlot.iife.min.js')]).then(done);
+                """,
+                address,
+            )
+        finally:
+            other.shutdown()
+    assert found == ["refused"] * 4
+
+
+class _Empty(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><link rel=icon href=data:,><body>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
