@@ -100,6 +100,16 @@ class Page:
         with self._heavy:
             return health.limits(self._watched.path)
 
+    def explained(self, error: Exception, token: str | None = None) -> Exception:
+        """Return the reason for an error: that the store is gone by now, or another one, where that is so."""
+        if isinstance(error, InputError | NotThereError | EmptyBufferError | MissingPackageError):
+            return error
+        before = token or self._watched.last().token
+        now = self._watched.look(at_once=True)
+        if now.view is None:
+            return NotThereError(now.message)
+        return error if now.token == before else NotThereError("another store is at the path by now")
+
     def frame(self, request: Request) -> Response:
         """Return the picture of a step; it is the same for good, within one token."""
         asked = request.query_params
@@ -111,7 +121,7 @@ class Page:
                     raise NotThereError("another store is at the path by now")
             picture = frame(state.seen(), asked.get("column", "obs"), _int(asked, "step", 0), stacked=bool(asked.get("stack")))
         except (DiskBufferError, OSError) as error:
-            return _refusal(error)
+            return _refusal(self.explained(error, asked.get("of")))
         return Response(picture, media_type="image/png", headers={"Cache-Control": _FOR_GOOD if "of" in asked else "no-store"})
 
 
@@ -132,19 +142,21 @@ def create_app(watched: Watched, prefix: str = "") -> Starlette:
     routes = [
         Route("/", _static("index.html")),
         Route("/frame.png", page.frame),
-        *(Route(f"/api/{feed.__name__}", _feed(feed)) for feed in feeds),
+        *(Route(f"/api/{feed.__name__}", _feed(feed, page.explained)) for feed in feeds),
         *(Route(f"/static/{name}", _static(name)) for name in static_files() if name != "index.html"),
     ]
     below: list[Any] = [Mount(prefix, routes=routes), Route("/{path:path}", _nothing)] if prefix else routes
     return Starlette(routes=below, middleware=[Middleware(Guard), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)])
 
 
-def _feed(feed: Callable[[Values], dict[str, Any]]) -> Callable[[Request], Response]:
+def _feed(
+    feed: Callable[[Values], dict[str, Any]], explained: Callable[[Exception], Exception]
+) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         try:
             return _json(feed(request.query_params))
         except (DiskBufferError, OSError) as error:
-            return _refusal(error)
+            return _refusal(explained(error))
 
     return answer
 

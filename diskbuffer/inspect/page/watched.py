@@ -74,10 +74,10 @@ class Watched:
     def _token(self) -> str:
         return f"{self._name}-{self._opened}"
 
-    def look(self) -> State:
+    def look(self, *, at_once: bool = False) -> State:
         """Look again, unless it was done just now; return what there is. Some 15 ms for a million steps."""
         with self._lock:
-            if time.monotonic() - self._looked > _PAUSE:
+            if at_once or time.monotonic() - self._looked > _PAUSE:
                 self._look()
                 self._looked = time.monotonic()
             return self._state

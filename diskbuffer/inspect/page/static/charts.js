@@ -93,7 +93,13 @@ export class Chart {
       cursor: { drag: { x: Boolean(this.select), y: false, setScale: false }, y: false, points: { show: false } },
       select: { show: Boolean(this.select) },
       scales: {
-        x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
+        x: {
+          time: false,
+          range: (_, low, high) => {
+            const room = low === high ? 1 : this.series.some(({ kind }) => kind === "points") ? (high - low) / 80 : 0;
+            return [low - room, high + room];
+          },
+        },
         y: {
           range: (_, low, high) => {
             if (low === null) return [0, 1];

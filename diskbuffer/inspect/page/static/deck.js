@@ -40,25 +40,30 @@ export class Deck {
     return this.episode ? this.episode.length : 0;
   }
 
-  async load({ step, number: which, before, beside, at }) {
+  async load({ step, number: which, before, at }) {
     this.pause();
     this.loading = true;
+    this.target = which === undefined ? null : Number(which);
+    const turn = (this.turn = (this.turn ?? 0) + 1); // of several that are asked for quickly, the last counts
     try {
-      const found = await get("episode", { step, number: which, before, beside });
+      const found = await get("episode", { step, number: which, before });
+      if (turn !== this.turn) return;
+      this.target = null;
       this.set(found);
       const asked = at ?? (step !== undefined && step !== null ? (Number(step) - found.start) / found.streams : 0);
       this.seek(Number.isFinite(Number(asked)) ? Number(asked) : 0, false);
       this.events.opened(this);
       this.draw();
     } catch (error) {
-      this.tell(error.message);
+      if (turn === this.turn) this.tell(error.message);
+      this.target = null;
     } finally {
-      this.loading = false;
+      if (turn === this.turn) this.loading = false;
     }
   }
 
   next(by) {
-    if (this.episode) this.load({ number: this.episode.episode + by });
+    if (this.episode) this.load({ number: (this.target ?? this.episode.episode) + by });
     else this.load({});
   }
 
