@@ -58,6 +58,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
+    "inspect.commands.show": "a picture or a movie, where the caller wants it",
     "inspect.disk": "a store's files, past the page cache, for their speed",
     "inspect.page.picture": "a PNG in memory",
     "inspect.page.static_files": "the page's own files, which come with the package",

@@ -255,8 +255,8 @@ class _Reader:
         kinds = dict.fromkeys(NUMBERS, "number") | dict.fromkeys(TEXTS, "text") | dict.fromkeys(TRUTHS, "truth")
         if name not in kinds:
             near = difflib.get_close_matches(name, [*kinds, *_CONSTANTS], 1)
-            quoted = f"; did you mean the text {name!r}, in quotes?" if name in ENDINGS else ""
-            raise self._wrong(node, f"{name!r} is not known{f'; did you mean {near[0]!r}?' if near else quoted}")
+            meant = f"the text {name!r}, in quotes" if name in ENDINGS else f"{near[0]!r}" if near else ""
+            raise self._wrong(node, f"{name!r} is not known" + (f" (did you mean {meant}?)" if meant else ""))
         return _Value(kinds[name], lambda table: table.column(name), name, column=name)
 
 

@@ -25,9 +25,9 @@ def table(n: int, seed: int) -> EpisodeTable:
     returns = rng.integers(-3, 4, n) / 2
     returns[rng.random(n) < 0.1] = np.nan
     returns[rng.random(n) < 0.1] = np.inf
-    numbers = [rng.integers(0, 5, n) for _ in range(5)]
-    texts = [np.array([choices[i] for i in rng.integers(0, len(choices), n)], "U12") for choices in (ENDINGS, TAGS)]
-    return EpisodeTable(*numbers[:4], returns, *texts, numbers[4], rng.random(n) < 0.5)
+    episode, stream, start, length, age = (rng.integers(0, 5, n) for _ in range(5))
+    ending, tag = (np.array([choices[i] for i in rng.integers(0, len(choices), n)], "U12") for choices in (ENDINGS, TAGS))
+    return EpisodeTable(episode, stream, start, length, returns, ending, tag, age, rng.random(n) < 0.5)
 
 
 numbers = st.one_of(
