@@ -1,8 +1,8 @@
 """How fast the page of a store is: until its first page is there, and from moving the slider to the frame that is decoded.
 
 A store of a million real steps, or another one with ``--store``, which is only read. The server is started ten times, as
-``diskbuffer view`` starts it, and asked for everything that the overview shows; each time counts from the start of the process. Then
-a headless Chromium scrubs through an episode, one random step after the other, in the page itself.
+``diskbuffer view`` starts it, and asked for everything that the overview shows; each time counts from the start of the process.
+Then a headless Chromium scrubs through episodes in the page itself, to one random step after the other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -87,12 +85,14 @@ def scrubbing(address: str, frames: int) -> tuple[list[float], list[float]]:
     """Time frames, in seconds: the answer of the server alone, and from moving the slider to the frame that is decoded."""
     longest = json.loads(fetch(f"{address}api/episodes?sort=length&descending=true&limit=20"))["rows"]
     random.seed(0)
+    streams = json.loads(fetch(f"{address}api/episode"))["streams"]
     alone: list[float] = []
     for _ in range(frames):
         row = random.choice(longest)
-        streams = json.loads(fetch(f"{address}api/episode?step={row['start']}"))["streams"] if not alone else streams
         step = row["start"] + random.randrange(row["length"]) * streams
-        alone.append(_timed(lambda step=step: fetch(f"{address}frame.png?column=obs&step={step}")))
+        begun = time.perf_counter()
+        fetch(f"{address}frame.png?column=obs&step={step}")
+        alone.append(time.perf_counter() - begun)
     seen: list[float] = []
     if why_not() is None:
         with chromium() as driver:
@@ -104,12 +104,6 @@ def scrubbing(address: str, frames: int) -> tuple[list[float], list[float]]:
                 steps = random.sample(range(1, row["length"]), min(frames // 5, row["length"] - 1))
                 seen += [taken / 1e3 for taken in driver.execute_async_script(_SCRUB, steps)]
     return alone, seen
-
-
-def _timed(call: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 def main() -> None:
@@ -129,7 +123,12 @@ def main() -> None:
         alone, seen = scrubbing(address, options.frames)
     finally:
         end(process)
-    rows = {"first page": page, "all that it shows": everything, "a frame, the server alone": alone, "a frame, in the browser": seen}
+    rows = {
+        "first page": page,
+        "all that it shows": everything,
+        "a frame, the server alone": alone,
+        "a frame, in the browser": seen,
+    }
     for name, seconds in rows.items():
         if seconds:
             low, median, high = (1e3 * float(value) for value in (min(seconds), np.median(seconds), max(seconds)))

@@ -19,6 +19,10 @@ COMMANDS = {
     "info": ("diskbuffer.inspect.commands.info:info", "What a store holds: columns, steps, episodes, disk, who writes."),
     "episodes": ("diskbuffer.inspect.commands.episodes:episodes", "A table of episodes, filtered and sorted."),
     "show": ("diskbuffer.inspect.commands.show:show", "Frames, rewards and actions of an episode; PNG, GIF or MP4."),
+    "view": (
+        "diskbuffer.inspect.commands.view:view",
+        "A page in the browser: episodes, a player, what is sampled; also over ssh.",
+    ),
     "check": ("diskbuffer.inspect.commands.check:check", "Verify every structure and every checksum; --repair."),
     "snapshot": ("diskbuffer.inspect.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "marks": ("diskbuffer.inspect.commands.marks:marks", "List a store's marks, or remove one."),

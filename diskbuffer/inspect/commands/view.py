@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from diskbuffer.inspect.commands.output import WELL
 
 
-def view(path: Path, *, port: int | None = None, host: str = "127.0.0.1", browser: bool = True) -> int:
+def view(path: str, /, *, port: int | None = None, host: str = "127.0.0.1", no_browser: bool = False) -> int:
     """Show a store in a browser, also while a training writes to it; Ctrl-C ends it.
+
+    The page is served on this machine alone. To see it from another one, use the line with ssh -L that is printed.
 
     Parameters
     ----------
     path
         The directory of the store.
     port
-        Where to listen; the first free port from 8460 on where it is not given.
+        Where to listen; 0 for any free port. The first free one from 8460 on where it is not given.
     host
-        127.0.0.1, ::1 or localhost. To see the page from elsewhere, use the line with ssh -L that is printed.
-    browser
-        Whether to open a browser, where there is a display.
+        127.0.0.1, ::1 or localhost.
+    no_browser
+        Do not open a browser.
     """
+    from diskbuffer.runtime.packages import needed
+
+    for module in ("starlette", "uvicorn"):
+        needed(module, module, "cli", "to serve a page")
     from diskbuffer.inspect.page.serving import serve
 
-    serve(path, host, port, browser=browser)
-    return 0
+    serve(path, host, port, browser=not no_browser)
+    return WELL

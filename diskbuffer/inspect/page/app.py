@@ -149,9 +149,7 @@ def create_app(watched: Watched, prefix: str = "") -> Starlette:
     return Starlette(routes=below, middleware=[Middleware(Guard), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)])
 
 
-def _feed(
-    feed: Callable[[Values], dict[str, Any]], explained: Callable[[Exception], Exception]
-) -> Callable[[Request], Response]:
+def _feed(feed: Callable[[Values], dict[str, Any]], explained: Callable[[Exception], Exception]) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         try:
             return _json(feed(request.query_params))

@@ -6,7 +6,6 @@ is here (DNS rebinding: its own name, pointed at 127.0.0.1, is in ``Host``), nor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -65,7 +64,8 @@ def refuse(method: str, headers: Headers) -> tuple[int, str] | None:
         return 405, f"this server only shows a store: expected GET, found {method}"
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_loopback(hosts[0]):
-        return 403, f"expected localhost or 127.0.0.1 in Host, found {', '.join(hosts) or 'none'}; open the address that was printed"
+        found = ", ".join(hosts) or "none"
+        return 403, f"expected localhost or 127.0.0.1 in Host, found {found}; open the address that was printed"
     for origin in headers.getlist("origin"):
         if not _is_ours(origin, hosts[0]):
             return 403, f"another page may not ask: its origin is {origin}"
@@ -76,14 +76,15 @@ def refuse(method: str, headers: Headers) -> tuple[int, str] | None:
     return None
 
 
-def is_loopback(host: str, names: Iterable[str] = LOOPBACK) -> bool:
+def is_loopback(host: str) -> bool:
     """Tell whether a ``Host`` header, or an authority, is loopback, with any port or none."""
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port  # a ValueError where it is no number
     except ValueError:
         return False
-    return parts.hostname in names and not parts.username and parts.password is None and parts.netloc == host == host.strip("/?#")
+    alone = parts.netloc == host and not parts.username and parts.password is None
+    return alone and parts.hostname in LOOPBACK
 
 
 def _is_ours(origin: str, host: str) -> bool:

@@ -20,7 +20,9 @@ def findings(view: StoreView) -> dict[str, Any]:
     if view.damage is not None:
         items.insert(0, {"kind": "bad", "text": f"{view.damage} Run `diskbuffer check`."})
     if not items:
-        items = [{"kind": "good", "text": "Nothing looks wrong: no NaN, no constant or black frames, no action that never varies."}]
+        items = [
+            {"kind": "good", "text": "Nothing looks wrong: no NaN, no constant or black frames, no action that never varies."}
+        ]
     return {"note": f"Looked at {share} rows.", "findings": items}
 
 
@@ -29,7 +31,11 @@ def limits(path: Path) -> dict[str, Any]:
     from diskbuffer.inspect.limits import find_limits
 
     found = find_limits(path, seconds=_SECONDS)
-    parts = [("A batch, with everything in memory", found.batch), ("fixed cost of a call", found.fixed), ("copying", found.copying)]
+    parts = [
+        ("A batch, with everything in memory", found.batch),
+        ("fixed cost of a call", found.fixed),
+        ("copying", found.copying),
+    ]
     parts += [("decoding, in one thread", found.decoding)]
     if found.disk is not None:
         parts.append(("reading it, if nothing were in memory", found.disk))

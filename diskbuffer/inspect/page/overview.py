@@ -1,103 +1,59 @@
-"""The store as a whole, for the page: a few large figures, its columns, and what else is known of it."""
+"""The store as a whole, for the page: what `diskbuffer info` tells, as a few large figures, columns, and words."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from diskbuffer.inspect.page.plain_values import scalar
+from diskbuffer.inspect.summary import NEWEST, summary
 from diskbuffer.inspect.view import StoreView
-from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.copies import marks
-from diskbuffer.store.last_writer import State, how_it_was_left
-from diskbuffer.wording import counted
-
-_RECENT = 100  # episodes, whose mean return is a tile
 
 
 def overview(view: StoreView) -> dict[str, Any]:
-    """Return figures on a store. Walks its files: some 30 ms for a million steps."""
-    layout, table = view.layout, view.episodes()
-    disk = _disk(view)
-    rows = int((view.heads - view.lows + 1)[view.heads >= 0].sum())
-    ended = np.flatnonzero((table.ending != "running") & ~np.isnan(table.returns))
-    recent = ended[np.argsort(table.age[ended], kind="stable")][:_RECENT]
-    summary = {
-        "steps": view.steps,
-        "episodes": len(table),
-        "capacity": layout.capacity,
-        "streams": layout.streams,
-        "n_envs": layout.n_envs,
-        "recent_episodes": len(recent),
-        "recent_return": scalar(table.returns[recent].mean()) if len(recent) else None,
-        "recent_length": scalar(table.length[recent].mean()) if len(recent) else None,
-        "disk_bytes": sum(disk.values()),
-        "raw_bytes": rows * sum(column.row_bytes for column in view.schema.columns.values()),
+    """Return figures on a store; costs what `summary` does."""
+    found = summary(view)
+    episodes, disk = found["episodes"], found["disk"]
+    returns, lengths = episodes["returns"], episodes["lengths"]
+    over = episodes["count"] - episodes["endings"].get("running", 0)
+    figures = {name: found[name] for name in ("steps", "capacity", "environments")}
+    figures |= {"episodes": episodes["count"], "disk_bytes": disk["total"], "raw_bytes": disk["raw"], "ratio": disk["ratio"]}
+    figures |= {
+        "recent_episodes": min(over, NEWEST),
+        "recent_return": scalar(returns["newest"]) if returns else None,
+        "recent_length": scalar(lengths["newest"]) if lengths else None,
     }
-    columns = [
-        {
-            "name": name,
-            "shape": list(column.shape),
-            "dtype": column.np_dtype.name,
-            "disk_bytes": disk[name],
-            "ratio": scalar(disk[name] / (rows * column.row_bytes)) if rows else None,
-            "how": _how(view, name),
-        }
-        for name, column in view.schema.columns.items()
-    ]
-    columns.sort(key=lambda column: -column["disk_bytes"])
-    other = disk["segment table, tail, marks"]
-    columns.append({"name": "segment table, tail, marks", "shape": [], "dtype": "", "disk_bytes": other, "ratio": None, "how": ""})
-    return {"summary": summary, "columns": columns, "facts": _facts(view)}
+    columns = sorted(found["columns"], key=lambda column: -column["disk_bytes"])
+    others = [{"name": name, "disk_bytes": disk[part]} for name, part in _OTHERS.items() if disk[part]]
+    return {"summary": figures, "columns": columns + others, "facts": _facts(found)}
 
 
-def _how(view: StoreView, name: str) -> str:
-    if name == CHECKSUM:
-        return "checksums of every row"
-    if name in view.layout.derived:
-        return "written later, uncompressed"
-    if name not in view.layout.packed:
-        return "uncompressed"
-    return f"compressed, {counted(view.layout.chunk_rows(name), 'row')} a chunk; {view.schema[name].codec or 'codec chosen from the data'}"
+_OTHERS = {"newest rows, not packed yet": "tail", "segment table": "table", "marks": "marks"}  # what is no column's
 
 
-def _disk(view: StoreView) -> Counter[str]:
-    """Return the bytes of disk that each column takes; a file that has several names counts once."""
-    found, seen = Counter[str](), set[tuple[int, int]]()
-    columns = set(view.schema.columns)
-    for path, stat in view.store.files.walk():
-        if stat.st_nlink > 1:
-            if (stat.st_dev, stat.st_ino) in seen:
-                continue
-            seen.add((stat.st_dev, stat.st_ino))
-        directory = path.rpartition("/")[0]
-        found[directory if directory in columns else "segment table, tail, marks"] += stat.st_blocks * 512
-    return found
-
-
-def _facts(view: StoreView) -> list[tuple[str, str]]:
-    layout, writer = view.layout, view.writer
-    if writer is None:
-        who = "nobody"
-        left = how_it_was_left(State.read(view.store.files, layout.salt), view.store.files, layout.streams)[0].value
-    else:
-        who = f"process {writer.get('pid') or '?'} on {writer.get('host') or 'some machine'}, since {writer.get('since') or '?'}"
-        left = ""
-    environment = layout.environment or {}
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    writer, environment = found["writer"], found["environment"] or {}
+    who = "nobody"
+    if writer is not None:
+        who = f"process {writer.get('pid') or '?'}"
+        who += f" on {writer['host']}" if writer.get("host") else ""
+        who += f", since {writer['since']}" if writer.get("since") else ""
+    stack = f"{found['frame_stack']}, filled up with {'zeros' if found['padding'] == 'zeros' else 'the first frame'}"
+    endings = [f"{count:,} {ending}" for ending, count in found["episodes"]["endings"].items()]
+    segments = found["segments"]
     facts = [
         ("Written by", who),
-        ("Last shutdown", left),
-        ("Damage", view.damage or ""),
+        ("Last shutdown", "" if writer is not None else found["left"]),
+        ("Damage", found["damage"] or ""),
         ("Environment", str(environment.get("id") or "")),
-        ("Environments", str(layout.n_envs)),
-        ("Frame stack", f"{layout.frame_stack}, filled up with {'zeros' if layout.padding == 'zeros' else 'the first frame'}" if layout.frame_stack > 1 else ""),
-        ("Capacity", f"{layout.capacity:,} steps" if layout.capacity else "none: all steps are kept"),
-        ("Steps ever added", f"{view.added:,}"),
-        ("Segments", f"of {layout.segment_rows:,} rows"),
-        ("Tags", ", ".join(layout.tags)),
-        ("Marks", ", ".join(marks.names(view.store.files))),
-        ("Metadata", ", ".join(f"{key}: {value}" for key, value in (layout.metadata or {}).items())[:300]),
+        ("Environments", f"{found['environments']:,}{', and protected episodes' if found['protected'] else ''}"),
+        ("Frame stack", stack if found["frame_stack"] > 1 else ""),
+        ("Capacity", "none: all steps are kept" if found["capacity"] is None else f"{found['capacity']:,} steps"),
+        ("Ever added", f"{found['added']:,} steps"),
+        ("Endings", ", ".join(endings)),
+        ("Segments", f"{segments['used']:,} of {segments['rows']:,} rows, {segments['sealed']:,} of them sealed"),
+        ("Tags", ", ".join(f"{tag} ({count:,})" for tag, count in found["tags"].items())),
+        ("Marks", ", ".join(found["marks"])),
+        ("Metadata", ", ".join(f"{key}: {value}" for key, value in (found["metadata"] or {}).items())[:300]),
+        ("Format", str(found["format"])),
     ]
     return [(name, value) for name, value in facts if value]

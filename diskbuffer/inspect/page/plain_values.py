@@ -34,7 +34,7 @@ def thinned(values: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64] | None
 def to_list(values: npt.NDArray[Any]) -> list[Any]:
     """Return (n,) values as a list: integers as they are, floats with six digits, None for NaN and infinities."""
     if values.dtype.kind == "b":
-        return values.astype(np.int64).tolist()
+        values = values.astype(np.int64)
     if values.dtype.kind != "f":
         return list(values.tolist())
     wide = values.astype(np.float64)

@@ -36,5 +36,6 @@ SAMPLERS = {
 def to_json() -> list[dict[str, Any]]:
     """Return them as plain values."""
     return [
-        {"name": name, "title": kind.title, "options": [vars(option) for option in kind.options]} for name, kind in SAMPLERS.items()
+        {"name": name, "title": kind.title, "options": [vars(option) for option in kind.options]}
+        for name, kind in SAMPLERS.items()
     ]

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
-from diskbuffer.wording import counted
 from diskbuffer.inspect.page.samplers import SAMPLERS
 from diskbuffer.samplers import Prioritized, Sampler, Slices, Uniform
 from diskbuffer.schema import Column
+from diskbuffer.wording import counted
 
 Int64 = npt.NDArray[np.int64]
 _MOST = 20_000_000  # drawn steps, of which each takes 30 bytes here for a moment
@@ -95,7 +95,9 @@ def look_at_draws(
     if batch_size < 1 or batches < 1 or length < 1:
         raise InputError(f"batch, batches and length must be at least 1, found {batch_size}, {batches} and {length}")
     if batch_size * batches * length > _MOST:
-        raise InputError(f"{batch_size * batches * length:,} steps are more than the {_MOST:,} that are drawn at once; draw fewer")
+        raise InputError(
+            f"{batch_size * batches * length:,} steps are more than the {_MOST:,} that are drawn at once; draw fewer"
+        )
     sampler, call = _make(kind, values, seed)
     with ReplayBuffer(path, mode="r") as buffer:
         if not len(buffer):
@@ -151,7 +153,10 @@ def _count(there: Int64, drawn: Int64, streams: int) -> tuple[Int64, Int64]:
 def _by_age(counts: Int64, ages: Int64, streams: int) -> dict[str, Any]:
     most = int(ages.max()) + 1
     edges = np.linspace(0, most, min(_BINS, -(-most // 20)) + 1)
-    drawn, even = (np.histogram(ages, edges, weights=weights)[0] for weights in (counts / max(1, counts.sum()), np.ones(len(ages)) / len(ages)))
+    drawn, even = (
+        np.histogram(ages, edges, weights=weights)[0]
+        for weights in (counts / max(1, counts.sum()), np.ones(len(ages)) / len(ages))
+    )
     note = "Age: how many steps were added since" + (", by the same environment." if streams > 1 else ".")
     return {
         "age": edges.round().tolist(),

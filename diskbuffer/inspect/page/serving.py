@@ -12,7 +12,6 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 
@@ -58,12 +57,19 @@ def bind(host: str, port: int | None) -> socket.socket:
     raise InputError(f"{which} in use; give another with --port, or --port 0 for a free one")
 
 
-def serve(path: Path, host: str = "127.0.0.1", port: int | None = None, *, browser: bool = True, say: Callable[[str], object] = print) -> None:
+def serve(
+    path: str | os.PathLike[str],
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    *,
+    browser: bool = True,
+    say: Callable[[str], object] = print,
+) -> None:
     """Serve the page of a store until Ctrl-C.
 
     Parameters
     ----------
-    path : Path
+    path : path-like
         A store.
     host : str
         A name or address of loopback; nothing else is served.
@@ -88,12 +94,17 @@ def serve(path: Path, host: str = "127.0.0.1", port: int | None = None, *, brows
         address = f"http://{shown}:{found}{prefix}/"
         app = create_app(Watched(view.path, view), prefix)
         say(f"{view.path} is shown at  {address}")
-        say(f"From another machine:  ssh -L {found}:{shown}:{found} {_user()}@{socket.gethostname()}  and open the same address there.")
+        tunnel = f"ssh -L {found}:{shown}:{found} {_user()}@{socket.gethostname()}"
+        say(f"From another machine:  {tunnel}  and open the same address there.")
         say("Ctrl-C ends it.")
         sys.stdout.flush()
         if browser and _has_display():
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2
+            )
+        )
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ import pytest
 import diskbuffer as db
 from bench.browser import PHONE, WIDE, chromium, complaints, resize, until, why_not
 from tests.inspect.page.serving import served
-from tests.inspect.stores import COLUMNS, EXTRA, add_episode, make_store
+from tests.inspect.stores import COLUMNS, make_store
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -72,6 +72,9 @@ class Page:
     def click(self, css: str) -> None:
         self.find(css).click()
 
+    def has(self, name: str, text: str) -> None:
+        until(lambda: text in self.text(name), 60, f"{text!r} in {name}")
+
     def press(self, *keys: str) -> None:
         from selenium.webdriver.common.action_chains import ActionChains
 
@@ -92,7 +95,9 @@ class Page:
         return [entry for entry in complaints(self.driver) if not any(text in entry for text in ("ERR_", *expected))]
 
     def tiles(self) -> dict[str, str]:
-        code = "return [...document.querySelectorAll('#tiles > div')].map(d => [d.children[0].innerText, d.children[1].innerText])"
+        code = (
+            "return [...document.querySelectorAll('#tiles > div')].map(d => [d.children[0].innerText, d.children[1].innerText])"
+        )
         return {name: value.split("\n")[0] for name, value in self.script(code)}
 
     def rows(self) -> list[str]:
@@ -114,7 +119,8 @@ class Page:
             canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
             const context = canvas.getContext('2d');
             context.drawImage(image, 0, 0);
-            return [canvas.height, canvas.width, [...context.getImageData(0, 0, canvas.width, canvas.height).data].filter((_, n) => n % 4 === 0)];
+            const data = [...context.getImageData(0, 0, canvas.width, canvas.height).data];
+            return [canvas.height, canvas.width, data.filter((_, n) => n % 4 === 0)];
         """
         height, width, values = self.script(code, f"#deck-{deck} .screen img")
         return np.array(values).reshape(height, width)
@@ -131,6 +137,10 @@ class Page:
 
     def is_too_wide(self) -> bool:
         return bool(self.script("return document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+def becomes(read: Callable[[], Any], expected: Any) -> None:
+    until(lambda: read() == expected, what=f"{expected!r}, found {read()!r}")
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +204,9 @@ def test_the_overview(page: Page, address: str) -> None:
     until(page.tiles)
     assert (page.tiles()["Episodes"], page.tiles()["Return"]) == (str(len(LENGTHS)), "2.5")
     assert all(page.is_drawn(name) for name in ("returns-chart", "lengths-chart"))
-    assert "obs\t36×40\tuint8" in page.text("columns")
+    assert "obs\t36\u00d740\tuint8" in page.text("columns")
     assert "nobody" in page.text("facts")
-    assert page.driver.title == "store – diskbuffer"
+    assert page.driver.title == "store \u2013 diskbuffer"
     assert "6 episodes, return from 0 to 5" in page.find("#returns-chart").get_attribute("aria-label")
     assert page.errors() == []
 
@@ -262,7 +272,9 @@ def test_a_stretch_of_the_time_line_is_selected_with_the_mouse(page: Page, addre
     until(lambda: page.is_drawn("timeline"))
     plot = page.find("#timeline .u-over")
     half = plot.size["width"] // 2
-    ActionChains(page.driver).move_to_element_with_offset(plot, 0, 0).click_and_hold().move_by_offset(half - 2, 20).release().perform()
+    ActionChains(page.driver).move_to_element_with_offset(plot, 0, 0).click_and_hold().move_by_offset(
+        half - 2, 20
+    ).release().perform()
     until(lambda: page.text("chosen-count") == "3 episodes selected")
     page.click("#chosen-clear")
     until(lambda: page.text("chosen-count") == "")
@@ -282,7 +294,7 @@ def test_the_player_by_keyboard(page: Page, address: str, store: Path) -> None:
     assert page.episode() == "Episode 3"
     for keys, at in (((Keys.ARROW_RIGHT,), 1), ((Keys.SHIFT, Keys.ARROW_RIGHT), 11), ((Keys.ARROW_LEFT,), 10), ((Keys.END,), 60)):
         page.press_together(*keys)
-        until(lambda at=at: page.at() == at)
+        becomes(page.at, at)
         assert (page.shown() == frames[at]).all()
     assert "final observation" in page.text("deck-a")
     page.press(Keys.HOME)
@@ -324,7 +336,9 @@ def test_the_player_by_mouse(page: Page, address: str) -> None:
     page.click("#deck-a button[aria-label='a step on']")
     until(lambda: page.at() == 14)
     assert "1.75" in page.find("#deck-a .values").text  # log_prob
-    page.script("const s = document.querySelector('#deck-a input[type=range]'); s.value = 20; s.dispatchEvent(new Event('input'))")
+    page.script(
+        "const s = document.querySelector('#deck-a input[type=range]'); s.value = 20; s.dispatchEvent(new Event('input'))"
+    )
     until(lambda: page.at() == 20)
     assert page.errors() == []
 
@@ -339,12 +353,17 @@ def test_all_panels_by_keyboard(page: Page, address: str) -> None:
     page.open(address)
     for n, name in [*enumerate(PANELS, 1), (1, "overview")]:
         page.press(str(n))
-        until(lambda name=name: panels() == [name])
+        becomes(panels, [name])
         assert page.find(f"#tab-{name}").get_attribute("aria-selected") == "true"
     page.click("#tab-overview")
-    for key, name in ((Keys.ARROW_RIGHT, "episodes"), (Keys.END, "health"), (Keys.ARROW_RIGHT, "overview"), (Keys.ARROW_LEFT, "health")):
+    for key, name in (
+        (Keys.ARROW_RIGHT, "episodes"),
+        (Keys.END, "health"),
+        (Keys.ARROW_RIGHT, "overview"),
+        (Keys.ARROW_LEFT, "health"),
+    ):
         page.press(key)
-        until(lambda name=name: panels() == [name])
+        becomes(panels, [name])
         assert page.script("return document.activeElement.id") == f"tab-{name}"
     page.press("?")
     until(lambda: page.find("#help").is_displayed())
@@ -373,7 +392,7 @@ def test_what_is_sampled(page: Page, address: str) -> None:
         for option, value in (("length", 8), ("half_life", 20)):
             page.script(f"document.querySelectorAll('#sampler-options [name={option}]').forEach(input => input.value = {value})")
         page.click("#sampler-form button")
-        until(lambda written=written: written in page.text("sampling-note"), 60)
+        page.has("sampling-note", written)
         assert "younger than" in page.text("sampling-words")
     page.script("document.querySelector('#batches').value = 100000; document.querySelector('#batch-size').value = 60000")
     page.click("#sampler-form button")
@@ -535,13 +554,15 @@ def test_another_page_on_this_machine_can_read_and_embed_nothing(page: Page, add
             found = page.driver.execute_async_script(
                 """
                 const [address, done] = arguments;
-                const read = (mode) => fetch(address + 'api/state', { mode }).then((r) => r.text().then((t) => t || 'opaque'), () => 'refused');
+                const body = (answer) => answer.text().then((text) => text || 'opaque');
+                const read = (mode) => fetch(address + 'api/state', { mode }).then(body, () => 'refused');
                 const load = (tag, path) => new Promise((end) => {
                     const one = document.createElement(tag);
                     one.onload = () => end('loaded'); one.onerror = () => end('refused'); one.src = address + path;
                     document.body.append(one);
                 });
-                Promise.all([read('cors'), read('no-cors'), load('img', 'frame.png?step=0'), load('script', 'static/uplot/uPlot.iife.min.js')]).then(done);
+                const loaded = [load('img', 'frame.png?step=0'), load('script', 'static/uplot/uPlot.iife.min.js')];
+                Promise.all([read('cors'), read('no-cors'), ...loaded]).then(done);
                 """,
                 address,
             )

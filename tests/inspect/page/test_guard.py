@@ -19,13 +19,24 @@ from diskbuffer.inspect.page.guard import HEADERS, Guard, is_loopback, refuse
 OURS = ("127.0.0.1", "127.0.0.1:8460", "localhost", "localhost:1", "LOCALHOST:80", "[::1]", "[::1]:8460")
 FOREIGN = (
     *("", "evil.example", "evil.example:8460", "127.0.0.1.evil.example", "localhost.evil.example:8460", "evil.example@127.0.0.1"),
-    *("127.0.0.1:80@evil.example", "127.0.0.1/evil", "127.0.0.1:99999", "127.0.0.1:x", "0.0.0.0:8460", "192.168.1.2", "[::]", "[::1"),
+    *(
+        "127.0.0.1:80@evil.example",
+        "127.0.0.1/evil",
+        "127.0.0.1:99999",
+        "127.0.0.1:x",
+        "0.0.0.0:8460",
+        "192.168.1.2",
+        "[::]",
+        "[::1",
+    ),
     *("127.0.0.1?", "127.0.0.1#", "127.0.0.1 evil.example", "user:@127.0.0.1", "127.0.0.2", "::1:8460"),
 )
 
 
 def asked(**headers: str) -> tuple[int, str] | None:
-    return refuse("GET", Headers({name.replace("_", "-"): value for name, value in {"host": "127.0.0.1:8460", **headers}.items()}))
+    return refuse(
+        "GET", Headers({name.replace("_", "-"): value for name, value in {"host": "127.0.0.1:8460", **headers}.items()})
+    )
 
 
 @pytest.mark.parametrize("host", OURS)
@@ -52,7 +63,15 @@ def test_only_loopback_is_loopback(host: str) -> None:
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "null", "http://127.0.0.1:3000", "http://localhost:8460", "file://", "http://127.0.0.1:8460/", "x://127.0.0.1:8460"],
+    [
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:3000",
+        "http://localhost:8460",
+        "file://",
+        "http://127.0.0.1:8460/",
+        "x://127.0.0.1:8460",
+    ],
 )
 def test_pages_of_other_origins_may_not(origin: str) -> None:
     found = asked(origin=origin)
@@ -73,10 +92,14 @@ def test_other_sites_may_link_here_and_not_embed() -> None:
 
 def test_nothing_can_be_sent_and_every_answer_keeps_others_out() -> None:
     app = Starlette(
-        routes=[Route("/", lambda _: PlainTextResponse("here"), methods=["GET", "POST", "PUT", "DELETE"])], middleware=[Middleware(Guard)]
+        routes=[Route("/", lambda _: PlainTextResponse("here"), methods=["GET", "POST", "PUT", "DELETE"])],
+        middleware=[Middleware(Guard)],
     )
     with TestClient(app, base_url="http://127.0.0.1:8460") as client:
-        answers = {method: client.request(method, "/") for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")}
+        answers = {
+            method: client.request(method, "/")
+            for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
+        }
         answers |= {path: client.get(path) for path in ("/nowhere", "/../etc/passwd")}
         answers["foreign"] = client.get("/", headers={"Host": "evil.example"})
     found = {name: answer.status_code for name, answer in answers.items()}

@@ -31,9 +31,7 @@ def test_numbers_stay_what_they_are_to_six_digits(values: npt.NDArray[Any]) -> N
     assert [scalar(value) for value in values] == found
 
 
-@given(
-    nps.arrays("float64", st.tuples(st.integers(1, 400), st.integers(1, 3)), elements=st.floats(-9, 9)), st.integers(10, 200)
-)
+@given(nps.arrays("float64", st.tuples(st.integers(1, 400), st.integers(1, 3)), elements=st.floats(-9, 9)), st.integers(10, 200))
 def test_what_is_drawn_looks_the_same(values: npt.NDArray[np.float64], most: int) -> None:
     kept = thinned(values, most)
     if kept is None:

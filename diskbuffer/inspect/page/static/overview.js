@@ -79,10 +79,10 @@ function draw(found, points) {
   const { summary } = found;
   list($("tiles"), [
     ["Steps", count(summary.steps), summary.capacity ? `of ${count(summary.capacity)} that are kept` : "all are kept"],
-    ["Episodes", count(summary.episodes), summary.streams > 1 ? `of ${plural(summary.n_envs, "environment")}` : "of one environment"],
+    ["Episodes", count(summary.episodes), summary.environments > 1 ? `of ${plural(summary.environments, "environment")}` : "of one environment"],
     ["Return", number(summary.recent_return), summary.recent_episodes ? `mean of the last ${count(summary.recent_episodes)}` : "no episode has ended"],
     ["Length", number(summary.recent_length), summary.recent_episodes ? "steps, of the same" : ""],
-    ["On disk", bytes(summary.disk_bytes), summary.raw_bytes ? `${(summary.disk_bytes / summary.raw_bytes).toFixed(2)} of ${bytes(summary.raw_bytes)}` : ""],
+    ["On disk", bytes(summary.disk_bytes), summary.ratio ? `instead of ${bytes(summary.raw_bytes)}: ${number(summary.ratio)} times as small` : ""],
     ["Steps a second", "–", "now"],
   ]);
   $("tiles").lastElementChild.querySelector("dd").firstChild.replaceWith(element("span", { "data-pace": true }, "–"));
@@ -95,13 +95,13 @@ function draw(found, points) {
   const most = Math.max(...found.columns.map((column) => column.disk_bytes ?? 0), 1);
   $("columns").replaceChildren(
     element("thead", {}, element("tr", {}, ...["column", "shape", "dtype"].map((name) => element("th", { scope: "col" }, name)),
-      ...["on disk", "ratio"].map((name) => element("th.number", { scope: "col" }, name)), element("th", { scope: "col", "aria-label": "share" }))),
+      ...["on disk", "times smaller"].map((name) => element("th.number", { scope: "col" }, name)), element("th", { scope: "col", "aria-label": "share" }))),
     element("tbody", {}, ...found.columns.map((column) => {
       const bar = element("i");
       bar.style.width = `${(100 * (column.disk_bytes ?? 0)) / most}%`;
-      return element("tr", {}, element("td", {}, column.name), element("td", {}, column.dtype ? column.shape.join("×") || "–" : ""), element("td", {}, column.dtype),
-        element("td.number", {}, bytes(column.disk_bytes)), element("td.number", {}, column.ratio === null ? "" : column.ratio.toFixed(2)),
-        element("td", {}, element("span.meter", { title: column.how }, bar)));
+      return element("tr", {}, element("td", {}, column.name), element("td", {}, column.shape ? column.shape.join("×") || "–" : ""), element("td", {}, column.dtype ?? ""),
+        element("td.number", {}, bytes(column.disk_bytes)), element("td.number", {}, column.ratio ? column.ratio.toFixed(column.ratio < 10 ? 1 : 0) : ""),
+        element("td", {}, element("span.meter", { title: column.codec ?? column.kind ?? "" }, bar)));
     })),
   );
   facts($("facts"), found.facts);
