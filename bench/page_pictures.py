@@ -174,6 +174,7 @@ def main() -> None:
         for _ in tqdm(range(options.steps), desc="playing", leave=False, disable=None):
             player.step()
         episodes = player.buffer.episodes
+        episodes = episodes[episodes.ending != "running"]
         player.buffer.tag("good", episodes.start[episodes.returns >= np.quantile(episodes.returns, 0.95)])
         best = int(episodes.start[episodes.returns.argmax()])
         process, address = start(runs / "breakout")

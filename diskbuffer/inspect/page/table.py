@@ -92,4 +92,4 @@ def between(view: StoreView, where: str, first: float, last: float, limit: int) 
     table, ends = view.episodes(), when(view)
     rows = matching(table, where)
     rows = rows[(ends[rows] >= first) & (ends[rows] <= last)][: max(0, limit)]
-    return {"start": to_list(table.start[rows]), "episode": to_list(table.episode[rows])}
+    return {"start": to_list(table.start[rows]), "episode": to_list(table.episode[rows]), "ending": table.ending[rows].tolist()}

@@ -8,6 +8,7 @@ const PAGE = 50;
 const MOST = 5000; // episodes in a selection: their names are in the commands
 const chosen = new Set(); // of episodes, by their first step
 const numbers = new Map(); // of episodes that were seen, by their first step
+const running = new Set(); // of those, the ones that are not over
 let app, chart, points = null;
 let where = "", sort = "episode", descending = true, offset = 0, selectable = null;
 
@@ -37,6 +38,11 @@ export function start(its) {
     load();
   });
   $("tag-name").addEventListener("input", drawChosen);
+}
+
+function note(start, number, ending) {
+  numbers.set(start, number);
+  ending === "running" ? running.add(start) : running.delete(start);
 }
 
 function filter(text) {
@@ -110,7 +116,7 @@ function play(x, y) {
 async function choose(from, to) {
   const inside = await get("chosen", { where, first: from, last: to, limit: MOST });
   inside.start.forEach((start, n) => {
-    numbers.set(start, inside.episode[n]);
+    note(start, inside.episode[n], inside.ending[n]);
     if (chosen.size < MOST) chosen.add(start);
   });
   drawChosen();
@@ -136,7 +142,7 @@ function drawTable(table) {
     drawChosen();
   });
   const rows = table.rows.map((row) => {
-    numbers.set(row.start, row.episode);
+    note(row.start, row.episode, row.ending);
     const box = element("input", { type: "checkbox", "aria-label": `select episode ${row.episode}` });
     box.checked = chosen.has(row.start);
     const line = element("tr", {}, element("td", {}, box), ...table.columns.map((name) => cell(table, row, name)));
@@ -176,9 +182,10 @@ function drawChosen() {
   $("chosen-count").textContent = `${plural(chosen.size, "episode")} selected${chosen.size === MOST ? ", which is the most" : ""}`;
   const { literal, shell } = app.state;
   const names = `[${starts.join(", ")}]`;
+  const over = `[${starts.filter((start) => !running.has(start)).join(", ")}]`; // only these can be tagged
   const first = numbers.get(starts[0]);
   const commands = [
-    ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    buffer.tag(${quoted($("tag-name").value)}, ${names})`],
+    ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    buffer.tag(${quoted($("tag-name").value)}, ${over})`],
     ["Export them, one file each", `import diskbuffer as db, numpy as np\nfrom diskbuffer.nested import flatten\n\nwith db.ReplayBuffer(${literal}, mode="r") as buffer:\n    for episode in buffer.episodes[np.isin(buffer.episodes.start, ${names})]:\n        arrays = {path.replace("/", "."): values.numpy() for path, values in flatten(buffer.episode(episode)).items()}\n        np.savez_compressed(f"episode-{episode.start}.npz", **arrays)`],
     starts.length === 1 && first !== undefined ? ["As a video", `diskbuffer show ${shell} ${first} --out episode-${first}.mp4`] : null,
   ].filter(Boolean);
