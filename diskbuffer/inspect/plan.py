@@ -232,7 +232,7 @@ def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: in
             "The environment was played at random. Frames of later play may compress better or worse: those of this trial took "
             + ", ".join(f"{100 * p.best:.1f} to {100 * p.worst:.1f} % of their size ({path})" for path, p in trial.packed.items())
         )
-    if asked.environment is None:
+    if asked.environment is None and layout.packed:
         notes.append(
             "Without an environment nothing is known of how its data compress. What is shown is the worst: random numbers, which "
             "take their full size. Give --env to measure it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 import signal
 import sys
 from pathlib import Path
@@ -101,7 +102,8 @@ def plan(
 
 def shape_of(text: str) -> tuple[int, ...]:
     """Return a shape from text such as "84,84" or "(96, 96, 3)"; "" or "()" is that of a number."""
-    parts = [part.strip() for part in text.strip().strip("()[]").replace("x", ",").split(",") if part.strip()]
+    commas = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", text.strip().strip("()[]"))
+    parts = [part.strip() for part in commas.split(",") if part.strip()]
     try:
         found = tuple(int(part) for part in parts)
     except ValueError:
