@@ -17,7 +17,7 @@ FLOORS = (
     ("errors", "version", "wording"),
     ("native", "runtime", "paths"),
     ("schema", "inputs", "environment", "draws"),
-    ("index", "store.format"),
+    ("index", "store.format", "inspect.pictures"),
     ("samplers", "nested", "store.system"),
     ("store.segments",),
     ("store",),  # a store's directory, and the store itself
@@ -58,7 +58,10 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
+    "inspect.commands.show": "a picture or a movie, where the caller wants it",
     "inspect.disk": "a store's files, past the page cache, for their speed",
+    "inspect.pictures.images": "pictures in memory",
+    "inspect.pictures.movies": "movies in memory",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
     "adapters.tianshou.steps": "a temporary file for arrays that are no store's",
