@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.inspect.commands.stats import finite, stats
+from diskbuffer.inspect.commands.stats import stats
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Findings
 from diskbuffer.inspect.statistics import statistics
@@ -259,12 +259,12 @@ def test_the_command_tells_in_words_and_changes_nothing(tmp_path: Path, capsys: 
     plant("black", episodes, rng)
     episodes.store(tmp_path / "store")
     before = contents(tmp_path)
-    assert stats(tmp_path / "store") == 0
+    assert stats(str(tmp_path / "store")) == 0
     said = capsys.readouterr().out
     assert contents(tmp_path) == before
-    assert "1 of 164 frames (0.61 %) is black" in " ".join(said.split())
+    assert "1 of 164 frames (0.61 %) is black" in said
     assert "4 terminated" in said
-    assert stats(tmp_path / "store", json=True) == 0
+    assert stats(str(tmp_path / "store"), json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["findings"][0]["kind"] == "black"
 
@@ -272,14 +272,14 @@ def test_the_command_tells_in_words_and_changes_nothing(tmp_path: Path, capsys: 
 def test_an_empty_store_and_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
     db.ReplayBuffer(tmp_path / "store", columns=columns).close()
-    assert stats(tmp_path / "store") == 0
+    assert stats(str(tmp_path / "store")) == 0
     assert "no steps yet" in capsys.readouterr().out
-    assert stats(tmp_path / "store", json=True) == 0
+    assert stats(str(tmp_path / "store"), json=True) == 0
     assert json.loads(capsys.readouterr().out)["looked_at"]["rows"] == 0
     with pytest.raises(db.InputError, match="rows"):
-        stats(tmp_path / "store", rows=0)
+        stats(str(tmp_path / "store"), rows=0)
     with pytest.raises(db.NotAStoreError):
-        stats(tmp_path / "none")
+        stats(str(tmp_path / "none"))
 
 
 def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,12 +293,5 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.Cap
     data = bytearray(file.read_bytes())
     data[1000] ^= 255
     file.write_bytes(data)
-    assert stats(tmp_path / "store") == 1
+    assert stats(str(tmp_path / "store")) == 1
     assert "run diskbuffer check" in capsys.readouterr().out
-
-
-def test_json_has_no_number_that_is_not_finite() -> None:
-    assert finite({"a": [float("nan"), 1.0, float("inf")], "b": {"c": -float("inf")}}) == {
-        "a": [None, 1.0, None],
-        "b": {"c": None},
-    }
