@@ -187,13 +187,16 @@ def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], s
         tried = Kept.after(dataclasses.replace(small, capacity=None), trial.steps, rows_a_step)
         grown = footprint.ram_bytes(layout, kept, episodes) - footprint.ram_bytes(small, tried, trial.episodes)
         ram = round(max(trial.ram + grown, footprint.ram_bytes(layout, kept, episodes)))
-    live = sum(layout.segment_rows * column.row_bytes for column in layout.schema.recorded.columns.values())
+    unfinished = 0.0  # bytes of the segments that are written to
+    for path, column in layout.schema.recorded.columns.items():
+        share = packed[path].live if path in layout.chunks_of else 1.0
+        unfinished += layout.n_envs * layout.segment_rows * column.row_bytes * share
     return Figures(
         disk=round(sum(columns.values())),
         disk_most=round(sum(footprint.disk_bytes(layout, most, packed).values()) + waiting),
         columns={path: round(taken) for path, taken in columns.items() if path},
         ram=ram,
-        page_cache=footprint.tail_bytes(layout) + layout.n_envs * live,
+        page_cache=round(footprint.tail_bytes(layout) + unfinished),
         written=round(footprint.written_bytes(layout, kept, packed, seconds)),
     )
 

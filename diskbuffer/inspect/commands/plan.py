@@ -160,7 +160,8 @@ def _show(found: Plan, what: str) -> None:
     layout, figures, trial = found.layout, found.figures, found.trial
     stacked = f", stacks of {layout.frame_stack} frames" if layout.frame_stack > 1 else ""
     side = f", {layout.n_envs} environments" if layout.n_envs > 1 else ""
-    show(f"{what}{stacked}{side}: a training of {found.training_steps:,} steps, of which {layout.capacity:,} are kept.")
+    kept = min(found.training_steps, layout.capacity or found.training_steps)
+    show(f"{what}{stacked}{side}: a training of {found.training_steps:,} steps, of which {kept:,} are kept.")
     show(f"Tried on {found.place}, with {trial.steps:,} steps.", "")
     rows = [("disk", size(figures.disk), f"at most {size(figures.disk_most)}; {size(found.disk_free)} are free")]
     if found.typical:
