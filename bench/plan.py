@@ -19,12 +19,14 @@ from typing import Any
 
 import psutil
 
+import diskbuffer as db
+from bench.kinds import KINDS
 from bench.measure import Report, parser
 from bench.worker import Worker
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions
 from diskbuffer.inspect.memory import anonymous_bytes
 from diskbuffer.inspect.plan import Plan, plan
-from diskbuffer.inspect.trial import Asked
+from diskbuffer.inspect.trial import Asked, ratios
 
 NEAR = 20  # per cent: how far a forecast may be off
 FIRST_STEPS = 200
@@ -120,15 +122,34 @@ def measure(report: Report, case: Case, seconds: float, seed: int, directory: Pa
     compare(report, case, forecast, found)
 
 
+def typical(report: Report, directory: Path, seed: int) -> None:
+    """Note how well the frames of known environments compress, which `diskbuffer plan` tells where it has no environment."""
+    for name in ("ale", "racing"):
+        kind = KINDS[name]
+        frames = kind.make(kind.steps + 1, seed)
+        columns = {"obs": db.Column(frames.shape[1:], "uint8"), "action": db.Column((), "int64")}
+        with tempfile.TemporaryDirectory(dir=directory) as temporary:
+            with db.ReplayBuffer(Path(temporary) / "store", columns=columns, segment_rows=256) as buffer:
+                buffer.extend(frames, [0] * (len(frames) - 1), [0.0] * (len(frames) - 1))
+                buffer.seal()
+            found = ratios(Path(temporary) / "store", sealed=True)["obs"]
+        report.row(f"bytes on disk of each byte, {kind.title}", sum(found) / len(found), "x")
+
+
 def main() -> None:
     """Measure all, and write the report."""
     options = parser(__doc__ or "")
     options.add_argument("--seconds", type=float, default=20.0, help="of each trial")
     options.add_argument("--only", nargs="*", default=[], help="cases whose names begin so")
     options.add_argument("--path", type=Path, default=Path(tempfile.gettempdir()), help="a directory on the disk to measure")
+    options.add_argument(
+        "--typical", action="store_true", help="how well frames of known environments compress, and nothing else"
+    )
     given = options.parse_args()
     report = Report("plan", given.seed, quick=given.quick)
-    for case in CASES:
+    if given.typical:
+        typical(report, given.path, given.seed)
+    for case in [] if given.typical else CASES:
         if given.only and not case.name.startswith(tuple(given.only)):
             continue
         if given.quick:
@@ -136,7 +157,7 @@ def main() -> None:
                 case, steps=case.steps // 20, asked=dataclasses.replace(case.asked, capacity=case.steps // 40)
             )
         measure(report, case, min(given.seconds, 5.0) if given.quick else given.seconds, given.seed, given.path)
-    report.write(given.json, keep=bool(given.only))
+    report.write(given.json, keep=bool(given.only) or given.typical)
 
 
 if __name__ == "__main__":

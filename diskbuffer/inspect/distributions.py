@@ -13,7 +13,6 @@ Array = npt.NDArray[Any]
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _BINS = 20
 _KEPT = 2**18  # values that quantiles and the histogram are of; counts, mean, std and extremes are of all
-_FROM_A_PART = 2**14  # of these, at most, so that all parts are among them
 _CATEGORIES = 64  # different integers, of which each is counted
 
 
@@ -37,7 +36,7 @@ class Distribution:
         self.mean = self._squares = 0.0
         self.low, self.high = math.inf, -math.inf
         self._kept: list[Array] = []
-        self._n_kept = 0
+        self._n_kept, self._share = 0, 1.0
         self._counts: dict[Any, int] | None = {} if dtype.kind in "biu" else None
 
     @classmethod
@@ -99,14 +98,15 @@ class Distribution:
             self._counts = None
 
     def _keep(self, numbers: Array) -> None:
-        if len(numbers) > _FROM_A_PART:
-            numbers = numbers[self._rng.integers(0, len(numbers), _FROM_A_PART)]
+        """Keep a share of the values, which is halved whenever there are too many, so that each has had the same chance."""
+        if self._share < 1:
+            numbers = numbers[self._rng.integers(0, len(numbers), self._rng.binomial(len(numbers), self._share))]
         self._kept.append(numbers)
         self._n_kept += len(numbers)
-        if self._n_kept > 2 * _KEPT:  # half of them stand for all
+        while self._n_kept > 2 * _KEPT:
             together = np.concatenate(self._kept)
-            self._kept = [self._rng.permutation(together)[:_KEPT]]
-            self._n_kept = _KEPT
+            self._kept = [self._rng.permutation(together)[: len(together) // 2]]
+            self._n_kept, self._share = len(together) // 2, self._share / 2
 
     @property
     def std(self) -> float:

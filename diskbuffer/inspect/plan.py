@@ -12,6 +12,7 @@ from typing import Any
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import footprint, peers
+from diskbuffer.inspect.commands.output import size
 from diskbuffer.inspect.footprint import Compressed, Kept
 from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
@@ -19,9 +20,9 @@ from diskbuffer.inspect.trial import Asked, Trial, run_trial
 from diskbuffer.paths import local_path
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 
-# Bytes on disk of each byte of frames, sealed, and the first frames of each: `python -m bench.plan --typical` measures them.
-TYPICAL = {"Atari, 84x84 grey": 0.06, "CarRacing, 96x96 in colour": 0.15, "MuJoCo, rendered at 84x84 in colour": 0.25}
-_LIVE_TO_SEALED = 1.35  # bytes of a chunk as it is written, to those that stay, where it was not measured
+# Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format.md tells.
+TYPICAL = {"six Atari games, 84x84, grey": 0.045, "CarRacing, 96x96, in colour": 0.055, "noisy camera pictures": 0.73}
+_LIVE_TO_SEALED = 1.5  # bytes of a chunk as it is written, to those that stay, where it was not measured
 _LITTLE = 0.9  # of what there is: with more of the disk or of memory than that, a plan is too tight
 
 
@@ -186,13 +187,16 @@ def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], s
         tried = Kept.after(dataclasses.replace(small, capacity=None), trial.steps, rows_a_step)
         grown = footprint.ram_bytes(layout, kept, episodes) - footprint.ram_bytes(small, tried, trial.episodes)
         ram = round(max(trial.ram + grown, footprint.ram_bytes(layout, kept, episodes)))
-    live = sum(layout.segment_rows * column.row_bytes for column in layout.schema.recorded.columns.values())
+    unfinished = 0.0  # bytes of the segments that are written to
+    for path, column in layout.schema.recorded.columns.items():
+        share = packed[path].live if path in layout.chunks_of else 1.0
+        unfinished += layout.n_envs * layout.segment_rows * column.row_bytes * share
     return Figures(
         disk=round(sum(columns.values())),
         disk_most=round(sum(footprint.disk_bytes(layout, most, packed).values()) + waiting),
         columns={path: round(taken) for path, taken in columns.items() if path},
         ram=ram,
-        page_cache=footprint.tail_bytes(layout) + layout.n_envs * live,
+        page_cache=round(footprint.tail_bytes(layout) + unfinished),
         written=round(footprint.written_bytes(layout, kept, packed, seconds)),
     )
 
@@ -213,13 +217,13 @@ def _problems(figures: Figures, typical: Mapping[str, int], free: int, ram: int 
     found = []
     if figures.disk_most > _LITTLE * free:
         found.append(
-            f"the disk has {gigabytes(free)} left, and the store takes up to {gigabytes(figures.disk_most)}"
+            f"the disk has {size(free)} left, and the store takes up to {size(figures.disk_most)}"
             + (" if its frames do not compress" if typical else "")
             + ": give a smaller capacity, or a path on another disk"
         )
     if ram is not None and figures.ram is not None and figures.ram > _LITTLE * ram:
         found.append(
-            f"{gigabytes(ram)} of memory are available, and the buffer takes {gigabytes(figures.ram)}, the learner apart: give a "
+            f"{size(ram)} of memory are available, and the buffer takes {size(figures.ram)}, the learner apart: give a "
             "smaller capacity, larger segments (segment_rows=), or smaller batches"
         )
     return found
@@ -232,7 +236,7 @@ def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: in
             "The environment was played at random. Frames of later play may compress better or worse: those of this trial took "
             + ", ".join(f"{100 * p.best:.1f} to {100 * p.worst:.1f} % of their size ({path})" for path, p in trial.packed.items())
         )
-    if asked.environment is None:
+    if asked.environment is None and layout.packed:
         notes.append(
             "Without an environment nothing is known of how its data compress. What is shown is the worst: random numbers, which "
             "take their full size. Give --env to measure it"
@@ -247,15 +251,7 @@ def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: in
         notes.append("The trial was too short to see sealed segments. Give it more --seconds")
     if ram is not None and figures.disk > _LITTLE * ram:
         notes.append(
-            f"The store is larger than the {gigabytes(ram)} of memory that are available for it: part of each batch is then read "
+            f"The store is larger than the {size(ram)} of memory that are available for it: part of each batch is then read "
             "from the disk, and sampling is slower than shown"
         )
     return notes
-
-
-def gigabytes(n: float) -> str:
-    """Return a number of bytes, as people read it."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if n >= size:
-            return f"{n / size:.{1 if n >= 10 * size else 2}f} {unit}"
-    return f"{n / 1e3:.0f} KB"

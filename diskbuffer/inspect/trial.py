@@ -182,9 +182,9 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         source.stepping, already = 0.0, len(buffer)
         adding, limited = _play(source, buffer, place, _PLAYING * asked.seconds, parent)
         played = max(1, len(buffer) - already)
-        live = _ratios(store, sealed=False)
+        live = ratios(store, sealed=False)
         buffer.seal()
-        sealed = _ratios(store, sealed=True)
+        sealed = ratios(store, sealed=True)
         sampling = _sample(buffer, asked.batch_size, (1 - _FIRST - _PLAYING) * asked.seconds)
         after, figures = anonymous_bytes(), buffer.stats()
         row_bytes = sum(column.row_bytes for column in buffer.columns.values())
@@ -252,7 +252,7 @@ def _play(source: Source, buffer: Any, place: Path, seconds: float, parent: int)
     return adding, False
 
 
-def _ratios(store: Path, *, sealed: bool) -> dict[str, list[float]]:
+def ratios(store: Path, *, sealed: bool) -> dict[str, list[float]]:
     """Return how many bytes of disk each byte takes in every segment of the packed columns, sealed ones or those that are not."""
     from diskbuffer.store.directory import read_metadata
 

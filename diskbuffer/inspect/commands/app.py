@@ -23,6 +23,12 @@ COMMANDS = {
         "diskbuffer.inspect.commands.view:view",
         "A page in the browser: episodes, a player, what is sampled; also over ssh.",
     ),
+    "stats": ("diskbuffer.inspect.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
+    "plan": (
+        "diskbuffer.inspect.commands.plan:plan",
+        "Before a training: its disk, memory and speed, from a trial.",
+    ),
+    "doctor": ("diskbuffer.inspect.commands.doctor:doctor", "What limits sampling from a store here, and what to change."),
     "check": ("diskbuffer.inspect.commands.check:check", "Verify every structure and every checksum; --repair."),
     "snapshot": ("diskbuffer.inspect.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "marks": ("diskbuffer.inspect.commands.marks:marks", "List a store's marks, or remove one."),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_module
-from pathlib import Path
+from typing import Any
 
 from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.inspect.commands.output import WELL, show, show_json, table
+from diskbuffer.paths import local_path
 
 
-def doctor(path: Path, *, seconds: float = 30.0, batch_size: int = 256, json: bool = False) -> int:
+def doctor(path: str, /, *, seconds: float = 30.0, batch_size: int = 256, json: bool = False) -> int:
     """Measure for half a minute what limits sampling from a store here: the disk, decoding, copying, or what every call costs.
 
     Others may write to the store meanwhile; nothing in it is changed.
@@ -32,37 +33,36 @@ def doctor(path: Path, *, seconds: float = 30.0, batch_size: int = 256, json: bo
     try:
         found = find_limits(path, batch_size, seconds=seconds)
     except EmptyBufferError as error:
-        print(
-            json_module.dumps({"limit": None, "advice": str(error)}, indent=2) if json else f"{error}. Add steps, then ask again."
-        )
-        return 0
+        advice = f"{error}; add steps, then ask again"
+        if json:
+            show_json({"limit": None, "advice": advice})
+        else:
+            show(_sentence(advice))
+        return WELL
     if json:
-        print(json_module.dumps(dataclasses.asdict(found), indent=2))
-        return 0
-    from rich.console import Console
-    from rich.table import Table
+        show_json(dataclasses.asdict(found))
+    else:
+        _show(path, found)
+    return WELL
 
-    console = Console(highlight=False)
-    table = Table("of a batch", "ms", "", box=None, pad_edge=False)
-    one_thread = found.fixed + found.copying + found.decoding
-    for name, value, what in (
+
+def _show(path: str, found: Any) -> None:
+    rows = [
         ("fixed cost", found.fixed, "drawing, planning, making tensors: what every call costs"),
         ("copying", found.copying, "writing the rows, in one thread"),
         ("decoding", found.decoding, "verifying and decompressing chunks, in one thread"),
-        ("one thread", one_thread, "all of these"),
-        ("all threads", found.batch, f"{found.threads} of them: {found.speedup:.1f} times as fast"),
-    ):
-        table.add_row(name, f"{1e3 * value:.3f}", what)
+        ("all of it, one thread", found.fixed + found.copying + found.decoding, ""),
+        ("all of it, all threads", found.batch, f"{found.threads} of them: {found.speedup:.1f} times as fast"),
+    ]
+    shown = [(name, f"{1e3 * value:.3f} ms", what) for name, value, what in rows]
     share = f"{100 * found.resident:.0f} % of the store is in memory"
-    if found.disk is None:
-        table.add_row("disk", "?", f"cannot be read past the page cache here; {share}")
-    else:
-        table.add_row("disk", f"{1e3 * found.disk:.3f}", f"where nothing is in memory; {share}")
-    console.print(f"[bold]{path}[/]: batches of {found.batch_size}, with {found.threads} threads\n")
-    console.print(table)
-    rate = found.batch_size / found.batch
-    console.print(f"\n{rate:,.0f} samples a second. What limits them: [bold]{found.limit}[/].", f"\n{_sentence(found.advice)}")
-    return 0
+    disk = "?" if found.disk is None else f"{1e3 * found.disk:.3f} ms"
+    why = "cannot be read past the page cache here" if found.disk is None else "where nothing is in memory"
+    shown.append(("disk", disk, f"{why}; {share}"))
+    show(f"{local_path(path)}: batches of {found.batch_size} steps", "")
+    show(table(("where the time goes", "a batch", ""), shown, left=("where the time goes", "")), "")
+    show(f"{found.batch_size / found.batch:,.0f} samples a second from memory. What limits them: {found.limit}.")
+    show(_sentence(found.advice))
 
 
 def _sentence(text: str) -> str:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import json as json_module
+import re
 import signal
 import sys
-from pathlib import Path
 
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.output import WELL, WRONG, complain, show, show_json, size, table
 from diskbuffer.inspect.environments import EnvironmentOptions
-from diskbuffer.inspect.plan import Plan, gigabytes
+from diskbuffer.inspect.plan import Plan
 from diskbuffer.inspect.plan import plan as make_plan
 from diskbuffer.inspect.trial import Asked
 
+_NOISE = "observations of "
 _INTERRUPTED = 130  # the exit code of what a Ctrl-C ended
 
 
 def plan(
-    path: Path = Path("."),
+    path: str = ".",
+    /,
     *,
     env: str | None = None,
     shape: str | None = None,
     dtype: str = "uint8",
     stack: int | None = None,
-    grey: bool | None = None,
+    grey: bool = False,
+    colour: bool = False,
     resize: int | None = None,
     envs: int = 1,
     capacity: int = 1_000_000,
@@ -52,7 +55,9 @@ def plan(
     stack
         Frames in an observation. An environment that stacks frames itself is recognised.
     grey
-        Make pictures grey. Atari games are, unless --no-grey is given.
+        Make pictures grey, as those of Atari games are anyway.
+    colour
+        Leave an Atari game its colours.
     resize
         Bring pictures to so many pixels a side. Atari games are 84, unless 0 is given, which leaves them as they are.
     envs
@@ -75,8 +80,11 @@ def plan(
     for name, number in (("envs", envs), ("capacity", capacity), ("steps", steps), ("batch-size", batch_size), ("stack", stack)):
         if number is not None and number < 1:
             raise InputError(f"--{name} must be at least 1, found {number}")
+    if grey and colour:
+        raise InputError("give --grey or --colour, not both")
+    pictures = True if grey else False if colour else None
     asked = Asked(
-        environment=None if env is None else EnvironmentOptions(env=env, n_envs=envs, grey=grey, resize=resize),
+        environment=None if env is None else EnvironmentOptions(env=env, n_envs=envs, grey=pictures, resize=resize),
         shape=() if shape is None else shape_of(shape),
         dtype=dtype,
         capacity=capacity,
@@ -90,18 +98,19 @@ def plan(
         with _Ended(), _Progress(seconds, shown=not json) as progress:
             found = make_plan(asked, path, training_steps=steps, tick=progress)
     except KeyboardInterrupt:
-        print("interrupted; the temporary store is removed", file=sys.stderr)
+        complain("interrupted; the temporary store is removed")
         return _INTERRUPTED
     if json:
-        print(json_module.dumps(found.to_json(), indent=2))
+        show_json(found.to_json())
     else:
-        _show(found, env or f"{dtype} of shape {shape}")
-    return 1 if found.problems else 0
+        _show(found, env or f"{_NOISE}{dtype} of shape {shape}")
+    return WRONG if found.problems else WELL
 
 
 def shape_of(text: str) -> tuple[int, ...]:
     """Return a shape from text such as "84,84" or "(96, 96, 3)"; "" or "()" is that of a number."""
-    parts = [part.strip() for part in text.strip().strip("()[]").replace("x", ",").split(",") if part.strip()]
+    commas = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", text.strip().strip("()[]"))
+    parts = [part.strip() for part in commas.split(",") if part.strip()]
     try:
         found = tuple(int(part) for part in parts)
     except ValueError:
@@ -148,41 +157,33 @@ class _Progress:
 
 
 def _show(found: Plan, what: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console, layout, figures, trial = Console(highlight=False), found.layout, found.figures, found.trial
-    kept = f"{layout.capacity:,}" if layout.capacity is not None else "all"
+    layout, figures, trial = found.layout, found.figures, found.trial
     stacked = f", stacks of {layout.frame_stack} frames" if layout.frame_stack > 1 else ""
     side = f", {layout.n_envs} environments" if layout.n_envs > 1 else ""
-    console.print(f"[bold]{what}[/]{stacked}{side}: a training of {found.training_steps:,} steps, of which {kept} are kept")
-    console.print(f"Tried on {found.place}, with {trial.steps:,} steps\n")
-    needs = Table("", "needed", "there is", box=None, pad_edge=False)
-    worst = " (worst)" if found.typical else ""
-    needs.add_row(
-        f"disk{worst}", f"{gigabytes(figures.disk)}, at most {gigabytes(figures.disk_most)}", gigabytes(found.disk_free)
-    )
-    for name, taken in found.typical.items():
-        needs.add_row(f"  if it compresses as {name}", gigabytes(taken), "")
-    ram = "not told here" if figures.ram is None else gigabytes(figures.ram)
-    needs.add_row("memory of the buffer", ram, "" if found.ram_free is None else gigabytes(found.ram_free))
-    needs.add_row("  page cache that is always in use", gigabytes(figures.page_cache), "")
-    needs.add_row("written to the disk", gigabytes(figures.written), "")
-    batch = trial.batch_size
-    needs.add_row(f"sample({batch})", f"{1e3 * trial.sampling:.2f} ms, {batch / trial.sampling:,.0f} samples a second", "")
-    needs.add_row("add", f"{1e6 * trial.adding:.0f} us a step, {_rate(trial.adding)} steps a second", "")
-    if trial.stepping and not found.typical:
-        needs.add_row("the environment", f"{1e6 * trial.stepping:,.0f} us a step, {_rate(trial.stepping)} steps a second", "")
-    console.print(needs)
-    console.print("\nThe same steps in other libraries:")
-    others = Table("", "memory", "disk", box=None, pad_edge=False)
-    for peer in found.peers:
-        others.add_row(peer.name, gigabytes(peer.ram) if peer.ram else "", gigabytes(peer.disk) if peer.disk else "")
-    console.print(others)
+    kept = min(found.training_steps, layout.capacity or found.training_steps)
+    show(f"{what}{stacked}{side}: a training of {found.training_steps:,} steps, of which {kept:,} are kept.")
+    show(f"Tried on {found.place}, with {trial.steps:,} steps.", "")
+    rows = [("disk", size(figures.disk), f"at most {size(figures.disk_most)}; {size(found.disk_free)} are free")]
+    if found.typical:
+        rows = [("disk, if nothing compresses", *rows[0][1:])]
+        rows += [(f"disk, if it compresses as {name}", size(taken), "") for name, taken in found.typical.items()]
+    available = "" if found.ram_free is None else f"{size(found.ram_free)} are available"
+    batch, sampling = trial.batch_size, trial.sampling
+    rows += [
+        ("memory of the buffer", "?" if figures.ram is None else size(figures.ram), available),
+        ("page cache in use all the time", size(figures.page_cache), "tails, and the segments that are written to"),
+        ("written to the disk", size(figures.written), "in the whole training, about"),
+        (f"sample({batch})", f"{1e3 * sampling:.2f} ms", f"{batch / sampling:,.0f} samples a second, from memory"),
+        ("add", f"{1e6 * trial.adding:.0f} us", f"a step; {_rate(trial.adding)} steps a second"),
+    ]
+    if not what.startswith(_NOISE):
+        rows.append(("the environment", f"{1e6 * trial.stepping:.0f} us", f"a step; {_rate(trial.stepping)} steps a second"))
+    show(table(("needed", "", " "), rows, left=("needed", " ")), "")
+    others = [(p.name, size(p.ram) if p.ram else "", size(p.disk) if p.disk else "") for p in found.peers]
+    show(table(("the same steps in", "memory", "disk"), others, left=("the same steps in",)), "")
     for note in found.notes:
-        console.print(f"\n{note}.", markup=False)
-    for problem in found.problems:
-        console.print(f"\n[bold red]It will not fit[/]: {problem}.")
+        print(f"{note}.")
+    complain(*(f"It will not fit: {problem}." for problem in found.problems))
 
 
 def _rate(seconds: float) -> str:
