@@ -1,7 +1,7 @@
 """Pictures of the page for the documentation, of a real store: ``python -m bench.page_pictures docs/pictures``.
 
 An agent plays Breakout, and follows the ball more and more often, so that returns rise; what it does is stored while the pictures
-are taken, in 40,000 steps and some more. Takes two minutes or so, and a Chromium.
+are taken, in 20,000 steps and some more. Takes two minutes or so, and a Chromium.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from bench.page import end, start
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
 
-STEPS = 40_000
+STEPS = 20_000
 BALL, PADDLE, RIGHT, LEFT, FIRE = 99, 72, 2, 3, 1  # places in the console's memory, and actions
 
 
 class Player:
     """An agent that plays Breakout into a buffer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, steps: int) -> None:
         import ale_py
         import gymnasium as gym
         from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
@@ -53,12 +53,12 @@ class Player:
             metadata={"agent": "follows the ball"},
             segment_rows=4096,
         )
-        self.rng, self.steps = np.random.default_rng(0), 0
+        self.rng, self.steps, self.learning = np.random.default_rng(0), 0, steps
         self.obs, _ = self.env.reset(seed=0)
 
     def step(self) -> None:
         """Play one step."""
-        exploration = max(0.2, 1 - self.steps / STEPS)
+        exploration = max(0.15, 1 - self.steps / self.learning)
         ram = self.env.unwrapped.ale.getRAM()
         action = FIRE if ram[BALL] == 0 else RIGHT if int(ram[BALL]) > int(ram[PADDLE]) + 8 else LEFT
         if self.rng.random() < exploration:
@@ -88,10 +88,10 @@ def playing(player: Player, pace: float) -> Iterator[None]:
 
 
 def take(driver: WebDriver, file: Path, size: tuple[int, int]) -> None:
-    """Save what the window shows, in 256 colours."""
+    """Save what the window shows, from its top."""
     clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
     found = base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip})["data"])
-    Image.open(io.BytesIO(found)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
+    Image.open(io.BytesIO(found)).convert("RGB").save(file, optimize=True)
     print(f"{file}  {file.stat().st_size / 1000:.0f} kB")
 
 
@@ -131,11 +131,11 @@ class Photographer:
             "document.querySelector('[name=half_life]').value = 8000; document.querySelector('#sampler-form button').click()"
         )
         until(lambda: "half_life" in self.script("return document.getElementById('sampling-note').innerText"), 60)
-        take(self.driver, self.directory / "page-sampling.png", (WIDE[0], 640))
+        take(self.driver, self.directory / "page-sampling.png", (WIDE[0], 670))
         self.open("health", "document.querySelector('#findings li')")
         self.script("document.getElementById('measure').click()")
         until(lambda: self.script("return document.querySelector('#limits td')?.innerText"), 120)
-        take(self.driver, self.directory / "page-health.png", (WIDE[0], 640))
+        take(self.driver, self.directory / "page-health.png", (WIDE[0], 670))
 
     def phone(self, best: int) -> None:
         """Take the pictures of a phone's window."""
@@ -145,8 +145,6 @@ class Photographer:
         take(self.driver, self.directory / "page-phone-overview.png", PHONE)
         self.open(f"player?a={best}", "document.querySelector('#deck-a').dataset.at")
         self.seek(60)
-        self.script("scrollTo(0, document.querySelector('#decks').offsetTop - 60)")
-        time.sleep(1)
         take(self.driver, self.directory / "page-phone-player.png", PHONE)
 
     def seek(self, step: int) -> None:
@@ -170,7 +168,7 @@ def main() -> None:
     runs = Path(tempfile.gettempdir()) / "runs"
     runs.mkdir()  # an error, where there is one: it is somebody else's
     try:
-        player = Player(runs / "breakout")
+        player = Player(runs / "breakout", options.steps)
         for _ in tqdm(range(options.steps), desc="playing", leave=False, disable=None):
             player.step()
         episodes = player.buffer.episodes

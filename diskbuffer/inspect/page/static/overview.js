@@ -82,14 +82,15 @@ function draw(found, points) {
     ["Episodes", count(summary.episodes), summary.environments > 1 ? `of ${plural(summary.environments, "environment")}` : "of one environment"],
     ["Return", number(summary.recent_return), summary.recent_episodes ? `mean of the last ${count(summary.recent_episodes)}` : "no episode has ended"],
     ["Length", number(summary.recent_length), summary.recent_episodes ? "steps, of the same" : ""],
-    ["On disk", bytes(summary.disk_bytes), summary.ratio ? `instead of ${bytes(summary.raw_bytes)}: ${number(summary.ratio)} times as small` : ""],
+    ["On disk", bytes(summary.disk_bytes), summary.ratio ? `instead of ${bytes(summary.raw_bytes)}: ${number(Number(summary.ratio.toPrecision(2)))} times as small` : ""],
     ["Steps a second", "–", "now"],
   ]);
   $("tiles").lastElementChild.querySelector("dd").firstChild.replaceWith(element("span", { "data-pace": true }, "–"));
   drawPace();
   line = points;
   const window = Math.max(10, Math.round(points.episode.length / 30));
-  $("returns-note").textContent = points.thinned ? `${count(points.episode.length)} of ${count(points.matching)} are drawn` : "";
+  const drawn = points.thinned ? `${count(points.episode.length)} of ${count(points.matching)} are drawn; ` : "";
+  $("returns-note").textContent = points.episode.length ? `${drawn}the line is a mean over ${window}` : "";
   returns.set([points.when, points.return, runningMean(points.return, window)], words(points.return, "return"));
   lengths.set([points.when, points.length, runningMean(points.length, window)], words(points.length, "length"));
   const most = Math.max(...found.columns.map((column) => column.disk_bytes ?? 0), 1);
