@@ -246,6 +246,16 @@ def test_equal_frames_of_two_episodes_are_no_duplicates() -> None:
     assert findings.all() == []
 
 
+@pytest.mark.parametrize("at", [(0, 10), (60, 68), (1, 200)])
+def test_a_stretch_of_equal_frames_is_measured_across_parts(tmp_path: Path, at: tuple[int, int]) -> None:
+    episodes = Episodes(np.random.default_rng(0), 1, 300)
+    first, end = at
+    episodes.obs[0][first:end] = episodes.obs[0][first]
+    (finding,) = statistics(episodes.store(tmp_path / "store"), seconds=60)["findings"]
+    assert (finding["kind"], finding["count"], finding["of"]) == ("duplicate", end - first - 1, 300)
+    assert finding["text"].endswith(f"the longest stretch is of {end - first}")
+
+
 # The command
 
 
