@@ -114,7 +114,7 @@ class Episodes:
                     choice=self.choice[n],
                 )
                 if self.cut[n]:
-                    buffer.cut_off(np.arange(2) == n % 2)
+                    buffer.cut_off(n % 2)
         return StoreView(path)
 
 
