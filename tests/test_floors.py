@@ -31,7 +31,8 @@ FLOORS = (
     ("buffer",),
     ("",),
     ("adapters", "inspect", "precompile"),
-    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "cli"),
+    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "inspect.commands"),
+    ("cli",),
     ("__main__",),
 )
 
@@ -58,6 +59,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
+    "inspect.commands.app": "the null device, once nobody reads what a command writes",
     "inspect.commands.show": "a picture or a movie, where the caller wants it",
     "inspect.memory": "what the system tells of this process",
     "inspect.plan": "the directory that a store is to be in, and its disk",

@@ -40,7 +40,7 @@ class SegmentRows:
         self._store.maps.ensure([self._slot], (self._column,))
         found = np.empty((len(offsets), column.row_bytes), np.uint8)
         chunks = offsets // size
-        for chunk in np.unique(chunks).tolist():
+        for chunk in sorted(set(chunks.tolist())):
             here = np.flatnonzero(chunks == chunk)
             found[here] = self._chunk(chunk, offsets[here])
         return found.view(column.np_dtype).reshape(-1, *column.shape)
@@ -61,7 +61,7 @@ class SegmentRows:
             wrong = codec.decode_entry(mapped, entries, chunk, raw)
             if not wrong:
                 return raw.reshape(size, -1)[offsets % size]
-        self._store.following.verify(self._slot, damaged=True)
+        self._store.following.verify([self._slot], damaged=True)
         where = self._store.verification.describe(self._column, self._slot)
         raise CorruptionError(f"{where}: chunk {chunk}: {codec.REASONS[wrong]}. `diskbuffer check` tells what else is damaged")
 

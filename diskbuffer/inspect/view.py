@@ -209,9 +209,8 @@ class StoreView:
         if not len(positions):
             return found
         table, rows = self._index.table, self.layout.segment_rows
-        segments = np.stack([streams, positions // rows])
-        for stream, segment in np.unique(segments, axis=1).T.tolist():
-            here = np.flatnonzero((segments[0] == stream) & (segments[1] == segment))
+        for stream, segment in sorted(set(zip(streams.tolist(), (positions // rows).tolist(), strict=True))):
+            here = np.flatnonzero((streams == stream) & (positions // rows == segment))
             slot = int(self._index.slots(stream)[segment - int(table[stream, LOW]) // rows])
             with self._store.lock:
                 found[here] = SegmentRows(self._store, column, slot, (stream, segment * rows)).read(positions[here] % rows)

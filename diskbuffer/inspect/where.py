@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import io
 import math
 import tokenize
 import warnings
@@ -106,7 +105,7 @@ def _without_keyword(text: str) -> str:
         raise SyntaxError("a condition is one line", ("", 1, 1, text))
     found = list(text)
     try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        tokens = list(tokenize.generate_tokens(iter([text]).__next__))
     except tokenize.TokenError:  # the parser says better what is wrong
         return text.replace("return", _RETURN)
     for token in tokens:

@@ -111,13 +111,15 @@ def list_episodes(store: Store, index: Streams, sum_rewards: Callable[[Episodes]
         ends = np.append(starts[1:] - 1, head) if len(starts) else starts
         some = ends > starts
         starts, ends = starts[some], ends[some]
+        tagged = TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN
+        store.maps.ensure(index.slots(stream).tolist(), ("terminated", "truncated", *((TAG,) if tagged else ())))  # all at once
         ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
         ending[_at(store, index, stream, ends - 1, "truncated")] = TRUNCATED
         ending[_at(store, index, stream, ends - 1, "terminated")] = TERMINATED
         if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
             ending[-1] = RUNNING
         tags = np.zeros(len(starts), np.int64)
-        if TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN:
+        if tagged:
             tags = _at(store, index, stream, starts, TAG).astype(np.int64)
             tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
         found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
@@ -140,6 +142,8 @@ def sum_rewards(store: Store, index: Streams, episodes: Episodes) -> npt.NDArray
         mine = mine[np.argsort(firsts[mine], kind="stable")]
         begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
         low = int(index.table[stream, LOW])
+        if len(mine):
+            store.maps.ensure(index.slots(stream)[(begins[0] - low) // rows : (ends[-1] - 1 - low) // rows + 1].tolist(), (path,))
         for ordinal in range(int(begins[0]) // rows, int(ends[-1] - 1) // rows + 1) if len(mine) else ():
             first = ordinal * rows
             here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
@@ -158,8 +162,10 @@ def _at(store: Store, index: Streams, stream: int, positions: Int64, name: str) 
     rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
     found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
     segments = positions // rows
-    for segment in np.unique(segments):
+    for segment in range(segments[0], segments[-1] + 1) if len(positions) else ():
         here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
+        if here.start == here.stop:
+            continue
         values = store.values(name, int(index.slots(stream)[segment - first]))
         found[here] = values[positions[here] % rows]
     return found

@@ -92,7 +92,7 @@ def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None
     if len(found) < len(every):
         parts = [f"{len(found):,} of {counted(len(every), 'episode')}"]
     if len(shown) < len(found):
-        parts.append(f"of which {len(shown):,} are shown; --limit 0 shows all")
+        parts.append(f"of which {len(shown):,} are shown (--limit 0 shows all)")
     if not shown.whole.all():
-        parts.append("+ longer once, its beginning was evicted")
-    show("; ".join(parts))
+        parts.append("+ was longer: its beginning was evicted")
+    show(", ".join(parts))
