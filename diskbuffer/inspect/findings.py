@@ -51,7 +51,9 @@ class _Seen:
     flat: int = 0  # all values of the row are the same, and not zero
     pairs: int = 0  # of neighbours within an episode
     equal: int = 0
-    longest: int = 0  # stretch of equal rows within one part
+    longest: int = 0  # pairs of equal rows in a row
+    run: int = 0  # of which so many are at the end of the last part
+    before: Array | None = None  # the last row of the last part
     first: Array | None = None
     varies: Array | None = None
     low: float = np.inf
@@ -83,8 +85,9 @@ class Findings:
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._seen = {path: _Seen(column) for path, column in columns.items()}
         self._found: list[Finding] = []
+        self._ended = True  # whether the last row of the last part was the last of its episode
 
-    def add(self, rows: Columns, last: npt.NDArray[np.bool_]) -> None:
+    def add(self, rows: Columns, last: npt.NDArray[np.bool_], *, follows: bool = False) -> None:
         """Look at consecutive rows of one stream.
 
         Parameters
@@ -93,12 +96,16 @@ class Findings:
             Observations have a value for every row, the other columns one for each that is a step.
         last : (n,) bool
             Whether a row is the last of its episode.
+        follows : bool
+            Whether these are the rows right after those of the call before.
         """
+        within = follows and not self._ended
         for path, values in rows.items():
             if len(values):
-                self._add(self._seen[path], values, last if is_obs(path) else None)
+                self._add(self._seen[path], values, last if is_obs(path) else None, within)
+        self._ended = bool(last[-1])
 
-    def _add(self, seen: _Seen, values: Array, last: npt.NDArray[np.bool_] | None) -> None:
+    def _add(self, seen: _Seen, values: Array, last: npt.NDArray[np.bool_] | None, within: bool) -> None:
         flat = np.ascontiguousarray(values).reshape(len(values), -1)
         seen.rows += len(flat)
         if flat.dtype.kind in "fc":
@@ -116,16 +123,19 @@ class Findings:
             black = uniform & (flat[:, 0] == 0)
             seen.black, seen.flat = seen.black + int(black.sum()), seen.flat + int((uniform & ~black).sum())
         if last is not None and seen.is_measured:
-            self._add_pairs(seen, flat, last)
+            self._add_pairs(seen, flat, last, within)
         self._add_ends(seen, flat)
 
-    def _add_pairs(self, seen: _Seen, flat: Array, last: npt.NDArray[np.bool_]) -> None:
-        within = ~last[:-1]
-        equal = (flat[1:] == flat[:-1]).all(axis=1) & within
-        seen.pairs, seen.equal = seen.pairs + int(within.sum()), seen.equal + int(equal.sum())
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], equal.view(np.int8), [0]])))
-        if len(edges):
-            seen.longest = max(seen.longest, int((edges[1::2] - edges[::2]).max()) + 1)
+    def _add_pairs(self, seen: _Seen, flat: Array, last: npt.NDArray[np.bool_], within: bool) -> None:
+        """Compare neighbours, the last row of the part before among them where it is `within` the same episode."""
+        equal = (flat[1:] == flat[:-1]).all(axis=1) & ~last[:-1]
+        seen.pairs += int((~last[:-1]).sum()) + within
+        first = within and seen.before is not None and bool((flat[0] == seen.before).all())
+        for same in (first, *equal.tolist()):
+            seen.run = seen.run + 1 if same else 0
+            seen.longest = max(seen.longest, seen.run)
+        seen.equal += first + int(equal.sum())
+        seen.before = flat[-1].copy()
 
     def _add_ends(self, seen: _Seen, flat: Array) -> None:
         """Count the values at the ends of what was seen so far."""
@@ -178,7 +188,7 @@ class Findings:
             text = f"{path}: {_share(seen.flat, seen.rows, 'frame')} {_are(seen.flat)} of one colour"
             self._tell("constant frame", path, seen.flat, seen.rows, text)
         if seen.equal:
-            longest = f"; the longest stretch is of {seen.longest:,}" if seen.longest > 2 else ""
+            longest = f"; the longest stretch is of {seen.longest + 1:,}" if seen.longest > 1 else ""
             text = f"{path}: {_share(seen.equal, seen.pairs, name)} equal the one before, in the same episode{longest}"
             self._tell("duplicate", path, seen.equal, seen.pairs, text)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import footprint, peers
-from diskbuffer.inspect.commands.output import size
 from diskbuffer.inspect.footprint import Compressed, Kept
 from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
 from diskbuffer.paths import local_path
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
+from diskbuffer.wording import size
 
 # Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format.md tells.
 TYPICAL = {"six Atari games, 84x84, grey": 0.045, "CarRacing, 96x96, in colour": 0.055, "noisy camera pictures": 0.73}

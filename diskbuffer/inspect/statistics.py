@@ -33,6 +33,7 @@ class _Looked:
     rows: int = 0
     steps: int = 0
     damaged: int = 0
+    until: tuple[int, int] = (-1, -1)  # the stream, and the position after the last row
     began: float = field(default_factory=time.monotonic)
 
 
@@ -123,5 +124,6 @@ def _look(view: StoreView, columns: Mapping[str, Column], stream: int, first: in
     rows = {path: values if is_obs(path) else values[is_step] for path, values in rows.items()}
     for path, values in rows.items():
         looked.distributions[path].add(values)
-    looked.findings.add(rows, last)
+    looked.findings.add(rows, last, follows=looked.until == (stream, first))
+    looked.until = stream, first + n
     looked.rows, looked.steps = looked.rows + n, looked.steps + int(is_step.sum())

@@ -114,7 +114,7 @@ class Episodes:
                     choice=self.choice[n],
                 )
                 if self.cut[n]:
-                    buffer.cut_off(np.arange(2) == n % 2)
+                    buffer.cut_off(n % 2)
         return StoreView(path)
 
 
@@ -244,6 +244,16 @@ def test_equal_frames_of_two_episodes_are_no_duplicates() -> None:
     findings.add({"obs": frames}, np.array([False, True, False, True]))
     findings.end(np.array(["terminated"] * 2), 2)
     assert findings.all() == []
+
+
+@pytest.mark.parametrize("at", [(0, 10), (60, 68), (1, 200)])
+def test_a_stretch_of_equal_frames_is_measured_across_parts(tmp_path: Path, at: tuple[int, int]) -> None:
+    episodes = Episodes(np.random.default_rng(0), 1, 300)
+    first, end = at
+    episodes.obs[0][first:end] = episodes.obs[0][first]
+    (finding,) = statistics(episodes.store(tmp_path / "store"), seconds=60)["findings"]
+    assert (finding["kind"], finding["count"], finding["of"]) == ("duplicate", end - first - 1, 300)
+    assert finding["text"].endswith(f"the longest stretch is of {end - first}")
 
 
 # The command
