@@ -135,6 +135,16 @@ class Page:
         """
         return bool(self.script(code, name))
 
+    def is_cut_off(self) -> bool:
+        """Tell whether a frame is larger than the place where it is shown."""
+        code = """
+            return [...document.querySelectorAll('.screen')].some((screen) => {
+                const [inner, outer] = [screen.querySelector('img'), screen].map((one) => one.getBoundingClientRect());
+                return inner.height > outer.height + 1 || inner.width > outer.width + 1 || inner.height < 30;
+            });
+        """
+        return bool(self.script(code))
+
     def is_too_wide(self) -> bool:
         return bool(self.script("return document.documentElement.scrollWidth > document.documentElement.clientWidth"))
 
@@ -301,6 +311,7 @@ def test_the_player_by_keyboard(page: Page, address: str, store: Path) -> None:
     until(lambda: page.at() == 0)
     page.press("s")
     until(lambda: page.shown().shape == (36, 166))
+    assert not page.is_cut_off()
     page.press(Keys.ARROW_RIGHT)
     until(lambda: page.at() == 1)
     assert (page.shown()[:, 42:82] == stacks[1, 1]).all()
@@ -313,6 +324,8 @@ def test_the_player_by_keyboard(page: Page, address: str, store: Path) -> None:
     until(lambda: page.episode() == "Episode 2")
     page.press("b")
     until(lambda: page.episode("b") == "Episode 1")
+    until(lambda: page.at("b") == 0)
+    assert not page.is_cut_off()
     page.press(Keys.ARROW_RIGHT * 3)
     until(lambda: page.at() == page.at("b") == 3)
     page.click("#together")
@@ -526,6 +539,7 @@ def test_a_phone(page: Page, address: str, panel: str) -> None:
         until(lambda: page.at("b") == 0)
         page.click("#stacked")
         until(lambda: page.shown("b").shape == (36, 166))
+        assert not page.is_cut_off()
         assert not page.is_too_wide()
     if panel == "episodes":
         page.script("document.querySelectorAll('#episode-table tbody input')[1].click()")
