@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.errors import EvictedError, InputError
+from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
 from diskbuffer.inspect.pictures.frames import picture_columns
@@ -79,10 +79,13 @@ def _is_curve(column: Column) -> bool:
 
 
 def _curve(view: StoreView, name: str, column: Column, start: int, length: int) -> dict[str, Any]:
-    """Read a column of an episode; an observation has one row more than there are steps."""
+    """Read a column of an episode; an observation has one row more than there are steps. A damaged one has words only."""
     rows = length + (name.split("/")[0] == "obs")
     steps = start + np.arange(rows) * view.layout.streams
-    values = view.read(name, steps).reshape(rows, -1)
+    try:
+        values = view.read(name, steps).reshape(rows, -1)
+    except CorruptionError as error:
+        return {"name": name, "x": [], "series": [[]], "thinned": False, "discrete": False, "words": str(error)}
     kept = thinned(values, _POINTS)
     shown = values if kept is None else values[kept]
     finite = shown[np.isfinite(shown)] if shown.dtype.kind == "f" else shown

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import operator
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -256,6 +257,23 @@ def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
         assert "no steps yet" in get(client, "episode", 410)["message"]
         assert "nothing to draw" in get(client, "sampling", 409)["message"]
         assert get(client, "findings")["findings"]
+
+
+GOLDEN = sorted((Path(__file__).resolve().parents[2] / "golden").glob("*.tar.xz"))
+
+
+@pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.partition(".")[0])
+def test_stores_of_every_kind_damaged_and_killed_ones_too(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    damaged = archive.name.startswith("damaged")
+    with client_of(tmp_path / "store") as client:
+        assert get(client, "state")["here"]
+        assert get(client, "overview")["summary"]["episodes"] == get(client, "timeline")["total"] > 0
+        assert get(client, "episodes")["rows"]
+        words = [curve["words"] for curve in get(client, "episode")["curves"]]
+        assert any("missing" in text for text in words) == damaged
+        assert [finding for finding in get(client, "findings")["findings"] if finding["kind"] == "bad"] == [] or damaged
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
