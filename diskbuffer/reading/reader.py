@@ -24,6 +24,7 @@ from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
+from diskbuffer.reading.gather.single_steps import SingleSteps
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.store import Store
@@ -97,6 +98,7 @@ class Reader:
         self.frame_stack, self._zeros = frame_stack, zeros
         self.columns = self._look()
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
+        self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
         self.pool = ArraysPool()
         self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
@@ -117,7 +119,7 @@ class Reader:
     def look_again(self) -> None:
         """See which columns the store has by now."""
         if self.columns.schema is not self._store.layout.schema:
-            self.columns, self._selected = self._look(), {}
+            self.columns, self._selected, self._single = self._look(), {}, {}
 
     def _look(self) -> Columns:
         layout = self._store.layout
@@ -146,6 +148,11 @@ class Reader:
     def lock(self) -> threading.RLock:
         """The store's."""
         return self._store.lock
+
+    @property
+    def mapped(self) -> Int64:
+        """Where the columns' files are mapped, (columns, slots, 2): addresses and sizes, for as long as the lock is held."""
+        return self._store.maps.sources
 
     # Batches
 
@@ -189,6 +196,12 @@ class Reader:
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
+        single = self.single_steps(paths) if length is None else None
+        if single is not None:
+            with self._store.lock:
+                filled = single.named(self.index, self.mapped, ids)
+            if filled is not None:
+                return single.batch(filled)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
         return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), kept=paths is None)
@@ -220,8 +233,27 @@ class Reader:
 
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
+        back, of = _by_age(ages, streams)
+        single = self.single_steps(paths) if isinstance(form, Steps) and form.length is None else None
+        if single is not None:
+            with self._store.lock:
+                filled = single.recent(self.index, self.mapped, back, of)
+            if filled is not None:
+                return single.batch(filled)
         self.gatherer.call_helpers()
-        return self._delivered(self.plan(self._draw_recent(ages, streams), form, paths), kept=paths is None)
+        return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None)
+
+    def single_steps(self, paths: tuple[str, ...] | None) -> SingleSteps | None:
+        """Return what reads single steps without a plan; None where there are stacks, or chunks."""
+        try:
+            return self._single[paths]
+        except KeyError:
+            columns = self.columns if paths is None else self._select(paths)
+            if len(self._single) >= _SELECTIONS:
+                self._single = {}
+            single = SingleSteps(columns) if self.frame_stack == 1 and SingleSteps.can_be(columns) else None
+            self._single[paths] = single
+            return single
 
     def _delivered(self, planned: Planned, *, kept: bool) -> Batch:
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
@@ -230,26 +262,7 @@ class Reader:
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""
         with self._store.lock:
-            return self.names(self._draw_recent(ages, streams)(self.index))
-
-    def _draw_recent(self, ages: Any, streams: Any) -> Callable[[Index], Draw]:
-        back = np.asarray(ages)
-        if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
-            raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
-        of, back = np.asarray(streams, np.int64), back.astype(np.int64, copy=False)
-        if of.shape != back.shape:
-            of = np.broadcast_to(of, back.shape)
-
-        def draw(index: Index) -> Draw:
-            found, missing = index.recent(of, back)
-            if missing >= 0:
-                env, envs = of[missing], len(index.table)
-                if not 0 <= env < envs:
-                    raise InputError(f"environments are numbered from 0 to {envs - 1}, found {env}")
-                raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
-            return Draw(*found)
-
-        return draw
+            return self.names(_draw_recent(*_by_age(ages, streams))(self.index))
 
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each stream can be sampled, and how many there have ever been."""
@@ -303,6 +316,30 @@ def _with_last(obs: Any, following: Any) -> Any:
     if isinstance(obs, dict):
         return {name: _with_last(part, following[name]) for name, part in obs.items()}
     return torch.cat([obs, following[-1:]])
+
+
+def _by_age(ages: Any, streams: Any) -> tuple[Int64, Int64]:
+    """Return ages and streams as arrays of one shape."""
+    back = np.asarray(ages)
+    if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
+        raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
+    of, back = np.asarray(streams, np.int64), back.astype(np.int64, copy=False)
+    return back, of if of.shape == back.shape else np.broadcast_to(of, back.shape)
+
+
+def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
+    """Return what draws steps by age, of streams."""
+
+    def draw(index: Index) -> Draw:
+        found, missing = index.recent(of, back)
+        if missing >= 0:
+            env, envs = of[missing], len(index.table)
+            if not 0 <= env < envs:
+                raise InputError(f"environments are numbered from 0 to {envs - 1}, found {env}")
+            raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
+        return Draw(*found)
+
+    return draw
 
 
 def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:

@@ -142,7 +142,7 @@ class Given:
         for row, (path, field) in zip(self.table[1:], places, strict=False):
             row[PLACE] = sources.ctypes.data + 8 * (order.index(path) * kernel.SOURCE_FIELDS + field)
             self._describe(row, schema[path], streams)
-        self._obs = _picker(schema.obs, "obs")
+        self._is_plain, self._parts = schema.obs == ("obs",), _picker(schema.obs)
         self._step, self._steps = operator.itemgetter(*schema.step), len(schema.step)
 
     def _describe(self, row: Array, column: Column, streams: int) -> None:
@@ -160,19 +160,19 @@ class Given:
 
     def pick(self, obs: Any, next_obs: Any, values: dict[str, Any]) -> tuple[Any, ...] | None:
         """Return the values in the table's order; None where there are others, or they are nested in another way."""
-        if objects.TUPLE_ITEMS == 0 or len(values) != self._steps or self._obs is None:
+        if objects.TUPLE_ITEMS == 0 or len(values) != self._steps:
             return None
         try:
-            return self._obs(obs) + self._obs(next_obs) + self._step(values)  # type: ignore[no-any-return]
+            if self._is_plain:
+                return (obs, next_obs, *self._step(values))
+            return None if self._parts is None else (*self._parts(obs), *self._parts(next_obs), *self._step(values))
         except (KeyError, TypeError):
             return None
 
 
-def _picker(paths: tuple[str, ...], under: str) -> Callable[[Any], tuple[Any, ...]] | None:
-    """Return what turns observations into a tuple of their parts: one array, or a dict of several, but no deeper one."""
-    if paths == (under,):
-        return lambda obs: (obs,)
-    names = [path.removeprefix(under + "/") for path in paths]
+def _picker(paths: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return what turns a dict of observations into a tuple of its parts; None for one part, and where they are nested deeper."""
+    names = [path.removeprefix("obs/") for path in paths]
     if len(names) == 1 or any("/" in name for name in names):
         return None
     pick = operator.itemgetter(*names)

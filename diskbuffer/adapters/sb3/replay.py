@@ -168,13 +168,13 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
         """Return a batch as Stable-Baselines3 has it."""
-        rewards = batch["reward"].reshape(-1, 1)
+        rewards = batch["reward"].unsqueeze(1)
         if env is not None and self.n_steps > 1:
             rewards = torch.from_numpy(self._returns(batch["steps"].numpy(), env))
         elif env is not None:
             rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
         obs, next_obs = (batch[name] if env is None else self._normalized(batch[name], env) for name in ("obs", "next_obs"))
-        found = [obs, batch["action"], next_obs, batch["terminated"].to(torch.float32).reshape(-1, 1), rewards]
+        found = [obs, batch["action"], next_obs, batch["terminated"].float().unsqueeze(1), rewards]
         if self.n_steps > 1:
             steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
             found.append(torch.from_numpy(self.gamma ** steps.astype(np.float32)))

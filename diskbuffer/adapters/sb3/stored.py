@@ -295,8 +295,11 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
     Those with other axes are taken where they hold as many numbers: numbers of environments, with an axis for each or without.
     """
-    if value.__class__ is np.ndarray and value.shape == shape:
-        return value
+    if value.__class__ is np.ndarray:
+        if value.shape == shape:
+            return value
+        if value.shape == shape[:1] and shape[1:] == (1,):
+            return value[:, None]
     try:
         found = np.asarray(value)
     except ValueError as error:
