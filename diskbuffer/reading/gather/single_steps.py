@@ -20,10 +20,9 @@ from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy
 from diskbuffer.native.memory import load_i64, load_u8, load_u32, prefetch, store_i64, store_u8, store_u32
 from diskbuffer.native.objects import DATA
-from diskbuffer.nested import put
 from diskbuffer.reading.gather import kernel
 from diskbuffer.reading.gather.targets import Columns
-from diskbuffer.schema import is_obs
+from diskbuffer.schema import is_obs, key_of
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -115,8 +114,6 @@ class SingleSteps:
 
     Attributes
     ----------
-    names : tuple of str
-        Of the arrays: the columns' paths, ``next_`` before that of an observation after the step.
     most : int
         Steps that can be read at once.
     """
@@ -128,7 +125,8 @@ class SingleSteps:
                 names.append("next_" + path if after else path)
                 wanted.append((target[kernel.COLUMN], target[kernel.ROW_BYTES], target[kernel.FLAG], after))
                 kinds.append((columns.schema[path].shape, columns.schema[path].np_dtype))
-        self.names = tuple(names)
+        nested = [tuple(map(key_of, name.split("/"))) for name in names]
+        self._places = [(keys[:-1], keys[-1]) for keys in nested]
         self._wanted, self._kinds = np.array(wanted, np.int64).reshape(-1, FIELDS), kinds
         largest = max((row[ROW_BYTES] for row in wanted), default=1)
         self.most = MOST // max(largest, 1)
@@ -162,11 +160,11 @@ class SingleSteps:
     def batch(self, filled: tuple[Array, ...], notes: Mapping[str, Array] = _NO_NOTES) -> dict[str, Any]:
         """Return filled arrays, and a draw's notes, as a batch of tensors, nested as the columns' paths are."""
         batch: dict[str, Any] = {}
-        for name, array in zip(self.names, filled, strict=False):
-            if "/" in name:
-                put(batch, name, torch.from_numpy(array))
-            else:
-                batch[name] = torch.from_numpy(array)
+        for (path, key), array in zip(self._places, filled, strict=False):
+            values = batch
+            for name in path:
+                values = values.setdefault(name, {})
+            values[key] = torch.from_numpy(array)
         for name, note in notes.items():
             if not name.startswith("_"):
                 batch[name] = torch.from_numpy(note)
