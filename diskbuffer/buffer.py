@@ -410,6 +410,19 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
+    def _takes_addresses(self) -> bool:
+        """Tell whether `_extend_from` can be called: every column is flat."""
+        return self._writing().flat is not None
+
+    def _extend_from(self, places: npt.NDArray[np.int64], n: int, env: int = 0) -> npt.NDArray[np.int64]:
+        """Add `n` steps of one environment as `extend` does, of whose values an adapter knows where they lie, and that they fit.
+
+        `places` are of `FlatSteps.record`. Returns the names of the steps, (n,).
+        """
+        with self._store.lock:
+            positions = self._writing().record_from(places, n, env)
+        return positions * self._store.layout.streams + env
+
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:
