@@ -410,9 +410,9 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
-    def _takes_addresses(self) -> bool:
-        """Tell whether `_extend_from` can be called: every column is flat."""
-        return self._writing().flat is not None
+    def _addressed_columns(self) -> tuple[str, ...]:
+        """Return all recorded columns, whose values `_extend_from` takes; none, where some are packed and it takes nothing."""
+        return () if self._writing().flat is None else tuple(self._store.layout.schema.recorded)
 
     def _extend_from(self, places: npt.NDArray[np.int64], n: int, env: int = 0) -> npt.NDArray[np.int64]:
         """Add `n` steps of one environment as `extend` does, of whose values an adapter knows where they lie, and that they fit.
