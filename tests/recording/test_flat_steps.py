@@ -116,6 +116,8 @@ def test_it_is_the_same_as_by_the_other_way(seed: int, data: st.DataObject) -> N
         with db.ReplayBuffer(ways[0], **options) as fast, db.ReplayBuffer(ways[1], **options) as slow:
             assert fast._recorder._trajectories._flat is not None
             slowly(slow)
+            fast._expect_cut_offs()
+            slow._expect_cut_offs()
             for _ in range(data.draw(st.integers(1, 6))):
                 n, env = data.draw(st.integers(0, 100)), data.draw(st.integers(0, n_envs - 1))
                 call = steps(rng, columns, n, data.draw(st.sampled_from([1, 2, 50])))

@@ -320,7 +320,11 @@ class Stored(OpenedLate):
             return plain_one
         own = next(iter(entries)).frames.shape[: self.places.axes]  # axes, which steps may have
         size = torch.Size((*names.shape, *own))
-        return self._kind.from_tensordict(LazyRows.of(tree, size) if lazy else TensorDict(tree, size, device=device))
+        if lazy:
+            return self._kind.from_tensordict(LazyRows.of(tree, size))
+        # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
+        make = TensorDict if device.type != "cpu" or entries.has_strings else TensorDict._new_unsafe
+        return self._kind.from_tensordict(make(tree, batch_size=size, device=device))
 
     def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
         """Return one entry of steps."""
@@ -333,8 +337,11 @@ class Stored(OpenedLate):
         return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, device, entry)
 
     def _shaped(self, values: torch.Tensor, names: Int64, device: torch.device, entry: Entry) -> Any:
-        values = values.reshape((*names.shape, *entry.frames.shape))
-        return self._strings(values.numpy()) if entry.strings else values.to(device)
+        if names.ndim != 1 or entry.strings:
+            values = values.reshape((*names.shape, *entry.frames.shape))
+        if entry.strings:
+            return self._strings(values.numpy())
+        return values if device.type == "cpu" else values.to(device)
 
     def _strings(self, numbers: Array) -> Any:
         """Return strings by their numbers."""
