@@ -618,6 +618,20 @@ class ReplayBuffer:
             raise InputError("columns= goes with n_step=1 and apart=False; n-step returns are made of several columns")
         return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart), _paths(columns))
 
+    def _delivered_columns(self) -> tuple[str, ...]:
+        """Return the columns of batches: the same object until they are others."""
+        return self._reader.columns.paths
+
+    def _copied_recent(self, ages: Any, envs: Any, columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by their age, by path, as `Reader.copied` does; None where `recent` has to be called."""
+        self._check_open()
+        return self._reader.copied_recent(ages, envs, columns)
+
+    def _copied_at(self, steps: npt.NDArray[np.int64], columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by name, (n,), in the same way; None where `at` has to be called."""
+        self._check_open()
+        return self._reader.copied(self._reader.draw_named(steps), columns)
+
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""
         self._check_open()

@@ -17,21 +17,25 @@ from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.inputs import step_names
+from diskbuffer.native.memory import address_of
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
+from diskbuffer.reading.gather import kernel as k
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.restore_index import read_index
+from diskbuffer.schema import is_obs
 from diskbuffer.store.store import Store
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _SELECTIONS = 64  # of columns that are remembered
 _SMALL = 1024  # steps
+_COPIED_AT_ONCE = 256 * 1024  # bytes, while the store's lock is held: some 20 us
 _PATIENCE = 10.0  # seconds that a reader whose store is written to elsewhere tries until a draw finds all its segments
 
 
@@ -226,6 +230,36 @@ class Reader:
     def _delivered(self, planned: Planned, *, kept: bool) -> Batch:
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
         return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
+
+    def copied(self, draw: Callable[[Index], Draw], paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of single steps, copied in one go; None where they have to be planned.
+
+        That is where some column is packed, or stacked, or not mapped yet, or the batch is no small one. Of observations, two
+        rows: (size, 2, ...).
+        """
+        columns = self._select(paths)
+        if self.frame_stack > 1 or columns.targets[:, k.CHUNK_ROWS].any():
+            return None
+        with self._store.lock:
+            drawn = draw(self.index)
+            n = drawn.size
+            if n > _SMALL or n * int(columns.targets[:, k.ROW_BYTES].sum()) > _COPIED_AT_ONCE:
+                return None
+            found, targets = dict[str, npt.NDArray[Any]](), columns.targets.copy()
+            for target, path in zip(targets, paths, strict=True):
+                column, rows = columns.schema[path], 1 + is_obs(path)
+                array = found[path] = np.empty((n, 2, *column.shape) if rows == 2 else (n, *column.shape), column.np_dtype)
+                target[k.ROWS], target[k.OUT] = rows, address_of(array)
+            streams = np.ascontiguousarray(drawn.streams)
+            return (
+                found
+                if self.gatherer.copy_steps(self.index, self._store.maps.sources, targets, streams, drawn.positions)
+                else None
+            )
+
+    def copied_recent(self, ages: Any, streams: Any, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by how many steps of their stream came after them, as `copied` does."""
+        return self.copied(self._draw_recent(ages, streams), paths)
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""

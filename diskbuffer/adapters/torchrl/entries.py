@@ -99,6 +99,11 @@ class Entry:
             return values  # type: ignore[no-any-return]
         return self.frames.join(values) if self.frames.stack > 1 else values[:, -1]
 
+    def out_of(self, columns: Mapping[str, Array], at: str) -> torch.Tensor:
+        """Return them out of columns as `Reader.copied` has them: pairs, (n, 2, ...), where this is paired."""
+        values = columns[self.path]
+        return torch.from_numpy(values[:, int(at == "next_obs")] if self.paired else values)
+
 
 @dataclass(frozen=True)
 class Entries:
@@ -269,6 +274,11 @@ class Entries:
             if entry.paired:
                 _put(tree, (NEXT, *entry.key), values(entry, "next_obs"))
         return tree
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(entry.path for entry in self.entries)
 
     @cached_property
     def has_strings(self) -> bool:

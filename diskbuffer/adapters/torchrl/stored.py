@@ -313,8 +313,13 @@ class Stored(OpenedLate):
             read = partial(self._column, names, device)
             tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
         else:
-            batch = self.opened.at(names.ravel())
-            tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
+            flat = names.ravel()
+            copied = self.opened._copied_at(flat, entries.paths)
+            if copied is not None:
+                tree = entries.nested(lambda entry, at: self._shaped(entry.out_of(copied, at), names, device, entry))
+            else:
+                batch = self.opened.at(flat)
+                tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
         plain_one = self._kind.made_of(tree, entries)
         if plain_one is not None:
             return plain_one

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.index.index import Index
 from diskbuffer.native.memory import address_of
 from diskbuffer.reading.gather import kernel
 from diskbuffer.reading.gather.advance import ask_ahead
+from diskbuffer.reading.gather.direct import copy_steps
 from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
@@ -79,6 +81,18 @@ class Gatherer:
         self._share(plan, memory, threads, progress)
         if progress[kernel.REASON]:
             raise self._damage(plan, memory, progress)
+
+    def copy_steps(self, index: Index, mapped: Int64, targets: Int64, streams: Int64, positions: Int64) -> bool:
+        """Copy single steps of flat columns without a plan, if they are mapped and not to be waited for; see `direct`."""
+        if self._cold:
+            return False
+        self._batches += 1
+        looked_at = self._batches % _LOOK == 0
+        before = _major_faults() if looked_at else 0
+        done = copy_steps(index.table, mapped, targets, streams, positions, index.segment_rows)
+        if looked_at:
+            self._cold = _major_faults() - before > len(positions) // _COLD
+        return bool(done)
 
     def _share(self, plan: Plan, memory: Memory, threads: int | None, progress: Int64) -> None:
         self._batches += 1
