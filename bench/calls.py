@@ -22,6 +22,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 import diskbuffer as db
 from bench.frames import frames
 from bench.measure import Report, in_turn, parser
+from diskbuffer.reading.gather.single_steps import copy_drawn
 from diskbuffer.samplers.sampler import Ahead
 
 SIZES = (1, 8, 32, 64, 256)
@@ -35,11 +36,11 @@ def _of_vectors(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Call
     single = reader.single_steps(None)
     assert single is not None
     drawn = sampler.next(reader.index, size).drawn
-    filled = single.drawn(reader.index, reader.mapped, drawn.streams, drawn.positions)
+    filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
     assert filled is not None
     return {
         "draw": lambda _: sampler.next(reader.index, size),
-        "find and copy": lambda _: single.drawn(reader.index, reader.mapped, drawn.streams, drawn.positions),
+        "find and copy": lambda _: reader.copied(single, copy_drawn, drawn.streams, drawn.positions),
         "tensors": lambda _: single.batch(filled),
     }
 

@@ -410,6 +410,19 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
+    def _addressed_columns(self) -> tuple[str, ...]:
+        """Return all recorded columns, whose values `_extend_from` takes; none, where some are packed and it takes nothing."""
+        return () if self._writing().flat is None else tuple(self._store.layout.schema.recorded)
+
+    def _extend_from(self, places: npt.NDArray[np.int64], n: int, env: int = 0) -> npt.NDArray[np.int64]:
+        """Add `n` steps of one environment as `extend` does, of whose values an adapter knows where they lie, and that they fit.
+
+        `places` are of `FlatSteps.record`. Returns the names of the steps, (n,).
+        """
+        with self._store.lock:
+            positions = self._writing().record_from(places, n, env)
+        return positions * self._store.layout.streams + env
+
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:
@@ -604,6 +617,20 @@ class ReplayBuffer:
         if columns is not None and (n_step != 1 or apart):
             raise InputError("columns= goes with n_step=1 and apart=False; n-step returns are made of several columns")
         return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart), _paths(columns))
+
+    def _delivered_columns(self) -> tuple[str, ...]:
+        """Return the columns of batches: the same object until they are others."""
+        return self._reader.columns.paths
+
+    def _copied_recent(self, ages: Any, envs: Any, columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by their age, as `Reader.recent_arrays` does; None where `recent` has to be called."""
+        self._check_open()
+        return self._reader.recent_arrays(ages, envs, columns)
+
+    def _copied_at(self, steps: npt.NDArray[np.int64], columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by name, (n,), in the same way; None where `at` has to be called."""
+        self._check_open()
+        return self._reader.arrays_at(steps, columns)
 
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""

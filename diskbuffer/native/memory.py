@@ -24,12 +24,12 @@ def _loader(result: Any, align: int | None = None) -> Any:
     return load
 
 
-def _storer(value: Any) -> Any:
+def _storer(value: Any, align: int | None = None) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def store(_: Any, address: Any, what: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = context.cast(builder, args[1], signature.args[1], value)
-            builder.store(number, builder.inttoptr(args[0], number.type.as_pointer()))
+            builder.store(number, builder.inttoptr(args[0], number.type.as_pointer()), align=align)
             return context.get_dummy_value()
 
         return types.none(types.intp, value), codegen
@@ -42,6 +42,7 @@ load_f64 = _loader(types.float64)
 load_any_u64, load_any_u32 = _loader(types.uint64, 1), _loader(types.uint32, 1)  # wherever they begin
 store_f32 = _storer(types.float32)
 store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
+store_any_u64, store_any_u32 = _storer(types.uint64, 1), _storer(types.uint32, 1)  # wherever they begin
 
 
 def _zeros(function: str) -> Any:

@@ -16,7 +16,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
-from diskbuffer.reading.gather.single_steps import SingleSteps
+from diskbuffer.reading.gather.single_steps import SingleSteps, copy_drawn
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
@@ -209,7 +209,7 @@ class Sampling:
                 if not whole:
                     until_found(self._readers, lambda: self._replace(aheads))
                 drawn = aheads[0].drawn
-                filled = single.drawn(reader.index, reader.mapped, drawn.streams, drawn.positions)
+                filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
                 if filled is not None:
                     return single.batch(filled, drawn.notes)
                 planned = until_found(self._readers, lambda: self._plan(aheads))  # some of it is not mapped yet

@@ -24,7 +24,7 @@ from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
-from diskbuffer.reading.gather.single_steps import SingleSteps
+from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.store import Store
@@ -149,11 +149,6 @@ class Reader:
         """The store's."""
         return self._store.lock
 
-    @property
-    def mapped(self) -> Int64:
-        """Where the columns' files are mapped, (columns, slots, 2): addresses and sizes, for as long as the lock is held."""
-        return self._store.maps.sources
-
     # Batches
 
     def plan(self, draw: Callable[[Index], Draw], form: Form, paths: tuple[str, ...] | None = None) -> Planned:
@@ -198,8 +193,7 @@ class Reader:
         ids = step_names(steps)
         single = self.single_steps(paths) if length is None else None
         if single is not None:
-            with self._store.lock:
-                filled = single.named(self.index, self.mapped, ids)
+            filled = self.copied(single, copy_named, ids)
             if filled is not None:
                 return single.batch(filled)
         if length is not None and length > len(self.index):  # before memory is taken for it
@@ -236,8 +230,7 @@ class Reader:
         back, of = _by_age(ages, streams)
         single = self.single_steps(paths) if isinstance(form, Steps) and form.length is None else None
         if single is not None:
-            with self._store.lock:
-                filled = single.recent(self.index, self.mapped, back, of)
+            filled = self.copied(single, copy_recent, back, of)
             if filled is not None:
                 return single.batch(filled)
         self.gatherer.call_helpers()
@@ -258,6 +251,24 @@ class Reader:
     def _delivered(self, planned: Planned, *, kept: bool) -> Batch:
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
         return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
+
+    def recent_arrays(self, ages: Any, streams: Any, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of single steps by age, by path, ``next_`` before it for what came after; None where `recent` has to."""
+        return self._arrays(paths, copy_recent, *_by_age(ages, streams))
+
+    def arrays_at(self, ids: Int64, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of single steps by name, as `recent_arrays` does."""
+        return self._arrays(paths, copy_named, ids)
+
+    def _arrays(self, paths: tuple[str, ...], copy: Copy, *steps: Int64) -> dict[str, npt.NDArray[Any]] | None:
+        single = self.single_steps(paths)
+        filled = None if single is None else self.copied(single, copy, *steps)
+        return None if single is None or filled is None else dict(zip(single.names, filled, strict=False))
+
+    def copied(self, single: SingleSteps, copy: Copy, *steps: Int64) -> tuple[npt.NDArray[Any], ...] | None:
+        """Return the arrays of single steps, copied under the lock; None where they have to be planned."""
+        with self._store.lock:
+            return self.gatherer.copy(single, copy, self.index, self._store.maps.sources, *steps)
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""

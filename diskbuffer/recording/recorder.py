@@ -16,6 +16,7 @@ from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows
 from diskbuffer.recording.cut_offs import CutOffs
+from diskbuffer.recording.flat_steps import FlatSteps
 from diskbuffer.recording.given import Given, record_given
 from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.staging import Prepared, Staging, Told
@@ -46,6 +47,8 @@ class Recorder:
     ----------
     cut_offs : CutOffs
         How many episodes ended without a flag.
+    flat : FlatSteps or None
+        What `record_from` can be called for, where there is something.
     """
 
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[[str], Array]) -> None:
@@ -58,7 +61,10 @@ class Recorder:
         )
         self.cut_offs = CutOffs()
         self._rows = RowWriter(layout, log, index, self.cut_offs)
-        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest)
+        self.flat: FlatSteps | None = None
+        if not layout.packed:
+            self.flat = FlatSteps(layout, log, index, self.cut_offs, self._rows.cut, self._staging.sources, self._staging.flags)
+        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest, self.flat)
         self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = layout.autoreset == NEXT_STEP, layout.autoreset == SAME_STEP
@@ -223,6 +229,14 @@ class Recorder:
         """Record arrays of steps of one stream; return how many there were. `cut` makes them episodes of their own."""
         self._forget_what_is_prepared()
         return self._trajectories.extend(values, obs, next_obs, env, new_episode, cut=cut)
+
+    def record_from(self, places: npt.NDArray[np.int64], n: int, stream: int) -> npt.NDArray[np.int64]:
+        """Record `n` steps of one stream, whose values lie at `places`; return their positions. See `FlatSteps.record`."""
+        assert self.flat is not None
+        self.cut_offs.warn_if_due()
+        self._forget_what_is_prepared()
+        with Uninterrupted():
+            return self.flat.record(places, n, stream)
 
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""

@@ -5,7 +5,7 @@ Of a batch of 256 steps of a few numbers, that is a third of the time. Columns i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +26,7 @@ from diskbuffer.schema import is_obs, key_of
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+Copy = Callable[..., int]  # one of the functions below
 
 # Fields of an array to fill.
 COLUMN, ROW_BYTES, FLAG = 0, 1, 2  # as of a target of the gather's
@@ -114,6 +115,8 @@ class SingleSteps:
 
     Attributes
     ----------
+    names : tuple of str
+        Of the arrays: the columns' paths, ``next_`` before that of an observation after the step.
     most : int
         Steps that can be read at once.
     """
@@ -125,6 +128,7 @@ class SingleSteps:
                 names.append("next_" + path if after else path)
                 wanted.append((target[kernel.COLUMN], target[kernel.ROW_BYTES], target[kernel.FLAG], after))
                 kinds.append((columns.schema[path].shape, columns.schema[path].np_dtype))
+        self.names = tuple(names)
         nested = [tuple(map(key_of, name.split("/"))) for name in names]
         self._places = [(keys[:-1], keys[-1]) for keys in nested]
         self._wanted, self._kinds = np.array(wanted, np.int64).reshape(-1, FIELDS), kinds
@@ -136,19 +140,8 @@ class SingleSteps:
         """Tell whether all of the columns are flat, and objects are where compiled code looks for them."""
         return bool(objects.TUPLE_ITEMS) and not columns.targets[:, kernel.CHUNK_ROWS].any()
 
-    def recent(self, index: Index, mapped: Int64, ages: Int64, streams: Int64) -> tuple[Array, ...] | None:
-        """Return the arrays of steps by age, and the steps' names; None where that is for a plan to find out about, or large."""
-        return self._copied(copy_recent, index, mapped, ages, streams)
-
-    def named(self, index: Index, mapped: Int64, names: Int64) -> tuple[Array, ...] | None:
-        """Return the arrays of steps by name, as `recent` does."""
-        return self._copied(copy_named, index, mapped, names)
-
-    def drawn(self, index: Index, mapped: Int64, streams: Int64, positions: Int64) -> tuple[Array, ...] | None:
-        """Return the arrays of steps that are there, as `recent` does."""
-        return self._copied(copy_drawn, index, mapped, streams, positions)
-
-    def _copied(self, copy: Any, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
+    def copied(self, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
+        """Return the arrays of steps, and their names, filled by a function above; None where only a plan can, or can say why."""
         size = steps[0].size
         if size > self.most:
             return None
