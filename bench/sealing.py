@@ -29,8 +29,9 @@ from bench.kinds import racing
 from bench.measure import Report, ratio
 from diskbuffer.native.compiling import compiled
 from diskbuffer.schema import Column, Schema
-from diskbuffer.store.format import codec
-from diskbuffer.store.format.codec import COPY, PICTURES, Method, Recoder
+from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.store.format.codec import COPY, PICTURES, Method
+from diskbuffer.store.format.codec_kernel import Recoder
 from diskbuffer.store.format.sizes import chunk_rows_of
 from diskbuffer.store.writing.compression import distances_of
 
@@ -92,7 +93,7 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator], Pixels], tuple[int, ...]]
 def _decode_all(shard: int, entries: Any, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int:
     wrong = 0
     for k in range(entries.shape[0]):
-        wrong |= codec.decode(shard + entries[k, 0], entries[k, 1], chunk_bytes, wanted, target, scratch)
+        wrong |= codec_kernel.decode(shard + entries[k, 0], entries[k, 1], chunk_bytes, wanted, target, scratch)
     return wrong
 
 
@@ -125,7 +126,7 @@ class Chunks:
         self.frames = len(chosen) * self.rows
         self._raw, self._item = raw, column.np_dtype.itemsize
         self._live, self._entries = self._room(len(chosen))
-        codec.encode_chunks(raw.ctypes.data, 0, raw.nbytes, self.size, self._live, self._entries)
+        codec_kernel.encode_chunks(raw.ctypes.data, 0, raw.nbytes, self.size, self._live, self._entries)
         self._recoder = Recoder(self.size, distances_of(column))
         self._target, self._scratch = np.empty(self.size, np.uint8), np.empty(self.size, np.uint8)
         self.sealed: dict[str, tuple[Any, Any]] = {}

@@ -24,7 +24,7 @@ from bench.frames import COLUMNS, frames
 from bench.measure import Report, arguments, percent_more, ratio
 
 PACKAGE = Path(db.__file__).parent
-VERIFYING = ("store/format/codec.py", "if crc32c_extend(0, chunk, body) != load_u32(chunk + body):", "if False:")
+VERIFYING = ("store/format/codec_kernel.py", "if crc32c_extend(0, chunk, body) != load_u32(chunk + body):", "if False:")
 VOUCHING = (
     "recording/kernel.py",
     "    crc, size, place = row_seed(salt, s, position, word), 0, 0\n",

@@ -23,11 +23,12 @@ from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
-from diskbuffer.index.lookup import LOW
-from diskbuffer.inputs import counted, device_of, local_path, step_names
+from diskbuffer.index.fields import LOW
+from diskbuffer.inputs import device_of, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Listed, Pass
 from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
+from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
@@ -50,6 +51,7 @@ from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.wording import counted
 
 if TYPE_CHECKING:
     import zarr

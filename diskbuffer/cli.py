@@ -1,21 +1,40 @@
-"""The command ``diskbuffer``."""
+"""The command ``diskbuffer``.
+
+The commands are in `diskbuffer.inspect.commands`, and need what the extra ``[cli]`` installs. Without it, those that look after a
+store work all the same, in a plainer way.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Sequence
 
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.store.checking.check import check
-from diskbuffer.store.copies.closed_marks import marks, remove_mark
 from diskbuffer.version import __version__
+
+_NEEDED = ("cyclopts", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return 0 if all is well, 1 if something is wrong with a store, and 2 if it could not be looked at."""
-    parser = argparse.ArgumentParser("diskbuffer", description="Replay buffers on disk.")
-    parser.add_argument("--version", action="version", version=f"diskbuffer {__version__}")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"diskbuffer {__version__}")
+        return 0
+    if all(importlib.util.find_spec(package) for package in _NEEDED):
+        from diskbuffer.inspect.commands.app import run
+
+        return run(given)
+    return _plain(given)
+
+
+def _plain(arguments: Sequence[str]) -> int:
+    """Run one of the commands that need no further packages."""
+    parser = argparse.ArgumentParser(
+        "diskbuffer", description="Replay buffers on disk.", epilog='For all other commands: pip install "diskbuffer[cli]"'
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     checking = commands.add_parser("check", help="verify every structure and every checksum of a store")
     checking.add_argument("path", help="the directory of the store")
@@ -37,21 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    report = check(options.path, repair=options.repair, progress=not options.quiet)
-    print(report)
-    return 0 if report.ok or report.repaired else 1
+    from diskbuffer.inspect.commands.check import check
 
-
-def _warmup(_: argparse.Namespace) -> int:
-    from diskbuffer.precompile import warmup
-
-    print(f"ready, after {warmup():.0f} s")
-    return 0
+    return check(options.path, repair=options.repair, quiet=options.quiet)
 
 
 def _marks(options: argparse.Namespace) -> int:
-    if options.remove is not None:
-        remove_mark(options.path, options.remove)
-    else:
-        print(*marks(options.path), sep="\n", end="\n" if marks(options.path) else "")
-    return 0
+    from diskbuffer.inspect.commands.marks import marks
+
+    return marks(options.path, remove=options.remove)
+
+
+def _warmup(_: argparse.Namespace) -> int:
+    from diskbuffer.inspect.commands.warmup import warmup
+
+    return warmup()

@@ -1,17 +1,18 @@
 """Every exception that diskbuffer raises on purpose.
 
 DiskBufferError
-├── InputError (ValueError)         what was given to a call does not fit; nothing was changed
-│   ├── SchemaError                 the store holds other columns, or the columns cannot be stored
-│   └── StackError                  observations that are not the rolling stack they seem to be
-├── EmptyBufferError (LookupError)  there is nothing to sample yet
-├── EvictedError (LookupError)      a writer elsewhere evicts steps faster than this reader can read them
-├── ClosedError (ValueError)        the buffer was closed
-├── ReadOnlyError (OSError)         writing to a buffer opened with mode="r"
-├── LockedError (OSError)           another process writes to this store
-├── NotAStoreError (OSError)        the path holds something else, or nothing where a store must be
-├── FormatError (OSError)           the store is of a newer format than this version reads
-└── CorruptionError (OSError)       bytes on disk that cannot be what was written
+├── InputError (ValueError)           what was given to a call does not fit; nothing was changed
+│   ├── SchemaError                   the store holds other columns, or the columns cannot be stored
+│   └── StackError                    observations that are not the rolling stack they seem to be
+├── EmptyBufferError (LookupError)    there is nothing to sample yet
+├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
+├── ClosedError (ValueError)          the buffer was closed
+├── ReadOnlyError (OSError)           writing to a buffer opened with mode="r"
+├── LockedError (OSError)             another process writes to this store
+├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
+├── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
+├── FormatError (OSError)             the store is of a newer format than this version reads
+└── CorruptionError (OSError)         bytes on disk that cannot be what was written
 """
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "FormatError",
     "InputError",
     "LockedError",
+    "MissingPackageError",
     "NotAStoreError",
     "ReadOnlyError",
     "SchemaError",
@@ -64,6 +66,10 @@ class ReadOnlyError(DiskBufferError, OSError):
 
 class LockedError(DiskBufferError, OSError):
     """Another writer, living, holds the store."""
+
+
+class MissingPackageError(DiskBufferError, ImportError):
+    """A package that is not part of every installation is needed; the message says how to install it."""
 
 
 class NotAStoreError(DiskBufferError, OSError):

@@ -1,10 +1,7 @@
-"""What users give in many places: paths, tensors on any device, arrays, lists."""
+"""What users give in many places: tensors on any device, arrays, lists."""
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,33 +11,12 @@ import torch
 from diskbuffer.errors import InputError
 
 
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path of this machine, absolute, with ``~`` as the user's home; an InputError where it is none."""
-    try:
-        text = os.fspath(path)
-    except TypeError as error:
-        raise InputError(f"a path must be a string or path-like, found {type(path).__name__}") from error
-    if not isinstance(text, str):
-        raise InputError(f"a path must be a string or path-like, found {text!r}; decode it first, with os.fsdecode()")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-        raise InputError(f"{text} is a URL, and stores are on file systems of this machine; give the path of a directory")
-    try:
-        return Path(text).expanduser().absolute()
-    except RuntimeError as error:
-        raise InputError(f"{text} begins with the home of a user who has none; give a path without ~") from error
-
-
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
     """Return numbers as an array; an InputError where they are none."""
     try:
         return np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
-
-
-def counted(n: int, what: str) -> str:
-    """Return a number of things, as a sentence has it: "1 episode", "2,000 episodes"."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def device_of(device: torch.device | str | None) -> torch.device | None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.inputs import counted
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of, tail_rows_of
+from diskbuffer.wording import counted
 
 OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
 _MOST_SLOTS = 2**24

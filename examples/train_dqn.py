@@ -10,6 +10,9 @@ from __future__ import annotations
 import argparse
 import copy
 import os
+import shlex
+import shutil
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -174,8 +177,10 @@ def train(store: Path, steps: int, game: str, seed: int) -> None:
         f"({(done - begin) / seconds:,.0f} steps/s): " + ", ".join(f"{k} {v}" for k, v in shown_last.items())
     )
     print(repr_)
-    print("Run the same again, also after a kill, and it goes on. To look into the store:\n")
-    print(f"    import zarr; g = zarr.open_group({str(store)!r}, mode='r'); print(g.tree()); g['obs'][:100]")
+    print("Run the same again, also after a kill, and it goes on. To look into the store, while it runs, too:\n")
+    program = "diskbuffer" if shutil.which("diskbuffer") else os.path.relpath(Path(sys.executable).with_name("diskbuffer"))
+    for command in ("view", "info", "show"):
+        print(f"    {program} {command} {shlex.quote(str(store))}")
 
 
 def figures(buffer: db.ReplayBuffer, explorer: Explorer, waited: float) -> dict[str, Any]:

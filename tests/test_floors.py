@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version"),
-    ("native", "runtime"),
+    ("errors", "version", "wording"),
+    ("native", "runtime", "paths"),
     ("schema", "inputs", "environment", "draws"),
-    ("index", "store.format"),
+    ("index", "store.format", "inspect.pictures"),
     ("samplers", "nested", "store.system"),
     ("store.segments",),
     ("store",),  # a store's directory, and the store itself
@@ -31,7 +31,8 @@ FLOORS = (
     ("buffer",),
     ("",),
     ("adapters", "inspect", "precompile"),
-    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "cli"),
+    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "inspect.commands"),
+    ("cli",),
     ("__main__",),
 )
 
@@ -58,7 +59,11 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
+    "inspect.commands.app": "the null device, once nobody reads what a command writes",
+    "inspect.commands.show": "a picture or a movie, where the caller wants it",
     "inspect.disk": "a store's files, past the page cache, for their speed",
+    "inspect.pictures.images": "pictures in memory",
+    "inspect.pictures.movies": "movies in memory",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
     "adapters.tianshou.steps": "a temporary file for arrays that are no store's",

@@ -15,7 +15,7 @@ from typing import Any
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
-from diskbuffer.inputs import local_path
+from diskbuffer.paths import local_path
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import segment_rows_of, worth_files
 

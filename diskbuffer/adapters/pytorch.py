@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import local_path
 from diskbuffer.nested import one_of
+from diskbuffer.paths import local_path
 from diskbuffer.reading.batches.base import Batch, as_arrays
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs

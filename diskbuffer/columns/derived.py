@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import FLOOR, HEAD, LOW
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
-from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.inputs import step_names
 from diskbuffer.reading.episodes import TAG_COLUMN
 from diskbuffer.schema import TAG

@@ -1,16 +1,4 @@
-"""Streams and episodes, in RAM: where episodes start, and the low-water mark. Nothing per row, no file, no learning.
-
-A stream is a log of rows; a row's place in it, its *position*, never changes. An episode of T steps has T + 1 rows, and every
-row but an episode's last is a step. So the number of steps before position p is ``p - n``, n being how many episodes ended
-before it, and the other way round, the position of a step is one binary search over the episodes' starts. Adding appends
-and moves a mark; nothing is ever rebuilt.
-
-The newest row of a stream, its head, is never a step yet: it is the observation that the next step will start from, or the
-last one of an episode.
-
-Where recording began in the middle of an episode, the earlier frames of its first stack have rows of their own before its first
-row, its *lead-in*. Each of these is an episode of one row, so no step; stacks of the episode reach back into them.
-"""
+"""Looking up where steps lie, among all that can be sampled."""
 
 from __future__ import annotations
 
@@ -18,185 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.index import lookup
-from diskbuffer.index.growing_array import GrowingArray
-from diskbuffer.index.lookup import ENDED, EPISODES, FIELDS, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, SEGMENTS, SLOTS, STARTS
+from diskbuffer.index.streams import Streams
 
 Int64 = npt.NDArray[np.int64]
 
-NO_LEADS = np.empty((0, 2), np.int64)
 
-
-class Index:
-    """Know where every step lies.
-
-    Parameters
-    ----------
-    streams : int
-    segment_rows : int
-        Rows of a segment; a stream's positions are cut at its multiples.
-    context : int
-        Rows before a step that are needed to sample it: the frames of its stack but one.
-    """
-
-    def __init__(self, streams: int, segment_rows: int, context: int) -> None:
-        self.segment_rows = segment_rows
-        self.context = context
-        self.table = np.zeros((streams, FIELDS), np.int64)
-        self.table[:, HEAD] = -1
-        self._starts = [GrowingArray() for _ in range(streams)]
-        self._slots = [GrowingArray() for _ in range(streams)]
-        self._leads = [GrowingArray() for _ in range(streams)]
-        self.dropped = 0  # segments, ever
-        self._begins = np.zeros(streams, np.int64)
-        self._steps_offset = np.zeros(streams, np.int64)  # steps before a position, less what its place in `starts` tells
-        for stream in range(streams):
-            self._note(stream)
-
-    def _note(self, stream: int) -> None:
-        row, starts, slots, leads = self.table[stream], self._starts[stream], self._slots[stream], self._leads[stream]
-        row[EPISODES], row[STARTS] = len(starts), starts.address
-        row[SEGMENTS], row[SLOTS] = len(slots), slots.address
-        row[LEADS], row[LEAD_PLACES] = len(leads) // 2, leads.address
-
-    def restore(
-        self, stream: int, slots: Int64, starts: Int64, head: int, ended: bool, first_step: int, leads: Int64 = NO_LEADS
-    ) -> None:
-        """Set a stream as read from disk: its slots in order, the starts of its episodes, its lead-ins, the newest row.
-
-        The first start may lie before the oldest row. `first_step` is how many steps there were before that. `leads` are as in
-        `add_leads`, (n, 2).
-        """
-        low = self.segment_rows * (head // self.segment_rows - len(slots) + 1) if len(slots) else 0
-        self._slots[stream], self._starts[stream], self._leads[stream] = (
-            GrowingArray(slots),
-            GrowingArray(starts),
-            GrowingArray(leads.ravel()),
-        )
-        self.table[stream, [HEAD, ENDED, LOW]] = head, ended, low
-        self._steps_offset[stream] = first_step - low
-        self._raise_floor(stream)
-
-    # Writing
-
-    def start_episode(self, stream: int, position: int) -> None:
-        """Note that an episode starts at a row."""
-        self.start_episodes(stream, np.array([position], np.int64))
-
-    def start_episodes(self, stream: int, positions: Int64) -> None:
-        """Note that episodes start at rows, in ascending order."""
-        self._starts[stream].extend(positions)
-        self._note(stream)
-        if len(positions) and positions[0] <= self.table[stream, FLOOR]:
-            self._raise_floor(stream)
-
-    def add_leads(self, stream: int, leads: Int64) -> None:
-        """Note lead-ins, (n, 2): the first row of the episode, and of the lead-in. All of these rows start episodes, too."""
-        self._leads[stream].extend(leads.ravel())
-        self._note(stream)
-
-    def advance(self, stream: int, head: int, ended: bool) -> None:
-        """Note the newest row of a stream."""
-        self.table[stream, HEAD], self.table[stream, ENDED] = head, ended
-
-    def add_slot(self, stream: int, slot: int) -> None:
-        """Note in which slot a stream's next segment lies."""
-        self._slots[stream].extend(np.array([slot], np.int64))
-        self._note(stream)
-
-    def drop_segment(self, stream: int) -> int:
-        """Forget the oldest segment of a stream; return its slot."""
-        slot = int(self._slots[stream].values[0])
-        self._slots[stream].drop(1)
-        self.dropped += 1
-        self.table[stream, LOW] += self.segment_rows
-        self._raise_floor(stream)
-        return slot
-
-    def begin_at(self, stream: int, position: int) -> None:
-        """Have no row before a position count: it is an episode's first, or after the newest row, which is an episode's last."""
-        if position > self._begins[stream]:
-            self._begins[stream] = position
-            self.dropped += 1  # batches that were drawn before may have steps that are gone
-            self._raise_floor(stream)
-
-    def _raise_floor(self, stream: int) -> None:
-        """Find the oldest step whose context is there, and forget the episodes before it."""
-        row, starts, leads = self.table[stream], self._starts[stream], self._leads[stream]
-        low = int(row[LOW])
-        floor = low + self.context
-        started = starts.values
-        while len(leads) and leads.values[0] <= low:
-            leads.drop(2)
-        whole = low
-        if len(leads) and max(int(leads.values[1]), int(leads.values[0]) - self.context) < low:
-            whole = int(leads.values[0]) + 1  # its lead-in is gone in part, and so is its first stack
-        first = int(np.searchsorted(started, whole))  # the first episode that is there whole
-        if first < len(started):
-            floor = min(floor, int(started[first]))
-        floor = max(floor, int(self._begins[stream]))
-        if len(started):
-            gone = int(np.searchsorted(started, floor, side="right")) - 1
-            if gone > 0:
-                starts.drop(gone)
-                self._steps_offset[stream] -= gone
-            row[FLOOR] = floor
-        else:
-            row[FLOOR] = 0
-        self._note(stream)
-
-    # Reading
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of RAM that it takes, about."""
-        return self.table.nbytes + sum(log.nbytes for log in (*self._starts, *self._slots, *self._leads))
-
-    @property
-    def heads(self) -> Int64:
-        """The newest position of each stream, -1 where it is empty."""
-        return self.table[:, HEAD]
-
-    def steps(self) -> Int64:
-        """Count the steps to sample, by stream."""
-        counts = np.empty(len(self.table), np.int64)
-        lookup.count_each(self.table, counts)
-        return counts
+class Index(Streams):
+    """Know where every step lies: the streams, and looking steps and episodes up in them, compiled."""
 
     def __len__(self) -> int:
         return int(lookup.count(self.table))
-
-    def steps_before(self, stream: int, position: int) -> int:
-        """Count the steps a stream ever had before a position."""
-        started = self._starts[stream].values
-        ended = max(0, int(np.searchsorted(started, position, side="right")) - 1)
-        return position - ended + int(self._steps_offset[stream])
-
-    def first_step(self, stream: int) -> int:
-        """Count the steps that a stream ever had before those that can be sampled."""
-        return self.steps_before(stream, int(self.table[stream, FLOOR])) if self.table[stream, HEAD] >= 0 else 0
-
-    def added(self, streams: int | None = None) -> int:
-        """Count all steps ever added, in all streams, or in the first so many."""
-        return sum(self.added_to(stream) for stream in range(len(self.table[:streams])))
-
-    def added_to(self, stream: int) -> int:
-        """Count all steps ever added to a stream."""
-        head = int(self.table[stream, HEAD])
-        return self.steps_before(stream, head) if head >= 0 else 0
-
-    def starts(self, stream: int) -> Int64:
-        """Return where the episodes of a stream start; the first may reach behind the oldest row."""
-        return self._starts[stream].values
-
-    def slots(self, stream: int) -> Int64:
-        """Return the slots of a stream's segments, oldest first."""
-        return self._slots[stream].values
-
-    def episode_of(self, stream: int, position: int) -> int:
-        """Return where the episode that a position lies in starts."""
-        started = self._starts[stream].values
-        at = int(np.searchsorted(started, position, side="right")) - 1
-        return int(started[at]) if at >= 0 else position
 
     def locate(self, ordinals: Int64) -> Int64:
         """Find steps by their place among all that can be sampled now, stream after stream.
@@ -216,21 +35,6 @@ class Index:
         found = np.empty((4, len(ages)), np.int64)
         missing = lookup.locate_recent(self.table, np.ascontiguousarray(streams), np.ascontiguousarray(ages), found)
         return found, int(missing)
-
-    @property
-    def episodes(self) -> int:
-        """Count the episodes of which a row is there; a running one may have no step yet."""
-        return int(self.table[:, EPISODES].sum())
-
-    def count_episodes(self) -> int:
-        """Count these, without the rows of lead-ins, each of which is an episode of its own there."""
-        lead_rows = 0
-        for starts, leads in zip(self._starts, self._leads, strict=True):
-            if len(leads):
-                begins, ends = np.maximum(leads.values[1::2], starts.values[0]), leads.values[::2]
-                lead_rows += int(np.maximum(ends - begins, 0).sum())
-        over = self.table[:, FLOOR] > self.table[:, HEAD]  # all of its steps were cleared; the first is still among `starts`
-        return self.episodes - lead_rows - int(np.minimum(self.table[over, EPISODES], 1).sum())
 
     def locate_episodes(self, ordinals: Int64) -> Int64:
         """Find episodes by their place among all, stream after stream.

@@ -6,21 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, SLOTS, STARTS
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64
-
-# Fields of a stream, for compiled code: one row of int64 each.
-HEAD = 0  # position of the newest row, -1 where there is none
-ENDED = 1  # 1 where that row is the last of an episode
-LOW = 2  # position of the oldest row kept
-FLOOR = 3  # position of the oldest step to sample: the frames stacked behind it are there
-EPISODES = 4  # episodes in `starts`; the first is the one that `FLOOR` lies in
-STARTS = 5  # address of their first positions
-SEGMENTS = 6  # segments kept
-SLOTS = 7  # address of their slots
-LEADS = 8  # lead-ins
-LEAD_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
-FIELDS = 10
 
 
 @compiled

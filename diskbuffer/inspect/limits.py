@@ -13,9 +13,9 @@ import numpy as np
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.inputs import local_path
 from diskbuffer.inspect.disk import ColumnFiles, seconds_a_step, share_in_memory
 from diskbuffer.nested import flatten
+from diskbuffer.paths import local_path
 from diskbuffer.samplers.sampler import at_least_one
 
 _FAR = 16 * 1024**2  # bytes to copy from, so that they come from memory and not from the processor's cache

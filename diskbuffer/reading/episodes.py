@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
-from diskbuffer.inputs import counted
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.streams import Streams
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
+from diskbuffer.wording import counted
 
 Int64 = npt.NDArray[np.int64]
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
@@ -100,7 +100,7 @@ def pick_episode(episodes: Episodes, number: Any) -> Episode:
     return episodes[at]
 
 
-def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:
+def list_episodes(store: Store, index: Streams, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
@@ -111,13 +111,15 @@ def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], 
         ends = np.append(starts[1:] - 1, head) if len(starts) else starts
         some = ends > starts
         starts, ends = starts[some], ends[some]
+        tagged = TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN
+        store.maps.ensure(index.slots(stream).tolist(), ("terminated", "truncated", *((TAG,) if tagged else ())))  # all at once
         ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
         ending[_at(store, index, stream, ends - 1, "truncated")] = TRUNCATED
         ending[_at(store, index, stream, ends - 1, "terminated")] = TERMINATED
         if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
             ending[-1] = RUNNING
         tags = np.zeros(len(starts), np.int64)
-        if TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN:
+        if tagged:
             tags = _at(store, index, stream, starts, TAG).astype(np.int64)
             tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
         found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
@@ -127,19 +129,21 @@ def list_episodes(store: Store, index: Index, sum_rewards: Callable[[Episodes], 
     return Episodes(stream_, start, length, ending_, tag, sum_rewards)
 
 
-def sum_rewards(store: Store, index: Index, episodes: Episodes) -> npt.NDArray[np.float64]:
+def sum_rewards(store: Store, index: Streams, episodes: Episodes) -> npt.NDArray[np.float64]:
     """Sum up the rewards of episodes; the store's lock must be held."""
     path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
     rows, streams = index.segment_rows, store.layout.streams
     sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
     firsts = episodes.start // streams
-    there, _ = index.episodes_of(episodes.stream, firsts)
-    sums[there < 0] = np.nan
+    there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
+    sums[~there] = np.nan
     for stream in range(streams):
-        mine = np.flatnonzero((episodes.stream == stream) & (there >= 0))
+        mine = np.flatnonzero((episodes.stream == stream) & there)
         mine = mine[np.argsort(firsts[mine], kind="stable")]
         begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
         low = int(index.table[stream, LOW])
+        if len(mine):
+            store.maps.ensure(index.slots(stream)[(begins[0] - low) // rows : (ends[-1] - 1 - low) // rows + 1].tolist(), (path,))
         for ordinal in range(int(begins[0]) // rows, int(ends[-1] - 1) // rows + 1) if len(mine) else ():
             first = ordinal * rows
             here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
@@ -153,12 +157,15 @@ def sum_rewards(store: Store, index: Index, episodes: Episodes) -> npt.NDArray[n
     return sums
 
 
-def _at(store: Store, index: Index, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
+def _at(store: Store, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
     """Read a flat column at positions of a stream, in ascending order."""
     rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
     found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
-    for segment in np.unique(positions // rows):
-        here = positions // rows == segment
+    segments = positions // rows
+    for segment in range(segments[0], segments[-1] + 1) if len(positions) else ():
+        here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
+        if here.start == here.stop:
+            continue
         values = store.values(name, int(index.slots(stream)[segment - first]))
         found[here] = values[positions[here] % rows]
     return found

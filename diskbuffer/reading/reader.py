@@ -14,8 +14,8 @@ import torch
 
 from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EvictedError, InputError
+from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.inputs import step_names
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
@@ -108,7 +108,7 @@ class Reader:
             default_threads() if threads is None else threads,
             store.verification.describe_rows,
         )
-        self.index: Index = read_index(store, frame_stack - 1)
+        self.index: Index = read_index(store, frame_stack - 1, Index)
         if not store.writable:  # or the writer has to look at what does not count first
             self._begin()
 
@@ -131,7 +131,7 @@ class Reader:
         if self._store.writable:
             return
         with self._store.lock:
-            self.index = read_index(self._store, self.frame_stack - 1)
+            self.index = read_index(self._store, self.frame_stack - 1, Index)
             self._begin()
             self.look_again()
 

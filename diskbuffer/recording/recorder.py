@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index.index import NO_LEADS, Index
-from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.index.fields import ENDED, HEAD
+from diskbuffer.index.index import Index
+from diskbuffer.index.streams import NO_LEADS
 from diskbuffer.native.memory import address_of
 from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, HEAD
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, row_checksums
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP
+from diskbuffer.store.format.checksums_kernel import row_checksums
 from diskbuffer.store.format.layout import Layout
 
 Array = npt.NDArray[Any]

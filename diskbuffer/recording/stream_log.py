@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import ClosedError
+from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import HEAD, LOW
 from diskbuffer.recording.retention import Retention
 from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store

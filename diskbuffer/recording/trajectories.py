@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.index.fields import ENDED
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED
 from diskbuffer.nested import flatten
 from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.cut_offs import CutOffs

@@ -11,12 +11,11 @@ load none.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
 from typing import Any, Protocol
-
-from numba.core.compiler_lock import global_compiler_lock
 
 _PATIENCE = 5.0  # seconds that a fork waits for all locks; what holds one for so long is given up on
 
@@ -63,9 +62,14 @@ def _before() -> None:
         if store.lock.acquire(timeout=max(0.0, until - time.monotonic())):
             _held.append(store.lock)
         store.before_fork()
-    compiling = global_compiler_lock._lock  # last: who holds a store's lock may be waiting for this one
-    if compiling.acquire(timeout=max(0.0, until - time.monotonic())):
-        _held.append(compiling)
+    compiling = _compiler_lock()  # last: who holds a store's lock may be waiting for this one
+    if compiling is not None and compiling._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+        _held.append(compiling._lock)
+
+
+def _compiler_lock() -> Any:
+    """Return numba's lock; None where nothing has imported numba, as in a process that only looks into a store."""
+    return getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
 
 
 def _in_parent() -> None:
@@ -77,7 +81,9 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    global_compiler_lock._lock = threading.RLock()
+    compiling = _compiler_lock()
+    if compiling is not None:
+        compiling._lock = threading.RLock()
     _held.clear()
     for thing in list(_renewed):
         thing.after_fork()

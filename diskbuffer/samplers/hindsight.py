@@ -9,8 +9,8 @@ import numpy as np
 
 from diskbuffer.draws import Draw, Relabelled
 from diskbuffer.errors import InputError
+from diskbuffer.index.fields import LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import LOW
 from diskbuffer.samplers.sampler import Sampler, count_steps
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.index.fields import FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import FLOOR, HEAD
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS, episode_at
+from diskbuffer.index.lookup import episode_at
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64, store_f32

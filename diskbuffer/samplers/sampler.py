@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.schema import Column
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw, Rows, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import ENDED, FLOOR, HEAD
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +66,8 @@ class Following:
         self._refuse_exchanged()
         return bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 
-    def verify(self, slot: int, *, damaged: bool = False) -> None:
-        """Raise an EvictedError where a slot does not hold the rows any more that it was seen with.
+    def verify(self, slots: Sequence[int], *, damaged: bool = False) -> None:
+        """Raise an EvictedError where one of some slots does not hold the rows any more that it was seen with.
 
         `damaged` tells that one of its files is not what it should be, as it may be of a column that was removed.
         """
@@ -76,8 +77,9 @@ class Following:
         root = self._files.root
         if damaged and directory.read_metadata(root)[0].removals != self._description.layout.removals:
             raise EvictedError(f"{root}: a column was removed by the writer; refresh, and read again")
-        if self._table.length(slot) == 0 or (self._seen[:2, slot] != self._table.identity(slot)).any():
-            raise EvictedError(f"{root}: slot {slot} was evicted by the writer; refresh, and draw again")
+        for slot in slots:
+            if self._table.length(slot) == 0 or (self._seen[:2, slot] != self._table.identity(slot)).any():
+                raise EvictedError(f"{root}: slot {slot} was evicted by the writer; refresh, and draw again")
 
     def reread_columns(self, maps: Maps) -> int:
         """See which columns there are by now; return the number of slots."""

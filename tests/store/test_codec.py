@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from diskbuffer.store.format import codec
+from diskbuffer.store.format import codec, codec_kernel
 
 Array = npt.NDArray[Any]
 
@@ -26,14 +26,14 @@ CONTENTS = {
 
 def encode(raw: Array, cname: str = "lz4", clevel: int = 5, item: int = 1) -> Array:
     out, name = np.zeros(codec.bound(len(raw)), np.uint8), ctypes.create_string_buffer(cname.encode())
-    size = codec.encode(raw.ctypes.data, len(raw), out.ctypes.data, ctypes.addressof(name), clevel, item)
+    size = codec_kernel.encode(raw.ctypes.data, len(raw), out.ctypes.data, ctypes.addressof(name), clevel, item)
     assert 0 < size <= codec.bound(len(raw))
     return out[:size].copy()
 
 
 def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Array]:
     target, scratch = np.full(wanted + 64, 0xEE, np.uint8), np.zeros(2 * size, np.uint8)
-    reason = codec.decode(chunk.ctypes.data, len(chunk), size, wanted, target.ctypes.data, scratch.ctypes.data)
+    reason = codec_kernel.decode(chunk.ctypes.data, len(chunk), size, wanted, target.ctypes.data, scratch.ctypes.data)
     assert (target[wanted:] == 0xEE).all(), "wrote behind what was wanted"
     return int(reason), target[:wanted]
 
@@ -120,8 +120,8 @@ def recoded(chunks: list[Array], method: codec.Method = codec.PICTURES, size: in
     shard, sizes = np.concatenate(chunks), np.array([len(chunk) for chunk in chunks])
     entries = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype(np.int64)
     out, moved = np.zeros(len(chunks) * codec.bound(size), np.uint8), np.zeros((len(chunks), 2), np.int64)
-    recoder = codec.Recoder(size, (1, 33, 1122))
-    recoder.stored[codec.TRIES] = 2
+    recoder = codec_kernel.Recoder(size, (1, 33, 1122))
+    recoder.stored[codec_kernel.TRIES] = 2
     written = recoder.recode(shard.ctypes.data, entries, out, moved, method)
     assert written == moved[:, 1].sum()
     return [out[at : at + n].copy() for at, n in moved.tolist()]
@@ -171,4 +171,4 @@ def test_a_damaged_chunk_is_found_when_it_is_sealed(method: codec.Method) -> Non
     shard, sizes = np.concatenate(chunks), np.array([len(chunk) for chunk in chunks])
     entries = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype(np.int64)
     out, moved = np.zeros(3 * codec.bound(SIZE), np.uint8), np.zeros((3, 2), np.int64)
-    assert codec.Recoder(SIZE, (1, 0, 1122)).recode(shard.ctypes.data, entries, out, moved, method) == -1 - 1
+    assert codec_kernel.Recoder(SIZE, (1, 0, 1122)).recode(shard.ctypes.data, entries, out, moved, method) == -1 - 1

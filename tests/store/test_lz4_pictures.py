@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import lz4_decompress_partial
-from diskbuffer.store.format import codec, lz4_pictures
+from diskbuffer.store.format import codec, codec_kernel, lz4_pictures
 
 Bytes = npt.NDArray[np.uint8]
 GUARD = 64
@@ -85,13 +85,13 @@ def test_a_chunk_that_does_not_come_back_as_it_was_is_noticed() -> None:
     raw = np.repeat(rng.integers(0, 4, 2_000), 8).astype(np.uint8)
     live = np.empty(codec.bound(len(raw)), np.uint8)
     entries = np.empty((1, 2), np.int64)
-    codec.encode_chunks(raw.ctypes.data, 0, len(raw), len(raw), live, entries)
+    codec_kernel.encode_chunks(raw.ctypes.data, 0, len(raw), len(raw), live, entries)
     out, moved = np.empty_like(live), np.empty((1, 2), np.int64)
     for spoil in (False, True):
-        recoder = codec.Recoder(len(raw), (1, 84, 7056))
+        recoder = codec_kernel.Recoder(len(raw), (1, 84, 7056))
         size = recoder.recode(live.ctypes.data, entries, out, moved, codec.PICTURES)
         chunk = out[:size].copy()
         back = np.concatenate([raw, np.zeros(len(raw), np.uint8)])
         if spoil:
             back[100] ^= 1  # as if the chunk came of something else
-        assert codec._comes_back(chunk.ctypes.data, len(chunk), back.ctypes.data, len(raw)) is not spoil
+        assert codec_kernel._comes_back(chunk.ctypes.data, len(chunk), back.ctypes.data, len(raw)) is not spoil

@@ -27,8 +27,8 @@ from diskbuffer.adapters.torchrl.rows import Later, LazyRows
 from diskbuffer.adapters.torchrl.strings import named
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.inputs import counted
 from diskbuffer.store.building import is_there
+from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]

@@ -15,8 +15,10 @@ from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
 from diskbuffer.native.memory import fetch_add, load_i64, load_u8, load_u32, prefetch, store_u8
 from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
-from diskbuffer.store.format.checksums import OBS, pad, row_seed
-from diskbuffer.store.format.codec import BAD_ENTRY, CHECKSUM, HEADER, decode
+from diskbuffer.store.format.checksums import OBS
+from diskbuffer.store.format.checksums_kernel import pad, row_seed
+from diskbuffer.store.format.codec import BAD_ENTRY, CHECKSUM, HEADER
+from diskbuffer.store.format.codec_kernel import decode
 
 # Fields of a target: one column of the batch.
 COLUMN = 0  # its place in the plan's sources

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.draws import Draw
+from diskbuffer.index.fields import HEAD, LEADS, LOW, SLOTS
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import HEAD, LEADS, LOW, SLOTS, lead_in
+from diskbuffer.index.lookup import lead_in
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64
 from diskbuffer.store.segments.mapped import Epoch, Maps

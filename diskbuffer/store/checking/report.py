@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diskbuffer.inputs import counted
+from diskbuffer.wording import counted
 
 
 @dataclass(frozen=True)

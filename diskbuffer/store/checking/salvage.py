@@ -18,8 +18,9 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.format import codec
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered
+from diskbuffer.store.format.checksums_kernel import row_checksums
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.shard import write_live
@@ -149,7 +150,7 @@ def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes) -> None
     for chunk in range(full):
         raw = np.ascontiguousarray(rows[chunk * chunk_rows : (chunk + 1) * chunk_rows])
         out = np.empty(codec.bound(chunk_bytes), np.uint8)
-        chunks.append(out[: codec.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)])
+        chunks.append(out[: codec_kernel.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)])
     write_live(store.files, layout, path, found.slot, (found.stream, found.first), chunks)
     tail, newest = store.tail(path)[found.stream], found.first + found.length - 1
     for row in range(full * chunk_rows, found.length):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from diskbuffer.errors import NotAStoreError
-from diskbuffer.inputs import local_path
+from diskbuffer.paths import local_path
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks as stored

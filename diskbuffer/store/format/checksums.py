@@ -5,6 +5,9 @@ be, and of what was done there, which is final with the step. Both start from a 
 has, so that neither a row from elsewhere nor one that was here before passes for it. As long as nothing was done at a row, and
 something may be, its second word is another: or a power loss that took a step, and not the row after it, would leave a step at
 which nothing was done.
+
+All of it in plain Python and numpy, to read a store; what is computed for every step that is added or sampled is compiled, too:
+`diskbuffer.store.format.checksums_kernel`.
 """
 
 from __future__ import annotations
@@ -13,65 +16,58 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import crc32c_extend
-from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM, Schema, is_obs
 
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
-_NARROW = 256  # bytes of a row that are put together first
-_ZEROS = np.zeros(8, np.uint8)
 OBS, STEP = 0, 1  # words of a row's checksum
 NOT_YET = 0x5A5A5A5A  # combined with the second word, by exclusive or, of a stream's newest row if its episode is not over
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+NARROW = 256  # bytes of a row that are put together first
+_WORD = 2**64 - 1
 
 
-@compiled
 def mix(number: int) -> int:
     """Scramble 64 bits: the finalizer of splitmix64 (Steele, Lea and Flood, 2014)."""
-    x = np.uint64(number)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
-    return np.int64(x ^ (x >> np.uint64(31)))  # type: ignore[return-value]
+    found = _mix(number & _WORD)
+    return found - 2**64 if found >> 63 else found
+
+
+def _mix(x: int) -> int:
+    x = (x ^ (x >> 30)) * FIRST & _WORD
+    x = (x ^ (x >> 27)) * SECOND & _WORD
+    return x ^ (x >> 31)
 
 
 def fold(*fields: Any) -> UInt64:
     """Fold numbers, or arrays of one length, into words of 64 bits, (n,)."""
     if all(isinstance(field, int) for field in fields):
-        return np.array([_fold_numbers(np.array(fields, np.int64))], np.int64).view(np.uint64)
+        number = 0
+        for field in fields:
+            number = _mix(number + field + GOLDEN & _WORD)
+        return np.array([number], np.uint64)
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(field)) for field in fields))
     found = np.zeros(arrays[0].shape, np.uint64)
     for array in arrays:
-        found = _mix_all(found + array.astype(np.uint64) + np.uint64(_GOLDEN))
+        found = _mix_all(found + array.astype(np.uint64) + np.uint64(GOLDEN))
     return found
 
 
-@compiled
-def _fold_numbers(fields: Int64) -> int:
-    found = np.uint64(0)
-    for field in fields:
-        found = np.uint64(mix(found + np.uint64(field) + np.uint64(_GOLDEN)))  # type: ignore[arg-type]
-    return np.int64(found)  # type: ignore[return-value]
-
-
 def _mix_all(x: UInt64) -> UInt64:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
     return x ^ (x >> np.uint64(31))
 
 
-@compiled
 def length_word(seed: int, rows: int) -> int:
     """Return what is stored for a segment's length: the rows, and their hash in the upper 32 bits; 0 for none."""
-    if rows == 0:
-        return 0
-    return (mix(seed + rows) & ~0xFFFFFFFF) | rows
+    return 0 if rows == 0 else (mix(seed + rows) & ~0xFFFFFFFF) | rows
 
 
 def length_words(seeds: UInt64, rows: Int64) -> UInt64:
@@ -81,29 +77,10 @@ def length_words(seeds: UInt64, rows: Int64) -> UInt64:
     return np.where(rows == 0, np.uint64(0), words)
 
 
-@compiled
-def row_seed(salt: int, stream: int, position: int, word: int) -> int:
-    """Return the number that a row's checksum starts from."""
-    return mix(salt + mix(mix(position) + 2 * stream + word)) & 0xFFFFFFFF
-
-
-@compiled
-def pad(crc: int, size: int) -> int:
-    """Go on with zeros, up to the next multiple of 8 of the `size` bytes before: the library is thrice as fast on whole words."""
-    return int(crc32c_extend(crc, _ZEROS.ctypes.data, -size % 8))
-
-
-@compiled
-def _checksum_rows(salt: int, stream: int, first: int, apart: int, word: int, places: Any, out: Any) -> None:
-    """Go row by row over columns that begin at ``places[:, 0]`` and have ``places[:, 1]`` bytes a row."""
-    total = places[:, 1].sum()
-    for i in range(out.shape[0]):
-        crc = row_seed(salt, stream, first + i * apart, word)
-        for c in range(places.shape[0]):
-            crc = crc32c_extend(crc, places[c, 0] + i * places[c, 1], places[c, 1])
-        if total % 8:
-            crc = pad(crc, total)
-        out[i] = crc
+def _row_seeds(salt: int, stream: int, positions: Int64, word: int) -> UInt64:
+    """Return the numbers that the checksums of rows start from."""
+    mixed = _mix_all(_mix_all(positions.view(np.uint64)) + np.uint64(2 * stream + word))
+    return _mix_all(mixed + np.uint64(salt)) & np.uint64(0xFFFFFFFF)
 
 
 def row_checksums(
@@ -118,18 +95,21 @@ def row_checksums(
 ) -> UInt32:
     """Return a word of the checksums of `n` rows, (n,), at positions `first`, ``first + apart`` and so on of a stream.
 
-    `rows` has the values, (n, ...), of each column that belongs to the word. About 20 ns a row of narrow columns.
+    `rows` has the values, (n, ...), of each column that belongs to the word. About 0.3 us a row of narrow columns.
     """
-    paths = covered(schema, word)
-    arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in paths]
-    if sum(schema[path].row_bytes for path in paths) <= _NARROW:
-        arrays = [_side_by_side(n, arrays)]
-    found, places = np.empty(n, np.uint32), np.array([(address_of(array), array.shape[1]) for array in arrays], np.int64)
-    _checksum_rows(salt, stream, first, apart, word, places.reshape(-1, 2), found)
-    return found
+    arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in covered(schema, word)]
+    if sum(array.shape[1] for array in arrays) <= NARROW:
+        arrays = [side_by_side(n, arrays)]
+    zeros = bytes(-sum(array.shape[1] for array in arrays) % 8)
+    found = _row_seeds(salt, stream, first + apart * np.arange(n), word).tolist()
+    for row, crc in enumerate(found):
+        for array in arrays:
+            crc = google_crc32c.extend(crc, array[row].tobytes())
+        found[row] = google_crc32c.extend(crc, zeros) if zeros else crc
+    return np.array(found, np.uint32)
 
 
-def _side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
     """Put rows of bytes together, with zeros after, up to a multiple of 8: one call of the library for each row."""
     total, at = sum(array.shape[1] for array in arrays), 0
     together = np.zeros((n, -(-total // 8) * 8), np.uint8)

@@ -7,21 +7,22 @@ without the rest:
 
     byte 0        16                 20             24
     | Blosc header | offset of block | size of LZ4 | LZ4 ... | CRC32C of all before, 4 bytes |
+
+Here chunks are decoded one at a time, in plain Python, to look into a store. `diskbuffer.store.format.codec_kernel` does the
+same, compiled, for batches; and compresses.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import blosc_compress, blosc_decompress, crc32c_extend, lz4_decompress_partial, memcmp, memcpy
-from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
+from diskbuffer.native import c_functions
 from diskbuffer.schema import Column
-from diskbuffer.store.format import lz4_pictures
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -56,14 +57,8 @@ REASONS = {
     BAD_HEADER: "its Blosc header is not that of a chunk of this column",
     BAD_STREAM: "it cannot be decompressed",
 }
-_MEMCPYED, _SHUFFLED, _LZ4 = 0x2, 0x5, 1
-_MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
-
-_cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc", "zstd")}
-_addresses = {name: ctypes.addressof(buffer) for name, buffer in _cnames.items()} | {PICTURES.compressor: 0, COPY.compressor: 0}
-_addresses[NONE.compressor] = _addresses["lz4"]  # at level 0
-TRIES, SHRANK = 0, 1
-_VERSIONS = 0x0102  # of Blosc's format, and of LZ4's in it
+MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
+MEMCPYED, SHUFFLED, LZ4 = 0x2, 0x5, 1  # flags of a Blosc header, and the number of a compressor in their upper three bits
 _MORE_THAN_BLOSC_ADDS = HEADER + CHECKSUM
 
 
@@ -85,198 +80,49 @@ def bound(chunk_bytes: int) -> int:
     return chunk_bytes + _MORE_THAN_BLOSC_ADDS
 
 
-@compiled
-def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int:
-    """Decode the first `wanted` bytes of a chunk of `size` bytes to the address `target`; return 0 or what is wrong.
-
-    `scratch` has room for `chunk_bytes`; `target` need only have room for what is wanted.
-    """
-    body = size - CHECKSUM
-    if body < HEADER or body > HEADER + chunk_bytes or body > _MOST:
-        return BAD_HEADER
-    if crc32c_extend(0, chunk, body) != load_u32(chunk + body):
-        return BAD_CHECKSUM
-    flags = load_u8(chunk + 2)
-    if load_u32(chunk + 4) != chunk_bytes or load_u32(chunk + 12) != body or load_u32(chunk + 8) == 0:
-        return BAD_HEADER
-    if flags & _MEMCPYED:
-        if body != HEADER + chunk_bytes:
-            return BAD_HEADER
-        memcpy(target, chunk + HEADER, wanted)
-        return 0
-    if (flags >> 5) == _LZ4 and load_u8(chunk + 3) == 1 and load_u32(chunk + 8) == chunk_bytes and not flags & _SHUFFLED:
-        at = np.int64(load_u32(chunk + HEADER))
-        if at < HEADER + 4 or at + 4 > body:
-            return BAD_HEADER
-        n = np.int64(load_u32(chunk + at))
-        if at + 4 + n > body:
-            return BAD_HEADER
-        if n == chunk_bytes:  # did not become smaller, and so was stored as it is
-            memcpy(target, chunk + at + 4, wanted)
-            return 0
-        if lz4_decompress_partial(chunk + at + 4, target, n, wanted, wanted) != wanted:
-            return BAD_STREAM
-        return 0
-    place = target if wanted == chunk_bytes else scratch
-    if blosc_decompress(chunk, place, chunk_bytes, 1) != chunk_bytes:
-        return BAD_STREAM
-    if place == scratch:
-        memcpy(target, scratch, wanted)
-    return 0
-
-
-@compiled
-def encode(source: int, chunk_bytes: int, target: int, cname: int, clevel: int, item: int) -> int:
-    """Compress a chunk, checksum and all, to `target`, which has room for `bound`; return its size, or 0 or less."""
-    n = blosc_compress(clevel, item > 1, item, chunk_bytes, source, target, chunk_bytes + HEADER, cname, chunk_bytes, 1)
-    if n > 0:
-        store_u32(target + n, crc32c_extend(0, target, n))
-        n += CHECKSUM
-    return n
-
-
-@compiled
-def encode_pictures(source: int, chunk_bytes: int, target: int, head: Any, chain: Any, near: Any) -> int:
-    """Do the same by `lz4_pictures`, whose tables and distances these are; a chunk that does not become smaller is stored."""
-    body = HEADER + 8
-    n = lz4_pictures.encode(source, chunk_bytes, target + body, chunk_bytes - body - 2 * CHECKSUM, head, chain, near)
-    flags = _LZ4 << 5
-    if n == 0:
-        flags |= _MEMCPYED
-        memcpy(target + HEADER, source, chunk_bytes)
-        size = HEADER + chunk_bytes
-    else:
-        store_u32(target + HEADER, body - 4)
-        store_u32(target + body - 4, n)
-        size = body + n
-    store_u32(target, np.uint32(_VERSIONS | flags << 16 | 1 << 24))
-    store_u32(target + 4, chunk_bytes)
-    store_u32(target + 8, chunk_bytes)
-    store_u32(target + 12, size)
-    store_u32(target + size, crc32c_extend(0, target, size))
-    return size + CHECKSUM
-
-
-@compiled
-def _encode_run(
-    source: int, first: int, ring: int, chunk_bytes: int, target: int, cname: int, clevel: int, entries: Int64
-) -> int:
-    at = 0
-    for i in range(entries.shape[0]):
-        n = encode(source + (first + i * chunk_bytes) % ring, chunk_bytes, target + at, cname, clevel, 1)
-        if n <= 0:
-            return -1
-        entries[i, 0], entries[i, 1] = at, n
-        at += n
-    return at
-
-
-@compiled
-def _comes_back(chunk: int, size: int, raw: int, chunk_bytes: int) -> bool:
-    """Tell whether a chunk decodes to what it was made of, which lies at `raw`; after it there is room for as much."""
-    back = raw + chunk_bytes
-    return decode(chunk, size, chunk_bytes, chunk_bytes, back, back) == 0 and memcmp(raw, back, chunk_bytes) == 0
-
-
-@compiled
-def _recode_run(
-    shard: int,
-    entries: Int64,
-    chunk_bytes: int,
-    scratch: int,
-    target: int,
-    cname: int,
-    clevel: int,
-    item: int,
-    tables: Any,
-    copy: bool,
-    stored: Int64,
-    out: Int64,
-) -> int:
-    head, chain, near = tables
-    at = 0
-    for i in range(entries.shape[0]):
-        source, n = shard + entries[i, 0], entries[i, 1]
-        is_stored = n >= chunk_bytes
-        copied = copy or (is_stored and stored[TRIES] <= 0 and stored[SHRANK] == 0)
-        wanted = 0 if copied else chunk_bytes
-        if decode(source, n, chunk_bytes, wanted, scratch, scratch + chunk_bytes):
-            return -1 - i
-        if copied:
-            memcpy(target + at, source, n)
-        else:
-            if cname == 0:
-                n = encode_pictures(scratch, chunk_bytes, target + at, head, chain, near)
-                if not _comes_back(target + at, n, scratch, chunk_bytes):
-                    n = entries[i, 1]  # so that a mistake of ours would cost space, and not what is stored
-            else:
-                n = encode(scratch, chunk_bytes, target + at, cname, clevel, item)
-            if n <= 0:
-                return -1 - i
-            if is_stored:
-                stored[TRIES] -= 1
-                stored[SHRANK] += n < chunk_bytes
-            if n >= entries[i, 1]:
-                n = entries[i, 1]
-                memcpy(target + at, source, n)
-        out[i, 0], out[i, 1] = at, n
-        at += n
-    return at
-
-
-def encode_chunks(source: int, first: int, ring: int, chunk_bytes: int, out: Bytes, entries: Int64, method: Method = LIVE) -> int:
-    """Compress chunks, for a live shard, one after the other into `out`: as many as there are `entries`.
-
-    They lie one after the other, from byte `first` on, in a ring of `ring` bytes at the address `source`. `entries[i]`
-    becomes (offset in `out`, size). Returns the bytes written. Holds no GIL.
-    """
-    name = _addresses[method.compressor]
-    size = int(_encode_run(source, first, ring, chunk_bytes, address_of(out), name, method.level, entries))
-    if size < 0:
-        raise RuntimeError("c-blosc failed to compress a chunk")
-    return size
-
-
-class Recoder:
-    """Compress chunks of live shards of one column again, for sealed ones; for one thread at a time.
-
-    Attributes
-    ----------
-    stored : (2,) int64
-        Of chunks that LZ4 could not make smaller while they were live: at `TRIES`, how many are still tried until the others
-        are copied as they are; at `SHRANK`, how many became smaller, after which all are tried.
-    """
-
-    def __init__(self, chunk_bytes: int, distances: tuple[int, int, int]) -> None:
-        self._chunk_bytes = chunk_bytes
-        self._scratch = np.empty(2 * chunk_bytes, np.uint8)
-        self._tables = (*lz4_pictures.tables(), lz4_pictures.distances(*distances))
-        self.stored = np.zeros(2, np.int64)
-
-    def recode(self, shard: int, entries: Int64, out: Bytes, moved: Int64, method: Method) -> int:
-        """Compress the chunks at `entries` of a live shard, mapped at the address `shard`, again, into `out`.
-
-        One that would be no smaller than it was is copied. `moved[i]` becomes (offset in `out`, size). Returns the bytes
-        written, or -1 - i where chunk i cannot be decoded. Holds no GIL.
-        """
-        name, level, item = _addresses[method.compressor], method.level, method.item
-        at, target, size, copy = address_of(self._scratch), address_of(out), self._chunk_bytes, method == COPY
-        return int(_recode_run(shard, entries, size, at, target, name, level, item, self._tables, copy, self.stored, moved))
-
-
-def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes, scratch: Bytes) -> int:
-    """Decode a chunk of a mapped shard into `raw`, as large as `scratch`; return what is wrong, or 0."""
+def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes) -> int:
+    """Decode a chunk of a mapped shard into `raw`, which it fills; return what is wrong, or 0."""
     at, size = entries[chunk].tolist()
     if not 0 <= at <= at + size <= shard.size - entries.nbytes:
         return BAD_ENTRY
-    return int(decode(shard.address + at, size, raw.nbytes, raw.nbytes, address_of(raw), address_of(scratch)))
+    return _decode(shard.address + at, size, raw.nbytes, raw.ctypes.data)
 
 
-@compiled
-def _checksum(crc: int, address: int, size: int) -> int:
-    return int(crc32c_extend(crc, address, size))
+def _decode(chunk: int, size: int, chunk_bytes: int, target: int) -> int:
+    """Decode a chunk of `size` bytes at an address to the address `target`; return 0 or what is wrong."""
+    body = size - CHECKSUM
+    if not HEADER <= body <= min(HEADER + chunk_bytes, MOST):
+        return BAD_HEADER
+    if c_functions.crc32c_extend(0, chunk, body) != int.from_bytes(ctypes.string_at(chunk + body, CHECKSUM), "little"):
+        return BAD_CHECKSUM
+    version, flags, nbytes, block, cbytes = struct.unpack("<xBBxIII", ctypes.string_at(chunk, HEADER))
+    if nbytes != chunk_bytes or cbytes != body or block == 0:
+        return BAD_HEADER
+    if flags & MEMCPYED:
+        if body != HEADER + chunk_bytes:
+            return BAD_HEADER
+        ctypes.memmove(target, chunk + HEADER, chunk_bytes)
+        return 0
+    if flags >> 5 == LZ4 and version == 1 and block == chunk_bytes and not flags & SHUFFLED:
+        return _decode_block(chunk, body, chunk_bytes, target)
+    return 0 if c_functions.blosc_decompress(chunk, target, chunk_bytes, 1) == chunk_bytes else BAD_STREAM
+
+
+def _decode_block(chunk: int, body: int, chunk_bytes: int, target: int) -> int:
+    """Decode a chunk that is one block of LZ4, by LZ4 itself."""
+    at = int.from_bytes(ctypes.string_at(chunk + HEADER, 4), "little")
+    if not HEADER + 4 <= at <= body - 4:
+        return BAD_HEADER
+    n = int.from_bytes(ctypes.string_at(chunk + at, 4), "little")
+    if at + 4 + n > body:
+        return BAD_HEADER
+    if n == chunk_bytes:  # did not become smaller, and so was stored as it is
+        ctypes.memmove(target, chunk + at + 4, chunk_bytes)
+        return 0
+    decoded = c_functions.lz4_decompress_partial(chunk + at + 4, target, n, chunk_bytes, chunk_bytes)
+    return 0 if decoded == chunk_bytes else BAD_STREAM
 
 
 def checksum(data: Any, crc: int = 0) -> int:
     """Return the CRC32C of a contiguous array's bytes, after others whose checksum is `crc`. Holds no GIL."""
-    return int(_checksum(crc, address_of(data), data.nbytes))
+    return int(c_functions.crc32c_extend(crc, data.ctypes.data, data.nbytes))

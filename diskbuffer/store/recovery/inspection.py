@@ -85,9 +85,9 @@ class Inspected:
         self.bad_chunks[path] = {}
         if self._decode:
             self.bad_chunks[path] |= dict.fromkeys(np.flatnonzero(set_ & ~there).tolist(), codec.REASONS[codec.BAD_ENTRY])
-            raw, scratch = (np.empty(self._layout.chunk_bytes(path), np.uint8) for _ in range(2))
+            raw = np.empty(self._layout.chunk_bytes(path), np.uint8)
             for chunk in np.flatnonzero(there).tolist():
-                if wrong := codec.decode_entry(mapped, entries, chunk, raw, scratch):
+                if wrong := codec.decode_entry(mapped, entries, chunk, raw):
                     self.bad_chunks[path][chunk] = codec.REASONS[wrong]
 
     def _flat(self, path: str) -> Bytes:
@@ -147,12 +147,12 @@ class Inspected:
         if not self._decode:
             return rows
         chunk_rows, mapped = self._layout.chunk_rows(path), self._maps[path]
-        raw, scratch = (np.empty(self._layout.chunk_bytes(path), np.uint8) for _ in range(2))
+        raw = np.empty(self._layout.chunk_bytes(path), np.uint8)
         entries = index_of(mapped, self._layout.chunks(path))
         for chunk in range(at // chunk_rows, min(-(-(at + n) // chunk_rows), self.chunks[path])):
             if chunk in self.bad_chunks[path]:
                 continue
-            codec.decode_entry(mapped, entries, chunk, raw, scratch)
+            codec.decode_entry(mapped, entries, chunk, raw)
             first, until = max(at, chunk * chunk_rows), min(at + n, (chunk + 1) * chunk_rows)
             frames = raw.reshape(chunk_rows, column.row_bytes)
             rows[first - at : until - at] = frames[first - chunk * chunk_rows : until - chunk * chunk_rows]

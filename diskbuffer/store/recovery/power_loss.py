@@ -114,7 +114,7 @@ def hide_bad_chunks(store: Store, kept: Kept) -> None:
             found = Inspected(store, slot, length, decode=True)
             for path in layout.packed:
                 good, chunks = found.good_chunks(path), layout.chunks(path)
-                if good < found.chunks[path]:
+                if good < found.chunks.get(path, 0):
                     mapped = store.files.map(layout.data_file(path, slot), -1, writable=False)
                     copied = InMemory(mapped.array(np.uint8, (mapped.size,)).copy())
                     index_of(copied, chunks)[good:] = EMPTY

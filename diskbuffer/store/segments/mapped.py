@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,9 +15,9 @@ from diskbuffer.store.system.overlay import Layers
 
 
 class Verify(Protocol):
-    """Raise where a slot's files are not those that were meant; `damaged` tells that one of them is not what it should be."""
+    """Raise where the files of slots are not those that were meant; `damaged` tells that one of them is not what it should be."""
 
-    def __call__(self, slot: int, *, damaged: bool = False) -> None: ...  # noqa: D102
+    def __call__(self, slots: Sequence[int], *, damaged: bool = False) -> None: ...  # noqa: D102
 
 
 class Epoch:
@@ -54,7 +54,7 @@ class Zeros(InMemory):
 
 
 class Maps:
-    """Map files when a slot is first read; ``verify(slot)`` raises where they are not those that were meant.
+    """Map files when a slot is first read; ``verify(slots)`` raises where they are not those that were meant.
 
     ``check(path, slot, map)`` raises where a file is not what the table has a checksum of. ``is_final(slot)`` tells whether
     nobody will ever write to the slot's files of recorded columns. `sources[column, slot]` is (address, size), or zeros where
@@ -110,21 +110,28 @@ class Maps:
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
         columns = [(path, self._paths.index(path)) for path in (self._paths if paths is None else paths)]
+        mapped = []
         for slot in slots:
             missing = [path for path, column in columns if slot not in self._held[column]]
             if not missing:
                 continue
+            mapped.append(slot)
             try:
                 for path in missing:
                     self.get(path, slot)
             except CorruptionError:
-                self._verify(slot, damaged=True)  # which tells whether the file is gone or damaged, or just another by now
+                self._verify_mapped(mapped, damaged=True)  # which tells whether the file is damaged, or just another by now
                 raise
-            try:
-                self._verify(slot)
-            except BaseException:
+        if mapped:
+            self._verify_mapped(mapped)
+
+    def _verify_mapped(self, slots: list[int], *, damaged: bool = False) -> None:
+        try:
+            self._verify(slots, damaged=damaged)
+        except BaseException:
+            for slot in slots:
                 self.retire(slot)
-                raise
+            raise
 
     def get(self, path: str, slot: int) -> Map:
         """Return the map of a slot in one column, made now if it has to be."""

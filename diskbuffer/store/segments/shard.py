@@ -155,8 +155,8 @@ def shard_checksum(shard: Map, chunks: int) -> int:
 
 def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
     """Decode one chunk."""
-    raw, scratch = np.zeros(chunk_bytes, np.uint8), np.empty(chunk_bytes, np.uint8)
-    if wrong := codec.decode_entry(shard, index_of(shard, chunks), chunk, raw, scratch):
+    raw = np.zeros(chunk_bytes, np.uint8)
+    if wrong := codec.decode_entry(shard, index_of(shard, chunks), chunk, raw):
         raise CorruptionError(f"chunk {chunk}: {codec.REASONS[wrong]}")
     return raw.tobytes()
 

@@ -96,27 +96,31 @@ class Files:
         """Return the names in a directory that are directories themselves, and no links to some."""
         return [entry for entry, kind in self._list(name) if stat.S_ISDIR(kind)]
 
-    def walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield all names below the directory, and what they stand for; what goes away meanwhile is left out."""
-        left = ["."]
+    def walk(self, below: str = ".") -> Iterator[tuple[str, os.stat_result]]:
+        """Yield all names below a directory, and what they stand for; what goes away meanwhile is left out."""
+        left = [below]
         while left:
-            directory, names = left.pop(), list[str]()
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                names = self.names(directory)
-            for name in names:
+            directory, found = left.pop(), list[tuple[str, os.stat_result]]()
+            with contextlib.suppress(FileNotFoundError, PermissionError), self._opened(directory) as fd:
+                found = _statuses(fd)
+            for name, status in found:
                 path = name if directory == "." else f"{directory}/{name}"
-                with contextlib.suppress(FileNotFoundError):
-                    found = self.stat(path)
-                    if stat.S_ISDIR(found.st_mode):
-                        left.append(path)
-                    yield path, found
+                if stat.S_ISDIR(status.st_mode):
+                    left.append(path)
+                yield path, status
 
     def _list(self, name: str) -> list[tuple[str, int]]:
         """Return the names in a directory, and the kind of each as `stat` has it; those of files need not be exact."""
-        with self._in(name if name == "." else f"{name}/.") as (fd, last):
+        with self._opened(name) as fd:
+            return _entries(fd)
+
+    @contextlib.contextmanager
+    def _opened(self, directory: str) -> Iterator[int]:
+        """Yield the descriptor of a directory, to list what is in it."""
+        with self._in(directory if directory == "." else f"{directory}/.") as (fd, last):
             opened = os.open(last, os.O_RDONLY | _CAREFUL | os.O_DIRECTORY, dir_fd=fd)
             try:
-                return _entries(opened)
+                yield opened
             finally:
                 os.close(opened)
 
@@ -495,6 +499,15 @@ def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
 def _entries(place: int) -> list[tuple[str, int]]:
     with os.scandir(place) as entries:
         return [(entry.name, stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else stat.S_IFREG) for entry in entries]
+
+
+def _statuses(place: int) -> list[tuple[str, os.stat_result]]:
+    found = []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                found.append((entry.name, entry.stat(follow_symlinks=False)))
+    return found
 
 
 def files_at(place: Path | Files) -> Files:

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import time
+from typing import Any
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.store.format.layout import SEGMENTS
@@ -160,13 +161,21 @@ def is_held(files: Files) -> bool | None:
 
 def describe_holder(files: Files) -> str:
     """Name the process that has opened a store for writing last."""
+    holder = read_holder(files)
+    if holder is None:
+        return "another process"
+    if holder["pid"] == os.getpid():
+        return (
+            f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']} (gc.collect() closes one that "
+            "nothing else refers to)"
+        )
+    return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+
+
+def read_holder(files: Files) -> dict[str, Any] | None:
+    """Return the process that has opened a store for writing last, as ``pid``, ``host`` and ``since``; None where unknown."""
     try:
         holder = json.loads(files.read(_HOLDER))
-        if holder["pid"] == os.getpid():
-            return (
-                f"this process, {os.getpid()}: by another ReplayBuffer, since {holder['since']} (gc.collect() closes one that "
-                "nothing else refers to)"
-            )
-        return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return {"pid": int(holder["pid"]), "host": str(holder["host"]), "since": str(holder["since"])}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

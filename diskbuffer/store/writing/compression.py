@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.schema import Column
-from diskbuffer.store.format.codec import COPY, PICTURES, TRIES, Method, Recoder, bound, given_method
+from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, given_method
+from diskbuffer.store.format.codec_kernel import TRIES, Recoder
 from diskbuffer.store.format.layout import Layout
 
 Int64 = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.store.format import codec
+from diskbuffer.store.format import codec, codec_kernel
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.shard import LiveShard
 
@@ -118,7 +118,7 @@ class Packer:
         chunk_bytes = self._layout.chunk_bytes(run.path)
         out = np.empty(run.chunks * codec.bound(chunk_bytes), np.uint8)  # pages that nothing is written to cost no memory
         entries = np.empty((run.chunks, 2), np.int64)
-        size = codec.encode_chunks(run.source, run.first, run.ring, chunk_bytes, out, entries, self._methods[run.path])
+        size = codec_kernel.encode_chunks(run.source, run.first, run.ring, chunk_bytes, out, entries, self._methods[run.path])
         run.shard.append(run.first_chunk, out[:size], entries)
         self.packed[run.path][run.stream] = run.position + run.chunks * self._layout.chunk_rows(run.path)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.store.directory import tail_file
-from diskbuffer.store.format import codec
+from diskbuffer.store.format import codec, codec_kernel
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
@@ -210,5 +210,5 @@ def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Byte
     chunk[: len(rows)] = rows
     out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
     method = codec.live_method(layout.schema[path])
-    size = codec.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries, method)
+    size = codec_kernel.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries, method)
     shard.publish(offset // chunk_rows, out[:size])

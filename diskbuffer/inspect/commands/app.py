@@ -1,0 +1,61 @@
+"""The command ``diskbuffer``: which commands there are, and what becomes of errors. A command is imported when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+from diskbuffer.errors import DiskBufferError
+from diskbuffer.inspect.commands.output import FAILED, complain
+from diskbuffer.version import __version__
+
+INTERRUPTED = 130
+
+# Where each is, and what the list of commands says of it.
+COMMANDS = {
+    "info": ("diskbuffer.inspect.commands.info:info", "What a store holds: columns, steps, episodes, disk, who writes."),
+    "episodes": ("diskbuffer.inspect.commands.episodes:episodes", "A table of episodes, filtered and sorted."),
+    "show": ("diskbuffer.inspect.commands.show:show", "Frames, rewards and actions of an episode; PNG, GIF or MP4."),
+    "check": ("diskbuffer.inspect.commands.check:check", "Verify every structure and every checksum; --repair."),
+    "snapshot": ("diskbuffer.inspect.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
+    "marks": ("diskbuffer.inspect.commands.marks:marks", "List a store's marks, or remove one."),
+    "warmup": ("diskbuffer.inspect.commands.warmup:warmup", "Compile what else the first use compiles."),
+}
+
+
+def build() -> App:
+    """Return the application."""
+    app = App(
+        "diskbuffer",
+        help="Replay buffers on disk: look into them, check them, copy them.",
+        version=f"diskbuffer {__version__}",
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+        default_parameter=Parameter(negative=()),
+        help_epilogue="Exit codes: 0 all is well, 1 something is wrong with a store, 2 it could not be looked at.",
+    )
+    for place, (name, (where, what)) in enumerate(COMMANDS.items()):
+        app.command(where, name=name, help=what, sort_key=place)
+    app.register_install_completion_command()
+    return app
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code. Whatever is wrong with what was given, or with a store, is told in a sentence."""
+    app, given = build(), list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        found = app(given, exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        return FAILED
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
+        return 0
+    except (DiskBufferError, OSError) as error:
+        complain(str(error))
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return found if isinstance(found, int) else 0

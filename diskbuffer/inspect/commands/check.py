@@ -1,0 +1,36 @@
+"""``diskbuffer check``: verify a store, and repair it."""
+
+from __future__ import annotations
+
+from diskbuffer.inspect.commands.output import WELL, WRONG, show_json
+
+
+def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool = False) -> int:
+    """Verify every structure and every checksum of a store; exit code 1 where something is wrong.
+
+    A training may be writing to it; what that has not sealed yet is then left out.
+
+    Parameters
+    ----------
+    path
+        The directory of the store.
+    repair
+        Drop what cannot be saved, and nothing else; keep a copy first.
+    quiet
+        Show no progress.
+    json
+        Print JSON.
+    """
+    from diskbuffer.store.checking.check import check as checked
+
+    report = checked(path, repair=repair, progress=not quiet and not json)
+    if json:
+        problems = [
+            {"path": str(problem.path), "column": problem.column, "steps": problem.steps, "what": problem.what}
+            for problem in report.problems
+        ]
+        figures = {"ok": report.ok, "repaired": report.repaired, "rows": report.rows, "dropped": report.dropped}
+        show_json({"path": str(report.path), **figures, "problems": problems})
+    else:
+        print(report)
+    return WELL if report.ok or report.repaired else WRONG

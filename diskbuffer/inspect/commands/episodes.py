@@ -1,0 +1,98 @@
+"""``diskbuffer episodes``: a table of episodes, filtered and sorted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, show, show_json, table
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.where import parse
+from diskbuffer.wording import counted
+
+_SHOWN = 30  # rows of a table, unless more are asked for
+_LEFT = ("ending", "tag")
+
+
+def episodes(
+    path: str,
+    /,
+    *,
+    where: str | None = None,
+    sort: str = "age",
+    reverse: bool = False,
+    limit: int | None = None,
+    json: bool = False,
+) -> int:
+    """List episodes: where each starts, how long and how good it is, how it ended, and its tag.
+
+    Parameters
+    ----------
+    path
+        The directory of the store. A training may be writing to it.
+    where
+        Which ones: "return > 10 and ending == 'terminated'". Known are episode, stream, start, length, return, ending
+        ('terminated', 'truncated', 'cut off', 'running'), tag, age (steps of its environment that came after it) and whole (its
+        beginning was not evicted); <, <=, ==, !=, >=, >, in, and, or, not, parentheses.
+    sort
+        By which of these: smallest first, so the newest by default.
+    reverse
+        Largest first.
+    limit
+        How many at most; 0 shows all. 30 by default, and all with --json.
+    json
+        Print JSON: a list of objects.
+    """
+    if limit is not None and limit < 0:
+        raise InputError(f"limit must be 0 (for all) or more, found {limit}")
+    condition = None if where is None else parse(where)
+    view = StoreView(path)
+    every = view.episodes()
+    found = every if condition is None else every.select(condition.select(every))
+    found = found.select(order(found, sort, reverse))
+    most = (0 if json else _SHOWN) if limit is None else limit
+    shown = found.select(slice(0, most or None))
+    if json:
+        show_json(shown.to_rows())
+    else:
+        _show(shown, found, every)
+    if view.damage is not None:
+        complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
+    return WELL if view.damage is None else WRONG
+
+
+def order(table: EpisodeTable, by: str, reverse: bool = False) -> np.ndarray:
+    """Return the rows of a table sorted by a column, (n,) int64; NaN last, equal ones in the order of their numbers."""
+    values = table.column(by)
+    if values.dtype.kind == "U":
+        values = np.unique(values, return_inverse=True)[1]
+    keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
+    found: np.ndarray = np.argsort(-keys if reverse else keys, kind="stable")
+    return found
+
+
+def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None:
+    rows = [
+        (
+            f"{row['episode']:,}",
+            str(row["stream"]),
+            str(row["start"]),
+            f"{row['length']:,}" + ("" if row["whole"] else "+"),
+            number(row["return"]),
+            row["ending"],
+            row["tag"],
+            f"{row['age']:,}",
+        )
+        for row in shown.to_rows()
+    ]
+    if rows:
+        show(table(("episode", "stream", "start", "length", "return", "ending", "tag", "age"), rows, left=_LEFT), "")
+    parts = [counted(len(found), "episode")]
+    if len(found) < len(every):
+        parts = [f"{len(found):,} of {counted(len(every), 'episode')}"]
+    if len(shown) < len(found):
+        parts.append(f"of which {len(shown):,} are shown (--limit 0 shows all)")
+    if not shown.whole.all():
+        parts.append("+ was longer: its beginning was evicted")
+    show(", ".join(parts))

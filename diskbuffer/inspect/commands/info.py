@@ -1,0 +1,132 @@
+"""``diskbuffer info``: what a store holds, how large it is, and who writes to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
+from diskbuffer.inspect.summary import NEWEST, description, summary
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.paths import local_path
+from diskbuffer.store import directory
+from diskbuffer.wording import counted
+
+_LEFT = {
+    "clean": "closed",
+    "killed": "its writer was killed; every step that was added is there, and opening it to write goes on",
+    "power loss": "not closed before the machine went down, or copied while it was open; what is there matches its checksums",
+}
+
+
+def info(path: str, /, *, json: bool = False) -> int:
+    """Show what a store holds: columns, steps, episodes, returns, disk, and who writes to it.
+
+    Parameters
+    ----------
+    path
+        The directory of the store. A training may be writing to it.
+    json
+        Print JSON, with everything that is known.
+    """
+    try:
+        found = summary(StoreView(path))
+    except CorruptionError as error:
+        root = local_path(path)
+        found = description(directory.read_metadata(root)[0], root, str(error))
+    if json:
+        show_json(found)
+    else:
+        _show(found)
+    if found["damage"] is not None:
+        complain(f"This store is damaged: {found['damage']}", f"Run: diskbuffer check {found['path']}")
+    return WELL if found["damage"] is None else WRONG
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for name, fact in _facts(found).items():
+        facts.add_row(name, Text(plain(fact)))
+    show(Text(plain(found["path"]), style="bold underline"), facts, "")
+    show(_columns(found))
+
+
+def _facts(found: dict[str, Any]) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    if "steps" in found:
+        facts |= {"steps": _steps(found), "episodes": _episodes(found["episodes"])}
+        for what in ("returns", "lengths"):
+            figures = found["episodes"][what]
+            if figures is not None:
+                facts[what] = (
+                    f"mean {number(figures['mean'])}, from {number(figures['min'])} to {number(figures['max'])}; "
+                    f"mean of the newest {NEWEST}: {number(figures['newest'])}"
+                )
+        if found["tags"]:
+            facts["tags"] = ", ".join(f"{tag} ({counted(n, 'episode')})" for tag, n in found["tags"].items())
+    facts["environment"] = _environment(found)
+    if "disk" in found:
+        facts["disk"] = _disk(found["disk"])
+        facts["writer"] = _writer(found)
+        segments = found["segments"]
+        facts["segments"] = f"{segments['used']:,} of {segments['rows']:,} rows, {segments['sealed']:,} of them sealed"
+        facts["marks"] = ", ".join(found["marks"]) or "none"
+    if found["metadata"]:
+        facts["metadata"] = ", ".join(f"{name}: {value}" for name, value in found["metadata"].items())
+    facts["format"] = str(found["format"])
+    return facts
+
+
+def _steps(found: dict[str, Any]) -> str:
+    capacity = "no limit" if found["capacity"] is None else f"capacity {found['capacity']:,}"
+    evicted = "" if found["added"] == found["steps"] else f"; {found['added']:,} were ever added"
+    return f"{found['steps']:,} to sample ({capacity}){evicted}"
+
+
+def _episodes(episodes: dict[str, Any]) -> str:
+    endings = ", ".join(f"{n:,} {ending}" for ending, n in episodes["endings"].items())
+    return f"{episodes['count']:,}{f': {endings}' if endings else ''}"
+
+
+def _environment(found: dict[str, Any]) -> str:
+    parts = [counted(found["environments"], "environment") + (", and protected episodes" if found["protected"] else "")]
+    told = found["environment"] or {}
+    if isinstance(told.get("id"), str):
+        parts.insert(0, told["id"])
+    if found["frame_stack"] > 1:
+        parts.append(f"stacks of {found['frame_stack']} frames")
+    return ", ".join(parts)
+
+
+def _disk(disk: dict[str, Any]) -> str:
+    parts = {"tail": "newest rows", "table": "bookkeeping", "marks": "marks"}
+    others = [f"{size(disk[part])} of {what}" for part, what in parts.items() if disk[part]]
+    ratio = "" if not disk["ratio"] else f" for {size(disk['raw'])} of rows ({disk['ratio']:.3g} to 1)"
+    return f"{size(disk['total'])}{ratio}{'; ' if others else ''}{', '.join(others)}"
+
+
+def _writer(found: dict[str, Any]) -> str:
+    writer = found["writer"]
+    if writer is None:
+        return f"none; {_LEFT.get(found['left'], found['left'])}"
+    if writer["pid"] is None:
+        return "a process that is not known"
+    return f"process {writer['pid']} on {writer['host']}, since {writer['since']}"
+
+
+def _columns(found: dict[str, Any]) -> Any:
+    rows = []
+    for column in found["columns"]:
+        shape = " x ".join(map(str, column["shape"])) or "scalar"
+        row = [column["name"], column["dtype"], shape, column["kind"], column["codec"] or ""]
+        if "disk_bytes" in column:
+            ratio = "" if column["ratio"] is None else f"{column['ratio']:.3g}"
+            row += [size(column["raw_bytes"]), size(column["disk_bytes"]), ratio]
+        rows.append(row)
+    headings = ("column", "dtype", "shape", "kind", "codec", "rows", "disk", "ratio")
+    return table(headings[: len(rows[0])], rows, left=headings[:5])

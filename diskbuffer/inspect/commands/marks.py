@@ -1,0 +1,28 @@
+"""``diskbuffer marks``: the marks of a store that need not be open."""
+
+from __future__ import annotations
+
+from diskbuffer.inspect.commands.output import WELL, show_json
+from diskbuffer.store.copies import closed_marks
+
+
+def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int:
+    """List a store's marks, the oldest first; or remove one, which takes no space, as opening does.
+
+    Parameters
+    ----------
+    path
+        The directory of the store.
+    remove
+        The name of a mark to remove, which gives its space back. Nobody may have the store open for writing.
+    json
+        Print JSON: a list of names.
+    """
+    if remove is not None:
+        closed_marks.remove_mark(path, remove)
+    names = closed_marks.marks(path)
+    if json:
+        show_json(list(names))
+    elif remove is None:
+        print(*names, sep="\n", end="\n" if names else "")
+    return WELL

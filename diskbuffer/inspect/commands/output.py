@@ -1,0 +1,87 @@
+"""How commands show things: tables for people, JSON for programs, messages on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WELL, WRONG, FAILED = 0, 1, 2  # exit codes: all is well, something is wrong with a store, it could not be looked at
+_WIDE = 160  # columns of output that is no terminal's, so that nothing is cut
+
+
+@cache
+def console() -> Console:
+    """Return the terminal, or the file that stands in its place."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def show(*things: Any) -> None:
+    """Show tables and texts."""
+    for thing in things:
+        console().print(thing)
+
+
+def show_json(value: Any) -> None:
+    """Write a value as JSON; figures that are NaN or infinite, which JSON has not, become null."""
+    print(json.dumps(_finite(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def complain(*lines: str) -> None:
+    """Write lines to stderr."""
+    print(*lines, sep="\n", file=sys.stderr)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), title: str | None = None) -> Table:
+    """Return a table of texts; columns are aligned at the right, but for those of the headings in `left`."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
+    for heading in headings:
+        found.add_column(heading, justify="left" if heading in left else "right", overflow="fold")
+    for row in rows:
+        found.add_row(*(Text(plain(cell)) for cell in row))  # what is stored is no markup
+    return found
+
+
+def plain(text: str) -> str:
+    """Return a text that a store holds, which may be a stranger's, without what a terminal would act upon."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def size(n: float) -> str:
+    """Return a number of bytes as people write it."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if abs(n) < 1000:
+            return f"{n:,.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} TB"
+
+
+def number(value: float) -> str:
+    """Return a figure with four digits that count."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}" if 1e-4 < abs(value) < 1e9 else f"{value:.3e}"

@@ -1,0 +1,222 @@
+"""``diskbuffer show``: an episode's frames, rewards and actions, in the terminal or as a file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.output import WELL, WRONG, complain, console, number, plain, show_json
+from diskbuffer.inspect.commands.output import show as shown
+from diskbuffer.inspect.footage import Footage, footage, returns_over_time
+from diskbuffer.inspect.pictures import curves, film_strip, gif, mp4, picture_columns, spread
+from diskbuffer.inspect.pictures.images import PAPER, pillow, saved
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.wording import counted
+
+_SUFFIXES = (".png", ".gif", ".mp4")
+_WIDTH = 1200  # pixels of a PNG
+
+
+def show(
+    path: str,
+    episode: int | None = None,
+    /,
+    *,
+    out: Path | None = None,
+    column: str | None = None,
+    frames: int | None = None,
+    steps: str | None = None,
+    fps: float = 15,
+    scale: int = 1,
+    json: bool = False,
+) -> int:
+    """Show an episode: frames, rewards, actions. Without a number, the newest one that is over, and the returns of all.
+
+    In the terminal frames are made of half blocks; --out writes a picture or a movie.
+
+    Parameters
+    ----------
+    path
+        The directory of the store. A training may be writing to it.
+    episode
+        Its number in `diskbuffer episodes`; negative ones count from the end.
+    out
+        A file: .png has some frames and all curves, .gif and .mp4 (with the extra [video]) all frames.
+    column
+        Which column has the frames, where there are several.
+    frames
+        How many to show, evenly spread; 12 in a PNG.
+    steps
+        Only these steps of the episode, as FROM:TO: 100:200, 100: or :200.
+    fps
+        Frames a second of a movie.
+    scale
+        How many pixels, each way, one pixel of a movie becomes.
+    json
+        Print JSON: the episode, and what was recorded at each step.
+    """
+    if out is not None and out.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"--out must end with one of {', '.join(_SUFFIXES)}, found {out.name!r}")
+    view = StoreView(path)
+    if out is not None and out.absolute().resolve().is_relative_to(view.path.resolve()):
+        raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
+    found = footage(view, episode)
+    if found is None:
+        shown(f"{plain(str(view.path))} has no episode yet.")
+        return _code(view, [])
+    picture = _picture_column(view, column)
+    part = _part(steps, found.rows)
+    if out is not None:
+        damaged = _write(found, out, picture, part, frames, fps, scale, every=episode is None)
+    elif json:
+        series, damaged = found.series()
+        show_json(found.row | {"columns": {name: values[part.start : part.stop].tolist() for name, values in series.items()}})
+    else:
+        damaged = _in_terminal(found, picture, part, frames, every=episode is None)
+    return _code(view, damaged)
+
+
+def _code(view: StoreView, damaged: Any) -> int:
+    if view.damage is not None:
+        complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
+    elif damaged:
+        complain(f"Some of this is damaged, and left out. Run: diskbuffer check {view.path}")
+    return WRONG if view.damage is not None or damaged else WELL
+
+
+def _picture_column(view: StoreView, column: str | None) -> str | None:
+    pictures = picture_columns(view.schema.columns)
+    if column is not None and column not in pictures:
+        there = ", ".join(pictures) or "none"
+        raise InputError(f"column {column!r} has no pictures; those that have are: {there}")
+    return column or next(iter(pictures), None)
+
+
+def _part(steps: str | None, rows: int) -> range:
+    """Return which places of an episode are meant."""
+    if steps is None:
+        return range(rows)
+    first, colon, last = steps.partition(":")
+    try:
+        begin, end = int(first or 0), int(last or rows)
+    except ValueError:
+        begin, end, colon = 0, 0, ""
+    if not colon or not 0 <= begin < end:
+        raise InputError(f"--steps must be FROM:TO, such as 100:200, 100: or :200, found {steps!r}")
+    if begin >= rows:
+        raise InputError(f"the episode has {rows - 1:,} steps, and --steps begins at {begin:,}")
+    return range(begin, min(end, rows))
+
+
+# Files
+
+
+def _write(
+    found: Footage, out: Path, picture: str | None, part: range, frames: int | None, fps: float, scale: int, *, every: bool
+) -> bool:
+    """Write a file; return whether something in it is damaged."""
+    if out.suffix.lower() == ".png":
+        data, damaged = _png(found, picture, part, frames, every)
+    elif picture is None:
+        raise InputError("no column of this store has pictures; --out FILE.png plots what there is")
+    else:
+        places = np.array(part)[spread(len(part), frames)]
+        images, bad = found.frames(picture, places.tolist())
+        movie = gif if out.suffix.lower() == ".gif" else mp4
+        data, damaged = movie(images, fps, scale=scale), bool(bad)
+    out.write_bytes(data)
+    print(out)
+    return damaged
+
+
+def _png(found: Footage, picture: str | None, part: range, frames: int | None, every: bool) -> tuple[bytes, bool]:
+    """Draw frames and curves, one below the other."""
+    parts, series, damaged = list[bytes](), *found.series()
+    title = _title(found)
+    if picture is not None:
+        places = np.array(part)[spread(len(part), 12 if frames is None else frames)].tolist()
+        images, bad = found.frames(picture, places)
+        labels = [f"{place}{' damaged' if at in bad else ''}" for at, place in enumerate(places)]
+        parts.append(film_strip(images, None, labels, title=f"{title}, {picture}", width=_WIDTH))
+        damaged = damaged or bool(bad)
+    some = {name: values[part.start : part.stop] for name, values in series.items()}
+    if some and len(next(iter(some.values()))):
+        x = np.arange(part.start, part.start + len(next(iter(some.values()))))
+        parts.append(curves(some, x=x, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
+    if every:
+        over, ended = returns_over_time(found.view.episodes(), found.streams)
+        if len(ended):
+            parts.append(curves(over, x=ended, x_label="steps added when it ended", width=_WIDTH))
+    if not parts:
+        raise InputError("there is nothing to draw of this episode: it has neither pictures nor steps")
+    images_ = [pillow().open(io.BytesIO(each)) for each in parts]
+    sheet = pillow().new("RGB", (max(each.width for each in images_), sum(each.height for each in images_)), PAPER)
+    top = 0
+    for each in images_:
+        sheet.paste(each, (0, top))
+        top += each.height
+    return saved(sheet), damaged
+
+
+def _title(found: Footage) -> str:
+    row = found.row
+    tag = f", tag {row['tag']!r}" if row["tag"] else ""
+    what = f"{counted(row['length'], 'step')}, return {number(row['return'])}, {row['ending']}"
+    return f"episode {row['episode']:,} of stream {row['stream']}: {what}{tag}"
+
+
+# The terminal
+
+
+def _in_terminal(found: Footage, picture: str | None, part: range, frames: int | None, *, every: bool) -> bool:
+    """Show an episode in the terminal; return whether something of it is damaged."""
+    from rich.text import Text
+
+    from diskbuffer.inspect.commands.terminal_pictures import Strip, frames_across
+
+    width = console().width
+    shown(Text(plain(_title(found)), style="bold"))
+    series, damaged = found.series()
+    if picture is not None and console().is_terminal and console().color_system is not None:
+        places = np.array(part)[spread(len(part), frames or frames_across(width))].tolist()
+        images, bad = found.frames(picture, places)
+        for at in range(0, len(places), frames_across(width)):
+            some = slice(at, at + frames_across(width))
+            shown(Strip(images[some], width), "steps " + ", ".join(map(str, places[some])))
+        damaged = damaged or bool(bad)
+    _series({name: values[part.start : part.stop] for name, values in series.items()}, width)
+    if every:
+        over, ended = returns_over_time(found.view.episodes(), found.streams)
+        if len(ended):
+            returns = over["return of episodes"]
+            _series({"returns of all episodes that are over": returns}, width)
+    if picture is not None and not console().is_terminal:
+        shown("", f"--out FILE.png, FILE.gif or FILE.mp4 writes the frames of {picture!r}")
+    return damaged
+
+
+def _series(series: dict[str, Any], width: int) -> None:
+    from rich.text import Text
+
+    from diskbuffer.inspect.commands.terminal_pictures import bars, shares
+
+    for name, values in series.items():
+        if not len(values):
+            continue
+        share = shares(values)
+        if share is not None:
+            shown("", Text(plain(name)), Text(share))
+            continue
+        lines = values.reshape(len(values), -1)
+        for n in range(min(lines.shape[1], 4)):
+            line = lines[:, n].astype(np.float64)
+            label = name if lines.shape[1] == 1 else f"{name}[{n}]"
+            finite = line[np.isfinite(line)]
+            ends = f"from {number(finite.min())} to {number(finite.max())}" if len(finite) else "no finite number"
+            shown("", Text(plain(f"{label}, {ends}")), Text(bars(line, width)))
+        if lines.shape[1] > 4:
+            shown(f"and {lines.shape[1] - 4:,} more numbers of it")

@@ -1,0 +1,22 @@
+"""``diskbuffer snapshot``: a copy of a store."""
+
+from __future__ import annotations
+
+from diskbuffer.inspect.commands.output import WELL
+
+
+def snapshot(path: str, to: str, /) -> int:
+    """Copy a store as it is now, while a training writes to it, too. Sealed files are shared by hard links where they can be.
+
+    Parameters
+    ----------
+    path
+        The directory of the store.
+    to
+        Where the copy goes: nothing, or an empty directory.
+    """
+    from diskbuffer.buffer import ReplayBuffer
+
+    with ReplayBuffer(path, mode="r") as buffer:
+        print(buffer.snapshot(to))
+    return WELL

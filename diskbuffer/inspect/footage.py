@@ -1,0 +1,130 @@
+"""What there is to see of an episode: some of its frames, and its rewards, actions and other columns as curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError, InputError
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.pictures import picture_columns
+from diskbuffer.inspect.view import StoreView
+from diskbuffer.reading.episodes import RUNNING
+from diskbuffer.schema import BUILT_IN, TAG, is_obs
+from diskbuffer.wording import counted
+
+Array = npt.NDArray[Any]
+_MOST_BYTES = 1024**3  # of frames that are held at once
+
+
+@dataclass(frozen=True)
+class Footage:
+    """An episode.
+
+    Attributes
+    ----------
+    row : dict
+        As `EpisodeTable.to_rows` has it.
+    streams : int
+        Of the store: the row of a position has the name ``position * streams + row["stream"]``.
+    """
+
+    view: StoreView
+    row: dict[str, Any]
+    streams: int
+
+    @property
+    def first(self) -> int:
+        """The position of its first row."""
+        return int(self.row["start"]) // self.streams
+
+    @property
+    def rows(self) -> int:
+        """How many observations it has: one more than steps."""
+        return int(self.row["length"]) + 1
+
+    def frames(self, column: str, at: Iterable[int]) -> tuple[Array, list[int]]:
+        """Read observations by their place in the episode; those that are damaged are zeros, and are told, too.
+
+        An InputError where they would take more than a gigabyte.
+        """
+        places = np.fromiter(at, np.int64)
+        size = self.view.schema[column].row_bytes
+        if len(places) * size > _MOST_BYTES:
+            raise InputError(
+                f"{counted(len(places), 'frame')} of {size:,} bytes take too much memory; choose some, as --steps 100:400 does"
+            )
+        names = (self.first + places) * self.streams + int(self.row["stream"])
+        return _read(self.view, column, names)
+
+    def series(self) -> tuple[dict[str, Array], bool]:
+        """Return its columns that are numbers at every step, and whether some of them are damaged.
+
+        Each (length, ...): "return", the sum of rewards so far; all that were recorded with the steps or written later, but for
+        flags and tags; and, where no column is a picture, the observations.
+        """
+        schema = self.view.schema
+        names = [*schema.step, *(() if picture_columns(schema.columns) else schema.obs)]
+        names = [name for name in names if name not in (*BUILT_IN, TAG) and name not in self.view.layout.chunks_of]
+        names.sort(key=lambda name: (is_obs(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
+        found, damaged = dict[str, Array](), False
+        steps = (self.first + np.arange(int(self.row["length"]))) * self.streams + int(self.row["stream"])
+        for name in names:
+            try:
+                values = self.view.read(name, steps)
+            except CorruptionError:
+                damaged = True
+                continue
+            if values.dtype.kind == "c":
+                values = np.abs(values)
+            if name.split("/")[0] == "reward":
+                total = values.astype(np.float64).reshape(len(values), -1).sum(axis=1)
+                found["return"] = np.cumsum(total) + found.get("return", 0)
+            found[name] = values
+        return found, damaged
+
+
+def _read(view: StoreView, column: str, names: npt.NDArray[np.int64]) -> tuple[Array, list[int]]:
+    try:
+        return view.read(column, names), []
+    except CorruptionError:
+        if len(names) == 1:
+            return np.zeros((1, *view.schema[column].shape), view.schema[column].np_dtype), [0]
+    half = len(names) // 2
+    (front, first), (back, second) = _read(view, column, names[:half]), _read(view, column, names[half:])
+    return np.concatenate([front, back]), [*first, *(half + at for at in second)]
+
+
+def footage(view: StoreView, episode: int | None) -> Footage | None:
+    """Return an episode by its number, negative ones from the end; without one, the newest that is over, else the newest.
+
+    None where a store has no episode yet; an InputError where there is none of that number.
+    """
+    table = view.episodes()
+    if episode is None:
+        if not len(table):
+            return None
+        at = _newest(table)
+    elif -len(table) <= episode < len(table):
+        at = episode % len(table)
+    else:
+        raise InputError(f"there is no episode {episode}: the store has {counted(len(table), 'episode')}, numbered from 0 on")
+    return Footage(view, table.select([at]).to_rows()[0], view.layout.streams)
+
+
+def _newest(table: EpisodeTable) -> int:
+    over = np.flatnonzero(table.ending != RUNNING)
+    some = over if len(over) else np.arange(len(table))
+    return int(some[np.argmin(table.age[some])])
+
+
+def returns_over_time(table: EpisodeTable, streams: int) -> tuple[dict[str, Array], npt.NDArray[np.float64]]:
+    """Return what episodes that are over brought, and how long they were; and when each ended, in steps added by then."""
+    over = table.select(table.ending != RUNNING)
+    ended = (over.start // streams + over.length) * streams
+    order = np.argsort(ended, kind="stable")
+    return {"return of episodes": over.returns[order], "length of episodes": over.length[order]}, ended[order].astype(np.float64)

@@ -1,0 +1,125 @@
+"""Movies of frames: GIF by pillow, MP4 by PyAV."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.pictures.frames import UInt8, as_pictures
+from diskbuffer.inspect.pictures.images import check_size, enlarged, pillow
+from diskbuffer.runtime.packages import needed
+
+_FASTEST_GIF = 50  # frames a second: browsers slow down what is faster
+_COLOURS = 256  # of a GIF
+_QUALITY = "16"  # of x264: 0 loses nothing, 23 is its default, and 18 is said to look like the original
+_KEY_FRAMES = 25  # apart, so that a player can jump
+_BT601, _LIMITED = 6, 1  # what a player is told of the colours, or it guesses by the size
+
+
+def has_video() -> bool:
+    """Tell whether MP4 can be made: whether PyAV is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
+def gif(frames: npt.NDArray[Any], fps: float = 15, *, scale: int = 1) -> bytes:
+    """Return frames as a GIF that plays for ever.
+
+    Parameters
+    ----------
+    frames : (n, ...) array
+        Rows of a picture column, as `as_pictures` takes them.
+    fps : float
+        Frames a second, up to 50. A GIF counts hundredths of a second, so what is no divisor of 100 alternates between two
+        lengths. A frame like the one before it only makes that longer.
+    scale : int
+        How many pixels, each way, one pixel becomes.
+
+    Returns
+    -------
+    bytes
+        With the exact colours where all frames together have 256 at most, as grey ones have; else with the nearest of 256.
+
+    Raises
+    ------
+    InputError
+        The frames are no pictures, or there are none, or they are too large, or `fps` is not from 1 to 50.
+    MissingPackageError
+        pillow is not installed.
+    """
+    pixels = _checked(frames, fps, scale, _FASTEST_GIF)
+    images = _with_palette(pixels)
+    ends = np.rint(np.arange(1, len(images) + 1) * 100 / fps).astype(np.int64) * 10  # milliseconds
+    lasting = np.diff(ends, prepend=0).tolist()
+    file = io.BytesIO()
+    images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=lasting, loop=0, optimize=False)
+    return file.getvalue()
+
+
+def mp4(frames: npt.NDArray[Any], fps: float = 15, *, scale: int = 1) -> bytes:
+    """Return frames as an MP4 (H.264), which every browser plays.
+
+    Parameters
+    ----------
+    frames, scale
+        As in `gif`. Where a side has an odd number of pixels, its last ones are repeated, for H.264 has pairs of them.
+    fps : float
+        Frames a second, up to 240.
+
+    Raises
+    ------
+    InputError
+        As in `gif`.
+    MissingPackageError
+        PyAV is not installed.
+    """
+    av = needed("av", "av", "video", "to make an MP4")
+    pixels = _checked(frames, fps, scale, 240)
+    odd = [(0, 0), (0, pixels.shape[1] % 2), (0, pixels.shape[2] % 2), (0, 0)]
+    pixels = np.pad(pixels, odd[: pixels.ndim], "edge")
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        stream.height, stream.width, stream.pix_fmt = *pixels.shape[1:3], "yuv420p"
+        stream.codec_context.colorspace, stream.codec_context.color_range = _BT601, _LIMITED  # as frames are converted
+        stream.options = {"crf": _QUALITY, "preset": "veryfast"}
+        stream.gop_size = _KEY_FRAMES
+        for each in pixels:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(each), format="gray" if each.ndim == 2 else "rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+def _checked(frames: npt.NDArray[Any], fps: float, scale: int, fastest: float) -> UInt8:
+    """Return the pixels of a movie."""
+    if not 1 <= fps <= fastest:
+        raise InputError(f"fps must be from 1 to {fastest}, found {fps!r}; leave frames out to make it faster")
+    if not len(frames):
+        raise InputError("expected frames to make a movie of, found none")
+    pixels = as_pictures(frames)
+    check_size(pixels.shape[1] * scale, pixels.shape[2] * scale)
+    return enlarged(pixels, scale)
+
+
+def _with_palette(pixels: UInt8) -> list[Any]:
+    """Return images of 256 colours at most: the exact ones where there are no more in all frames together."""
+    image = pillow()
+    if pixels.ndim == 3:
+        return [image.fromarray(each) for each in pixels]
+    packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    colours = np.unique(packed)
+    if len(colours) > _COLOURS:
+        return [image.fromarray(each).quantize(_COLOURS, dither=image.Dither.NONE) for each in pixels]
+    palette = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8).tobytes()
+    found = []
+    for each in packed:
+        indexed = image.fromarray(np.searchsorted(colours, each).astype(np.uint8))
+        indexed.putpalette(palette)
+        found.append(indexed)
+    return found

@@ -1,0 +1,398 @@
+"""The commands, as users call them: on stores of every kind, damaged or not, something useful and never a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import diskbuffer as db
+from diskbuffer.cli import main
+from diskbuffer.inspect.commands import app
+from soak.damage import contents, damage
+from soak.specimens import KINDS, make
+
+if TYPE_CHECKING:
+    from tests.conftest import Experience, Writers
+
+FLOATS = {"obs": db.Column((3,), "float32"), "action": db.Column((2,), "float32")}
+PIXELS = {"obs": db.Column((34, 33), "uint8"), "action": db.Column((), "int64")}
+DICT = {"obs/camera": db.Column((20, 20, 3), "uint8"), "obs/joints": db.Column((3,), "float64"), "action": db.Column((), "int16")}
+
+
+class Told:
+    """What a command said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> None:
+        capsys.readouterr()
+        self.code = main([str(argument) for argument in arguments])
+        self.out, self.err = capsys.readouterr()
+        assert "Traceback" not in self.out + self.err
+
+    def json(self) -> Any:
+        def refuse(_: str) -> None:
+            raise AssertionError("NaN is no JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def each(path: Path, to: Path) -> Iterator[list[str | Path]]:
+    """Yield command lines that look into a store."""
+    yield ["info", path]
+    yield ["info", path, "--json"]
+    yield ["episodes", path]
+    yield ["episodes", path, "--where", "length > 3 and not tag == 'x'", "--sort", "return", "--json"]
+    yield ["show", path]
+    yield ["show", path, "--json"]
+    yield ["show", path, "--out", to / "shown.png"]
+    yield ["check", path, "--quiet"]
+    yield ["marks", path]
+    yield ["snapshot", path, to / "snapshot"]
+
+
+def fill(path: Path, columns: dict[str, db.Column], n_envs: int = 1, steps: int = 40, **options: Any) -> None:
+    rng = np.random.default_rng(0)
+
+    def values(column: db.Column, n: int) -> Any:
+        found = rng.integers(0, 9, (n, *column.shape)) + (rng.random() if column.np_dtype.kind == "f" else 0)
+        return found.astype(column.np_dtype)
+
+    def nested(n: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, column in columns.items():
+            top, _, inner = name.partition("/")
+            value = values(column, n + (top == "obs"))
+            if inner:
+                found.setdefault(top, {})[inner] = value
+            else:
+                found[top] = value
+        return found
+
+    with db.ReplayBuffer(path, columns=columns, n_envs=n_envs, segment_rows=16, **options) as buffer:
+        for env in range(n_envs if steps else 0):
+            for n in (steps // 4, steps - steps // 4):
+                buffer.extend(**nested(n), reward=np.ones(n, np.float32), terminated=np.arange(n) == n - 1, env=env)
+
+
+def picture(path: Path) -> Any:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+KINDS_OF_STORES: dict[str, dict[str, Any]] = {
+    "dict observations": {"columns": DICT},
+    "floats only": {"columns": FLOATS},
+    "64 environments": {"columns": FLOATS, "n_envs": 64},
+    "pixels": {"columns": PIXELS, "frame_stack": 3},
+    "a ring": {"columns": PIXELS, "steps": 200, "capacity": 64},
+    "empty": {"columns": PIXELS, "steps": 0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STORES)
+def test_every_command_on_every_kind_of_store(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, given = tmp_path / "store", KINDS_OF_STORES[kind]
+    fill(path, **given)
+    before = contents(path)
+    for line in each(path, tmp_path):
+        told = Told(capsys, *line)
+        assert told.code == 0, (line, told.err)
+        assert told.out or line[0] == "marks"
+        if "--json" in line:
+            told.json() if kind != "empty" or line[0] != "show" else None
+    assert contents(path) == before
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        found = Told(capsys, "info", path, "--json").json()
+        figures = buffer.stats()
+        assert (found["steps"], found["added"], found["capacity"]) == tuple(figures[k] for k in ("steps", "added", "capacity"))
+        assert found["disk"]["total"] == figures["disk_bytes"]
+        assert found["disk"]["raw"] == figures["raw_bytes"]
+        assert [column["name"] for column in found["columns"]] == [*buffer._store.layout.schema]
+        assert found["episodes"]["count"] == len(buffer.episodes) == len(Told(capsys, "episodes", path, "--json").json())
+    if kind != "empty":
+        height, width, _ = picture(tmp_path / "shown.png").shape
+        assert width >= 1000
+        assert height > 200
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_stores_that_are_damaged_at_random(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], any_seed: int, amount: Any
+) -> None:
+    """Bits are flipped, files removed, cut, emptied, swapped, filled with garbage; nothing may be raised, or changed."""
+    rng = np.random.default_rng(any_seed)
+    make(tmp_path / "pristine", kind, any_seed)
+    files = {name: data for name, data in contents(tmp_path / "pristine").items() if data}
+    for _ in range(amount(2, 40)):
+        path = tmp_path / "damaged"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(tmp_path / "snapshot", ignore_errors=True)
+        shutil.copytree(tmp_path / "pristine", path)
+        for _ in range(int(rng.integers(1, 3))):
+            names = sorted(name for name in files if (path / name).exists())
+            name, other = rng.choice(names, 2, replace=False).tolist()
+            what = str(rng.choice(["flip", "flip", "cut", "delete", "empty", "garbage", "swap"]))
+            at = int(rng.integers(len(files[name])))
+            damage({"what": what, "file": name, "other": other, "at": at, "bit": int(rng.integers(8)), "kind": kind}, path, path)
+        before = contents(path)
+        told = {line[0]: Told(capsys, *line) for line in each(path, tmp_path)}
+        assert contents(path) == before
+        assert all(one.code in (0, 1, 2) for one in told.values())
+        for one in told.values():
+            assert one.out.strip() or one.err.strip() or one.code == 0
+        if told["check"].code == 0:  # nothing is wrong that counts
+            assert [told[name].code for name in ("info", "episodes", "show")] == [0, 0, 0], (told["info"].err, told["show"].err)
+
+
+def test_what_is_left_of_a_damaged_store_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store"
+    fill(path, PIXELS, steps=200)
+    newest = max(path.glob("obs/c.*"), key=lambda file: int(file.name.split(".")[1]))
+    newest.unlink()
+    told = Told(capsys, "info", path)
+    assert told.code == 1
+    assert "This store is damaged" in told.err
+    assert "diskbuffer check" in told.err
+    assert "to sample" in told.out
+    assert Told(capsys, "episodes", path).code == 1
+
+
+def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store"
+    fill(path, PIXELS)
+    shutil.rmtree(path / "_segments" / "stream")
+    told = Told(capsys, "info", path)
+    assert told.code == 1
+    assert "34 x 33" in told.out
+    assert "damaged" in told.err
+    told = Told(capsys, "episodes", path)
+    assert (told.code, told.out) == (2, "")
+    assert "_segments/stream" in told.err
+
+
+def test_a_damaged_frame_is_left_out_of_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store"
+    fill(path, PIXELS, steps=100)
+    with db.ReplayBuffer(path) as buffer:
+        buffer.seal()
+    sealed = path / "obs" / "c.0.0.0"
+    data = bytearray(sealed.read_bytes())
+    data[40] ^= 1
+    sealed.write_bytes(data)
+    told = Told(capsys, "show", path, "0", "--out", tmp_path / "a.png")
+    assert told.code == 1
+    assert "Some of this is damaged" in told.err
+    assert picture(tmp_path / "a.png").shape[1] > 100
+
+
+@pytest.mark.parametrize("command", ["info", "episodes", "show", "check", "marks", "snapshot"])
+def test_what_is_no_store(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").write_text("x")
+    (tmp_path / "zarr").mkdir()
+    (tmp_path / "zarr" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    more = [str(tmp_path / "to")] if command == "snapshot" else []
+    for path in ("file", "full", "zarr", "nothing", "file/below", "https://a.b/c"):
+        told = Told(capsys, command, path if ":" in path else tmp_path / path, *more)
+        assert told.code == 2
+        assert told.out == ""
+        assert len(told.err) > 20
+
+
+@pytest.mark.nightly
+def test_a_store_that_is_being_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], writers: Writers, experience: type[Experience]
+) -> None:
+    path = tmp_path / "store"
+    writers.start(path, experience(2), "add", capacity=300, segment_rows=16)
+    writers.wait_for(5)
+    for line in each(path, tmp_path):
+        told = Told(capsys, *line)
+        assert told.code == 0, (line, told.err)
+    found = Told(capsys, "info", path, "--json").json()
+    assert found["left"] == "open"
+    assert found["writer"]["pid"] > 0
+    writers.kill()
+    found = Told(capsys, "info", path, "--json").json()
+    assert (found["left"], found["writer"], found["damage"]) == ("killed", None, None)
+    shutil.rmtree(tmp_path / "snapshot")
+    for line in each(path, tmp_path):
+        assert Told(capsys, *line).code == 0
+
+
+# Single commands
+
+
+def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store"
+    fill(path, FLOATS, n_envs=5)
+    with db.ReplayBuffer(path) as buffer:
+        buffer.tag("demo [bold]", buffer.episodes.start[:3])
+        buffer.tag("evil \x1b[31m", buffer.episodes.start[3:4])
+    rows = Told(capsys, "episodes", path, "--where", "length > 20", "--sort", "stream", "--reverse", "--json").json()
+    assert [row["stream"] for row in rows] == [4, 3, 2, 1, 0]
+    assert {row["length"] for row in rows} == {30}
+    assert [row["episode"] for row in Told(capsys, "episodes", path, "--sort", "tag", "--limit", "2", "--json").json()] == [4, 5]
+    text = Told(capsys, "episodes", path, "--limit", "3").out
+    assert "10 episodes" in text
+    assert "3 are shown" in text
+    text = Told(capsys, "episodes", path).out
+    assert "demo [bold]" in text
+    assert "\x1b" not in text
+    assert "evil \\x1b[31m" in text
+    for line, said in (
+        (["--where", "lenght > 3"], "did you mean 'length'"),
+        (["--sort", "size"], "episodes have no 'size'; they have episode, stream"),
+        (["--limit", "-1"], "limit must be 0"),
+    ):
+        told = Told(capsys, "episodes", path, *line)
+        assert told.code == 2
+        assert said in told.err
+
+
+def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store"
+    fill(path, PIXELS)
+    for name in ("a.png", "a.gif", "a.mp4"):
+        assert Told(capsys, "show", path, "-1", "--out", tmp_path / name, "--steps", "3:20").out.strip() == str(tmp_path / name)
+    with Image.open(tmp_path / "a.gif") as movie:
+        assert getattr(movie, "n_frames", 0) == 17
+    assert (tmp_path / "a.mp4").read_bytes()[4:8] == b"ftyp"
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        frames = buffer.episode(1)["obs"].numpy()
+    np.testing.assert_array_equal(picture(tmp_path / "a.gif")[..., 0], frames[3])
+    found = Told(capsys, "show", path, "1", "--json").json()
+    assert found["columns"]["reward"] == [1.0] * 30
+    assert found["columns"]["return"][-1] == 30 == found["return"]
+    for line, said in (
+        (["9"], "there is no episode 9: the store has 2 episodes"),
+        (["0", "--out", str(tmp_path / "a.jpg")], "must end with one of .png, .gif, .mp4"),
+        (["0", "--out", str(path / "a.png")], "inside of the store"),
+        (["0", "--out", str(tmp_path / "no" / "a.png")], "No such file"),
+        (["0", "--column", "reward"], "those that have are: obs"),
+        (["0", "--steps", "5"], "must be FROM:TO"),
+        (["0", "--steps", "50:60"], "begins at 50"),
+        (["0", "--out", str(tmp_path / "a.gif"), "--fps", "1000"], "fps must be"),
+    ):
+        told = Told(capsys, "show", path, *line)
+        assert told.code == 2, line
+        assert said in told.err
+    fill(tmp_path / "floats", FLOATS)
+    assert "no column of this store has pictures" in Told(capsys, "show", tmp_path / "floats", "--out", tmp_path / "b.mp4").err
+    assert Told(capsys, "show", tmp_path / "floats", "--out", tmp_path / "b.png").code == 0
+
+
+def test_frames_in_a_terminal_have_their_colours(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from diskbuffer.inspect.commands.terminal_pictures import Strip
+
+    frames = np.zeros((2, 16, 16, 3), np.uint8)
+    frames[0, :8], frames[1, :, :] = (255, 0, 0), (0, 0, 255)
+    console = Console(file=io.StringIO(), width=33, force_terminal=True, color_system="truecolor")
+    console.print(Strip(frames, 33))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 8
+    assert all(line.count("▀") == 32 for line in lines)
+    assert lines[0].count("38;2;255;0;0;48;2;255;0;0") == 16 == lines[0].count("38;2;0;0;255;48;2;0;0;255")
+    assert lines[5].count("38;2;0;0;0;48;2;0;0;0") == 16
+
+
+def test_bars_and_shares() -> None:
+    from diskbuffer.inspect.commands.terminal_pictures import bars, shares
+
+    assert bars(np.arange(8), 8) == "▁▂▃▄▅▆▇█"
+    assert bars(np.array([0, 0, 9, 0, 0, 0]), 3) == "▁█▁"  # no peak is left out
+    assert bars(np.array([np.nan, math.inf]), 10) == "  "
+    assert shares(np.array([0, 1, 1, 1])) == "0: 25%  1: 75%"
+    assert shares(np.arange(100)) is None
+
+
+def test_check_and_marks_tell_programs_what_they_tell_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store"
+    fill(path, PIXELS)
+    with db.ReplayBuffer(path) as buffer:
+        buffer.mark("one")
+        buffer.mark("two")
+    assert Told(capsys, "marks", path, "--json").json() == ["one", "two"]
+    assert Told(capsys, "marks", path, "--remove", "one", "--json").json() == ["two"]
+    assert Told(capsys, "info", path, "--json").json()["marks"] == ["two"]
+    assert Told(capsys, "check", path, "--json").json()["ok"] is True
+    (path / "action" / "c.0").unlink()
+    told = Told(capsys, "check", path, "--json")
+    assert told.code == 1
+    assert told.json()["problems"][0]["column"] == "action"
+
+
+def test_a_snapshot_is_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path / "store", PIXELS)
+    assert Told(capsys, "snapshot", tmp_path / "store", tmp_path / "copy").out.strip() == str(tmp_path / "copy")
+    assert db.check(tmp_path / "copy", progress=False).ok
+    assert Told(capsys, "snapshot", tmp_path / "store", tmp_path / "copy").code == 2
+
+
+@pytest.mark.parametrize(
+    "line", [["nonsense"], ["info"], ["info", "a", "b", "c"], ["episodes", "x", "--limit", "many"], ["info", "x", "--y"]]
+)
+def test_what_is_no_command_line(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys, *line)
+    assert told.code == 2
+    assert told.err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    text = Told(capsys, "--help").out
+    assert all(name in text for name in app.COMMANDS)
+    for name in app.COMMANDS:
+        told = Told(capsys, name, "--help")
+        assert told.code == 0
+        assert name in told.out
+    assert Told(capsys, "--version").out.strip() == f"diskbuffer {db.__version__}"
+
+
+def test_nothing_slow_is_imported_to_look(tmp_path: Path) -> None:
+    fill(tmp_path / "store", PIXELS)
+    program = (
+        "import sys; from diskbuffer.cli import main; code = main(sys.argv[1:]); "
+        "print(*sorted({'numba', 'torch', 'zarr', 'llvmlite', 'pandas', 'matplotlib'} & sys.modules.keys()), file=sys.stderr); "
+        "sys.exit(code)"
+    )
+    for line in (["info"], ["episodes"], ["show"], ["show", "--out", str(tmp_path / "a.png")], ["marks"]):
+        arguments = [line[0], str(tmp_path / "store"), *line[1:]]
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+        assert done.stderr.strip() == ""
+
+
+@pytest.mark.nightly
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    fill(tmp_path / "store", FLOATS, n_envs=64)
+    line = f"{sys.executable} -m diskbuffer episodes {tmp_path / 'store'} --limit 0 --json | head -c 10"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_the_extra_what_looks_after_a_store_still_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "store", PIXELS)
+    monkeypatch.setattr("diskbuffer.cli._NEEDED", ("a_package_that_is_not_there",))
+    assert Told(capsys, "check", tmp_path / "store", "--quiet").code == 0
+    assert Told(capsys, "marks", tmp_path / "store").code == 0
+    with pytest.raises(SystemExit):
+        main(["info", str(tmp_path / "store")])
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert 'pip install "diskbuffer[cli]"' in capsys.readouterr().out
