@@ -6,3 +6,12 @@ from __future__ import annotations
 def counted(n: int, what: str) -> str:
     """Return a number of things, as a sentence has it: "1 episode", "2,000 episodes"."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def size(n: float) -> str:
+    """Return a number of bytes as people write it."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if abs(n) < 1000:
+            return f"{n:,.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} TB"

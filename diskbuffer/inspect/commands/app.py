@@ -19,6 +19,12 @@ COMMANDS = {
     "info": ("diskbuffer.inspect.commands.info:info", "What a store holds: columns, steps, episodes, disk, who writes."),
     "episodes": ("diskbuffer.inspect.commands.episodes:episodes", "A table of episodes, filtered and sorted."),
     "show": ("diskbuffer.inspect.commands.show:show", "Frames, rewards and actions of an episode; PNG, GIF or MP4."),
+    "stats": ("diskbuffer.inspect.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
+    "plan": (
+        "diskbuffer.inspect.commands.plan:plan",
+        "Before a training: its disk, memory and speed, from a trial.",
+    ),
+    "doctor": ("diskbuffer.inspect.commands.doctor:doctor", "What limits sampling from a store here, and what to change."),
     "check": ("diskbuffer.inspect.commands.check:check", "Verify every structure and every checksum; --repair."),
     "snapshot": ("diskbuffer.inspect.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
     "marks": ("diskbuffer.inspect.commands.marks:marks", "List a store's marks, or remove one."),

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from diskbuffer.wording import size as size  # the commands take it from here
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -67,15 +69,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence
 def plain(text: str) -> str:
     """Return a text that a store holds, which may be a stranger's, without what a terminal would act upon."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
-def size(n: float) -> str:
-    """Return a number of bytes as people write it."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if abs(n) < 1000:
-            return f"{n:,.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:,.3g} TB"
 
 
 def number(value: float) -> str:

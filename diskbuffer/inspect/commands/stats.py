@@ -1,0 +1,81 @@
+"""`diskbuffer stats`: what the values of a store are like, and what looks wrong with them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, plain, show, show_json, table
+from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
+from diskbuffer.inspect.view import StoreView
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_SHOWN = 8  # different values that are counted one by one in the table
+
+
+def stats(path: str, /, *, rows: int = MOST_ROWS, seconds: float = SECONDS, seed: int = 0, json: bool = False) -> int:
+    """Show the distributions of rewards, lengths, returns, actions and values, and what looks wrong with them.
+
+    Finds constant, duplicate and black frames, NaN and infinite values, episodes without an end, actions and columns that never
+    vary, rewards that are always zero, and values that look cut off. Of a large store some rows are looked at, drawn at random.
+
+    Parameters
+    ----------
+    path
+        The directory of the store.
+    rows
+        How many rows to look at, at most.
+    seconds
+        After which no more are looked at.
+    seed
+        For which rows are looked at.
+    json
+        Print all figures as JSON.
+    """
+    if rows < 1 or not seconds > 0:
+        raise InputError(f"--rows must be at least 1, and --seconds above 0, found {rows} and {seconds:g}")
+    view = StoreView(path)
+    found = statistics(view, most_rows=rows, seconds=seconds, seed=seed)
+    if json:
+        show_json(found)
+    else:
+        _show(view, found)
+    if view.damage is not None:
+        complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
+    return WRONG if view.damage is not None or any(finding["kind"] == "damaged" for finding in found["findings"]) else WELL
+
+
+def bars(counts: list[int]) -> str:
+    """Draw a histogram in one line."""
+    most = max(counts, default=0)
+    return "".join(_BARS[math.ceil(8 * n / most)] if most else " " for n in counts)
+
+
+def _show(view: StoreView, found: dict[str, Any]) -> None:
+    looked = found["looked_at"]
+    some = "all of them" if looked["rows"] == looked["of_rows"] else f"of {looked['of_rows']:,}, drawn with seed {looked['seed']}"
+    stopped = ", until time was up" if looked["stopped"] else ""
+    show(f"{view.path}: {looked['rows']:,} rows were looked at, {looked['steps']:,} of them steps ({some}{stopped})", "")
+    rows = []
+    episodes = {"length of episodes": found["lengths"], "return of episodes": found["returns"]}
+    for name, values in {**found["columns"], **episodes}.items():
+        if "mean" in values:
+            low, middle, high = (values["quantiles"][q] for q in ("0.01", "0.5", "0.99"))
+            figures = (values["mean"], values["std"], values["min"], low, middle, high, values["max"])
+            rows.append((name, *map(number, figures), _shape(values)))
+    if not rows:
+        show("There are no steps yet.")
+        return
+    show(table(("", "mean", "std", "min", "1 %", "median", "99 %", "max", " "), rows, left=("", " ")), "")
+    endings = ", ".join(f"{n:,} {name}" for name, n in found["endings"].items())
+    show(f"Episodes: {endings or 'none'}", "")
+    lines = [plain(f"- {finding['text']}.") for finding in found["findings"]]
+    print(*(lines or ["Nothing looks wrong."]), sep="\n")
+
+
+def _shape(values: dict[str, Any]) -> str:
+    counts = values.get("counts")
+    if counts is not None and len(counts) <= _SHOWN:
+        return ", ".join(f"{value}: {100 * n / values['n']:.3g} %" for value, n in counts.items())
+    return bars(values["histogram"]["counts"])
