@@ -28,7 +28,9 @@ class LazyArray(BackendArray):
         self.shape, self.dtype, self._read_places = shape, dtype, read
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+        if isinstance(key, indexing.VectorizedIndexer):  # points: the smallest block that has them, and the points of that
+            return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+        return self._read(key.tuple)  # as it is: xarray's way to split a slice that goes backwards fails where it is empty
 
     def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
         places = np.arange(self.shape[0])[key[0]]
