@@ -134,7 +134,7 @@ class Episode(_Fields):
         Parameters
         ----------
         columns : sequence of str, optional
-            Columns' paths. By default rewards, actions, and what else has 8 components at most.
+            Columns' paths. By default rewards and their sum so far, actions, and what else has 8 components at most.
         """
         from diskbuffer.inspect.notebook import episode
 

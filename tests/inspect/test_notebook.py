@@ -147,7 +147,7 @@ def test_an_episode_becomes_a_movie(tmp_path: Path) -> None:
         assert pictures_in(animated._repr_html_()) == [("image/gif", animated.data)]
         for wrong in ({"kind": "avi"}, {"every": 0}, {"fps": 0}, {"column": "nope"}, {"column": "obs/joints"}):
             with pytest.raises(db.InputError):
-                episode.video(**wrong)  # type: ignore[arg-type]
+                episode.video(**wrong)
 
 
 def test_without_pyav_a_movie_is_a_gif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path) -> None:
         thread.start()
         try:
             with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-                for _ in range(6):
+                for _ in range(3):
                     reader.refresh()
                     for buffer in (reader, writer):
                         checked(buffer._repr_html_())
@@ -544,6 +544,7 @@ def test_a_step_of_a_data_set_reads_one_row(tmp_path: Path, monkeypatch: pytest.
 # What is imported
 
 
+@pytest.mark.nightly  # a process that imports torch
 def test_nothing_is_imported_before_it_is_used(tmp_path: Path) -> None:
     code = f"""
 import sys
@@ -579,8 +580,21 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
             (episode.plot, "pillow"),
         ):
             with pytest.raises(db.MissingPackageError, match=rf"pip install {package}, or 'diskbuffer\[notebook\]'"):
-                call()  # type: ignore[operator]
+                call()
         for html in (buffer._repr_html_(), buffer.episodes._repr_html_(), episode._repr_html_()):
             assert "pip install pillow" in checked(html).text
         assert episode.ending in checked(episode._repr_html_()).text
         assert episode.frames().shape == (episode.length + 1, 20, 16)
+
+
+# The documentation
+
+
+def test_what_the_page_says_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/looking/notebook.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "notebook.md", "exec"), {})
+    assert (tmp_path / "episode.mp4").stat().st_size > 1000
+    for link in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (ROOT / "docs/looking" / link).stat().st_size < 150_000

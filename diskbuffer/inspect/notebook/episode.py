@@ -14,7 +14,7 @@ from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.shown import Picture, Video
 from diskbuffer.inspect.notebook.source import Source
-from diskbuffer.schema import FLAGS, is_obs
+from diskbuffer.schema import FLAGS, TAG, is_obs
 
 if TYPE_CHECKING:
     from diskbuffer.reading.episodes import Episode
@@ -62,7 +62,11 @@ def plot(source: Source, episode: Episode, columns: Sequence[str] | None) -> Pic
     if isinstance(columns, str):
         raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
     paths = _plotted(source) if columns is None else list(columns)
-    values = {path: source.episode(path, episode)[: episode.length] for path in paths}
+    values: dict[str, npt.NDArray[Any]] = {}
+    for path in paths:
+        values[path] = source.episode(path, episode)[: episode.length]
+        if columns is None and path == "reward":
+            values["return so far"] = np.cumsum(values[path], axis=0, dtype=np.float64)
     return Picture(pictures.curves(values, title=_name(episode)))
 
 
@@ -127,5 +131,9 @@ def _seen(source: Source) -> str:
 def _plotted(source: Source) -> list[str]:
     """Return the columns that are plotted where nothing is asked for: rewards and actions first, few numbers, no flags."""
     order = {"reward": 0, "action": 1}
-    small = [p for p, c in source.columns.items() if math.prod(c.shape) <= _FEW and p not in FLAGS and c.np_dtype.kind in "buif"]
+    small = [
+        p
+        for p, c in source.columns.items()
+        if math.prod(c.shape) <= _FEW and p not in (*FLAGS, TAG) and c.np_dtype.kind in "buif"
+    ]
     return sorted(small, key=lambda path: order.get(path.split("/")[0], 3 if is_obs(path) else 2))[:_PANELS]
