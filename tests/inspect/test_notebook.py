@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,7 @@ def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path) -> None:
         def write() -> None:
             while not stop.is_set():
                 fill(writer, rng, 2)
+                time.sleep(0.005)
 
         thread = threading.Thread(target=write)
         thread.start()
