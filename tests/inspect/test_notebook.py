@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,11 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         fill(buffer, rng)
         before = buffer.episodes
+        fill(buffer, rng, 2)
+        shown = checked(before._repr_html_())
+        assert "evicted" in shown.text
+        assert len(shown.addresses) == 1
+        assert "No pictures" in checked(before[:1]._repr_html_()).text
         fill(buffer, rng)
         for episode in (before[0], before[len(before) // 2]):
             assert "evicted since" in checked(episode._repr_html_()).text
@@ -301,7 +307,7 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
             closed()
 
 
-def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path) -> None:
+def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     """By the writer itself, and by a reader beside it, which refreshes."""
     stop, rng = threading.Event(), np.random.default_rng(0)
     with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as writer:
@@ -316,7 +322,7 @@ def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path) -> None:
         thread.start()
         try:
             with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-                for _ in range(3):
+                for _ in range(amount(1, 20)):
                     reader.refresh()
                     for buffer in (reader, writer):
                         checked(buffer._repr_html_())

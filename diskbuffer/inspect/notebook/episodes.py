@@ -9,9 +9,10 @@ import numpy as np
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, note, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.schema import is_obs
 
 if TYPE_CHECKING:
-    from diskbuffer.reading.episodes import Episode, Episodes
+    from diskbuffer.reading.episodes import Episodes
 
 _EACH_END, _PICTURES = 5, 8
 _HEAD = ("", "stream", "start", "length", "return", "ending", "tag")
@@ -32,17 +33,15 @@ def strip(source: Source, episodes: Episodes) -> str:
     column = next(iter(pictures.picture_columns(source.columns)), None)
     if column is None:
         return ""
-    numbers = pictures.spread(len(episodes), _PICTURES).tolist()
-    chosen = [episodes[n] for n in numbers]
-    middles = np.array([_middle(episode, source.streams) for episode in chosen], np.int64)
-    frames = source.steps(column, middles)
-    frames = frames if source.frame_stack == 1 or not column.startswith("obs") else frames[:, -1]
-    labels = [f"episode {n}" for n in numbers]
+    numbers = pictures.spread(len(episodes), _PICTURES)
+    middles = episodes.start[numbers] + episodes.length[numbers] // 2 * source.streams
+    there = source.elapsed(middles) >= 0  # and not evicted since
+    if not there.any():
+        return note("No pictures: the episodes were evicted since, or cleared.")
+    frames = source.steps(column, middles[there])
+    frames = frames[:, -1] if source.frame_stack > 1 and is_obs(column) else frames
+    labels = [f"episode {n}" for n in numbers[there].tolist()]
     return image(pictures.film_strip(frames, None, labels, height=120), "frames from the middle of some episodes")
-
-
-def _middle(episode: Episode, streams: int) -> int:
-    return episode.start + episode.length // 2 * streams
 
 
 def _ends(episodes: Episodes) -> str:
