@@ -54,6 +54,8 @@ from diskbuffer.store.system.files import Files
 from diskbuffer.wording import counted
 
 if TYPE_CHECKING:
+    import pandas
+    import xarray
     import zarr
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
@@ -684,9 +686,7 @@ class ReplayBuffer:
             As in `at`: these alone are read.
         """
         self._check_open()
-        if episodes is not None and not isinstance(episodes, Episodes):
-            raise InputError(f"expected some of buffer.episodes, such as buffer.episodes[:10], found {type(episodes).__name__}")
-        return self._iterate(self.episodes if episodes is None else episodes, columns)
+        return self._iterate(self._some(episodes), columns)
 
     def _iterate(self, episodes: Episodes, columns: Sequence[str] | None) -> Iterator[Batch]:
         for episode in episodes:
@@ -1213,6 +1213,79 @@ class ReplayBuffer:
         """The episodes, as columns. Reads two flags of each: milliseconds for thousands."""
         self._check_open()
         return self._reader.episodes()
+
+    def to_pandas(self, columns: Sequence[str] | None = None, episodes: Episodes | None = None) -> pandas.DataFrame:
+        """Return steps as a table, a row each, by name: episode, stream, t (the step's number in its episode), and columns.
+
+        ``buffer.episodes.to_pandas()`` is the table of episodes.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns' paths; those with 32 numbers a step at most by default. Arrays are taken apart: "obs[0]", "obs[1]", ...
+        episodes : Episodes, optional
+            Some of `episodes`; all of them by default. ``episode`` counts within these.
+
+        Raises
+        ------
+        InputError
+            There is no such column, it is too large for a table, or an episode was evicted since.
+        MissingPackageError
+            pandas is not installed.
+
+        Notes
+        -----
+        Reads all of it into memory.
+        """
+        from diskbuffer.inspect.notebook import pandas_tables
+
+        self._check_open()
+        return pandas_tables.of_steps(self._reader.episode_reader, self._some(episodes), columns)
+
+    def to_xarray(self, episodes: Episodes | None = None, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
+        """Return steps as a data set of xarray that reads what is indexed, and nothing else.
+
+        Its first dimension is ``step``, whose index has the names of the steps: ``.sel(step=buffer.episodes[3].steps)``. There is
+        a variable for each column, by path, and ``next_obs`` beside ``obs``; the coordinates ``episode``, ``stream``, ``t`` (the
+        step's number in its episode), ``ending`` and ``tag`` tell of each step what they tell of its episode. A column that has
+        one of these names gets an underscore after it.
+
+        Parameters
+        ----------
+        episodes : Episodes, optional
+            Some of `episodes`; all of them by default. ``episode`` counts within these.
+        dims : mapping of str to sequence of str, optional
+            What the axes of a column are called: ``{"obs/joints": ("arm", "joint")}``. By default those of pictures are "height",
+            "width" and "channel", with the column's path before it where sizes differ; "frame" where the buffer stacks; and those
+            of others the path and a number.
+
+        Raises
+        ------
+        InputError
+            `dims` does not fit. Later, where something is read: a step was evicted since.
+        MissingPackageError
+            xarray is not installed.
+
+        Notes
+        -----
+        Takes 8 bytes of memory a step, for the index. What was evicted is no longer there: make another data set then.
+        """
+        from diskbuffer.inspect.notebook import xarray_dataset
+
+        self._check_open()
+        return xarray_dataset.of_steps(self._reader.episode_reader, self._some(episodes), dims or {})
+
+    def _some(self, episodes: Episodes | None) -> Episodes:
+        if episodes is not None and not isinstance(episodes, Episodes):
+            raise InputError(f"expected some of buffer.episodes, such as buffer.episodes[:10], found {type(episodes).__name__}")
+        return self.episodes if episodes is None else episodes
+
+    def _repr_html_(self) -> str | None:
+        from diskbuffer.inspect.notebook import buffer
+
+        if self._closed:
+            return None  # as its `repr` says
+        return buffer.html(self._reader.episode_reader, self.stats(), self.derived, self.episodes)
 
     @property
     def zarr(self) -> zarr.Group:

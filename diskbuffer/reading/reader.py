@@ -21,6 +21,7 @@ from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import Delivery
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
@@ -94,7 +95,7 @@ class Reader:
 
     def __init__(self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
         layout = store.layout
-        self._store, self.streams = store, layout.streams
+        self._store, self.streams, self.closed = store, layout.streams, False
         self.frame_stack, self._zeros = frame_stack, zeros
         self.columns = self._look()
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
@@ -138,11 +139,22 @@ class Reader:
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            return until_found([self], lambda: list_episodes(self._store, self.index, self._sum_rewards))
+            return until_found([self], lambda: list_episodes(self._store, self.index, self.episode_reader))
 
-    def _sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+    def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+        """Sum up the rewards of episodes; NaN where one was evicted."""
         with self._store.lock:
             return until_found([self], lambda: sum_rewards(self._store, self.index, episodes))
+
+    @property
+    def episode_reader(self) -> EpisodeReader:
+        """Read single columns, of steps and of whole episodes."""
+        return EpisodeReader(self)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
+        return {"path": str(self._store.root), "environment": self._store.layout.environment}
 
     @property
     def lock(self) -> threading.RLock:
@@ -300,6 +312,22 @@ class Reader:
             starts, _ = self.index.episodes_of(ids % self.streams, ids // self.streams)
         return np.where(starts < 0, -1, ids // self.streams - starts)
 
+    def rows(self, path: str, draw: Callable[[Index], Draw], before: int, rows: int) -> npt.NDArray[Any]:
+        """Return a column's rows around drawn ones, (n, rows, ...): windows of which the drawn row is number `before`.
+
+        No other column is read, and no other row's chunk.
+        """
+
+        def attempt() -> tuple[Draw, Columns, Plan]:
+            drawn = draw(self.index)
+            return drawn, self._select((path,)), make_plan(self.index, self._store.maps, drawn, before, rows)
+
+        with self._store.lock:
+            drawn, columns, plan = until_found([self], attempt)
+        memory = Memory(columns, [(0, rows, False)], drawn.size, pinned=False)
+        self.gatherer.run(plan, memory)
+        return memory.blocks[0].array
+
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
         stack, index = self.frame_stack, self.index
@@ -307,18 +335,15 @@ class Reader:
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
-        memory = Memory(self.columns.select((path,)), [(0, stack, False)], len(there), pinned=False)
         drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
-        with self._store.lock:
-            plan = make_plan(index, self._store.maps, drawn, before=stack - 1, rows=stack)
-        self.gatherer.run(plan, memory)
-        frames = memory.blocks[0].array
+        frames = self.rows(path, lambda _: drawn, before=stack - 1, rows=stack)
         found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
         found[there] = frames
         return found
 
     def close(self) -> None:
         """Stop the threads."""
+        self.closed = True
         self.gatherer.close()
 
 
