@@ -238,8 +238,18 @@ def pick_episode(episodes: Episodes, number: Any) -> Episode:
     return episodes[at]
 
 
-def list_episodes(store: Store, index: Streams, source: Source) -> Episodes:
-    """Read the episodes of an index, and note from whom to read them; the store's lock must be held. O(episodes)."""
+class Listed(NamedTuple):
+    """Columns of `Episodes`, (episodes,) each."""
+
+    stream: Int64
+    start: Int64
+    length: Int64
+    ending: npt.NDArray[np.str_]
+    tag: npt.NDArray[np.str_]
+
+
+def list_episodes(store: Store, index: Streams) -> Listed:
+    """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
     columns: list[list[Any]] = [[], [], [], [], []]
@@ -264,14 +274,14 @@ def list_episodes(store: Store, index: Streams, source: Source) -> Episodes:
         for column, values in zip(columns, found, strict=True):
             column.append(values)
     stream_, start, length, ending_, tag = (np.concatenate(column) for column in columns)
-    return Episodes(stream_, start, length, ending_, tag, source)
+    return Listed(stream_, start, length, ending_, tag)
 
 
-def sum_rewards(store: Store, index: Streams, episodes: Episodes) -> npt.NDArray[np.float64]:
+def sum_rewards(store: Store, index: Streams, episodes: Episodes | Listed) -> npt.NDArray[np.float64]:
     """Sum up the rewards of episodes; the store's lock must be held."""
     path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
     rows, streams = index.segment_rows, store.layout.streams
-    sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
+    sums = np.zeros((len(episodes.start), *store.layout.schema[path].shape))
     firsts = episodes.start // streams
     there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
     sums[~there] = np.nan

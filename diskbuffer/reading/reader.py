@@ -139,7 +139,7 @@ class Reader:
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            return until_found([self], lambda: list_episodes(self._store, self.index, self.episode_reader))
+            return Episodes(*until_found([self], lambda: list_episodes(self._store, self.index)), self.episode_reader)
 
     def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
         """Sum up the rewards of episodes; NaN where one was evicted."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.index.lookup import ENDED, HEAD
+from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
 from diskbuffer.native.memory import load_any_u32, load_any_u64, load_u8, store_any_u32, store_any_u64, store_u8, store_u32
@@ -37,7 +37,7 @@ from diskbuffer.recording.kernel import (
     write_checksum,
 )
 from diskbuffer.store.format import checksums
-from diskbuffer.store.format.checksums import row_seed
+from diskbuffer.store.format.checksums_kernel import row_seed
 
 # Fields of a step that is recorded.
 KIND = 0  # WENT_ON, STARTED or CUT_OFF

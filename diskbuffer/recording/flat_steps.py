@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.index.fields import HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import HEAD
 from diskbuffer.native.memory import address_of
 from diskbuffer.recording import flat_kernel, kernel
 from diskbuffer.recording.cut_offs import CutOffs

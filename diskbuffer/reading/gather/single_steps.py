@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.index.fields import LOW, SLOTS
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import LOW, SLOTS, find_episodes, locate_recent
+from diskbuffer.index.lookup import find_episodes, locate_recent
 from diskbuffer.native import objects
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy
