@@ -10,6 +10,7 @@ Figures = dict[str, Any]  # what `bench.measure.Report` wrote
 
 BENCHMARKS = {  # in the order in which they are run, and shown
     "sizes": "Batches of every size, of every kind of observation",
+    "calls": "What a call costs, by its parts",
     "curves": "As there is more of everything",
     "adapters": "In other libraries, beside their own buffers",
     "trainings": "Whole trainings with Stable-Baselines3",

@@ -54,6 +54,8 @@ from diskbuffer.store.system.files import Files
 from diskbuffer.wording import counted
 
 if TYPE_CHECKING:
+    import pandas
+    import xarray
     import zarr
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
@@ -412,6 +414,19 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
+    def _addressed_columns(self) -> tuple[str, ...]:
+        """Return all recorded columns, whose values `_extend_from` takes; none, where some are packed and it takes nothing."""
+        return () if self._writing().flat is None else tuple(self._store.layout.schema.recorded)
+
+    def _extend_from(self, places: npt.NDArray[np.int64], n: int, env: int = 0) -> npt.NDArray[np.int64]:
+        """Add `n` steps of one environment as `extend` does, of whose values an adapter knows where they lie, and that they fit.
+
+        `places` are of `FlatSteps.record`. Returns the names of the steps, (n,).
+        """
+        with self._store.lock:
+            positions = self._writing().record_from(places, n, env)
+        return positions * self._store.layout.streams + env
+
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:
@@ -607,6 +622,20 @@ class ReplayBuffer:
             raise InputError("columns= goes with n_step=1 and apart=False; n-step returns are made of several columns")
         return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart), _paths(columns))
 
+    def _delivered_columns(self) -> tuple[str, ...]:
+        """Return the columns of batches: the same object until they are others."""
+        return self._reader.columns.paths
+
+    def _copied_recent(self, ages: Any, envs: Any, columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by their age, as `Reader.recent_arrays` does; None where `recent` has to be called."""
+        self._check_open()
+        return self._reader.recent_arrays(ages, envs, columns)
+
+    def _copied_at(self, steps: npt.NDArray[np.int64], columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of steps by name, (n,), in the same way; None where `at` has to be called."""
+        self._check_open()
+        return self._reader.arrays_at(steps, columns)
+
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""
         self._check_open()
@@ -657,9 +686,7 @@ class ReplayBuffer:
             As in `at`: these alone are read.
         """
         self._check_open()
-        if episodes is not None and not isinstance(episodes, Episodes):
-            raise InputError(f"expected some of buffer.episodes, such as buffer.episodes[:10], found {type(episodes).__name__}")
-        return self._iterate(self.episodes if episodes is None else episodes, columns)
+        return self._iterate(self._some(episodes), columns)
 
     def _iterate(self, episodes: Episodes, columns: Sequence[str] | None) -> Iterator[Batch]:
         for episode in episodes:
@@ -1186,6 +1213,79 @@ class ReplayBuffer:
         """The episodes, as columns. Reads two flags of each: milliseconds for thousands."""
         self._check_open()
         return self._reader.episodes()
+
+    def to_pandas(self, columns: Sequence[str] | None = None, episodes: Episodes | None = None) -> pandas.DataFrame:
+        """Return steps as a table, a row each, by name: episode, stream, t (the step's number in its episode), and columns.
+
+        ``buffer.episodes.to_pandas()`` is the table of episodes.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns' paths; those with 32 numbers a step at most by default. Arrays are taken apart: "obs[0]", "obs[1]", ...
+        episodes : Episodes, optional
+            Some of `episodes`; all of them by default. ``episode`` counts within these.
+
+        Raises
+        ------
+        InputError
+            There is no such column, it is too large for a table, or an episode was evicted since.
+        MissingPackageError
+            pandas is not installed.
+
+        Notes
+        -----
+        Reads all of it into memory.
+        """
+        from diskbuffer.inspect.notebook import pandas_tables
+
+        self._check_open()
+        return pandas_tables.of_steps(self._reader.episode_reader, self._some(episodes), columns)
+
+    def to_xarray(self, episodes: Episodes | None = None, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
+        """Return steps as a data set of xarray that reads what is indexed, and nothing else.
+
+        Its first dimension is ``step``, whose index has the names of the steps: ``.sel(step=buffer.episodes[3].steps)``. There is
+        a variable for each column, by path, and ``next_obs`` beside ``obs``; the coordinates ``episode``, ``stream``, ``t`` (the
+        step's number in its episode), ``ending`` and ``tag`` tell of each step what they tell of its episode. A column that has
+        one of these names gets an underscore after it.
+
+        Parameters
+        ----------
+        episodes : Episodes, optional
+            Some of `episodes`; all of them by default. ``episode`` counts within these.
+        dims : mapping of str to sequence of str, optional
+            What the axes of a column are called: ``{"obs/joints": ("arm", "joint")}``. By default those of pictures are "height",
+            "width" and "channel", with the column's path before it where sizes differ; "frame" where the buffer stacks; and those
+            of others the path and a number.
+
+        Raises
+        ------
+        InputError
+            `dims` does not fit. Later, where something is read: a step was evicted since.
+        MissingPackageError
+            xarray is not installed.
+
+        Notes
+        -----
+        Takes 8 bytes of memory a step, for the index. What was evicted is no longer there: make another data set then.
+        """
+        from diskbuffer.inspect.notebook import xarray_dataset
+
+        self._check_open()
+        return xarray_dataset.of_steps(self._reader.episode_reader, self._some(episodes), dims or {})
+
+    def _some(self, episodes: Episodes | None) -> Episodes:
+        if episodes is not None and not isinstance(episodes, Episodes):
+            raise InputError(f"expected some of buffer.episodes, such as buffer.episodes[:10], found {type(episodes).__name__}")
+        return self.episodes if episodes is None else episodes
+
+    def _repr_html_(self) -> str | None:
+        from diskbuffer.inspect.notebook import buffer
+
+        if self._closed:
+            return None  # as its `repr` says
+        return buffer.html(self._reader.episode_reader, self.stats(), self.derived, self.episodes)
 
     @property
     def zarr(self) -> zarr.Group:

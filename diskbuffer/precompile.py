@@ -78,3 +78,9 @@ def _use(path: Path) -> None:
     with db.ReplayBuffer(path, mode="r") as buffer:
         buffer.sample(8)
     db.check(path, progress=False)
+    flat = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}  # recorded and copied in another way
+    with db.ReplayBuffer(path.with_name("flat"), columns=flat) as buffer:
+        buffer.extend(np.zeros((121, 3), np.float32), np.zeros(120, np.int64), np.ones(120))
+        for _ in range(20):  # until it is seen that nothing is waited for
+            buffer.sample(8)
+        buffer._copied_recent(np.arange(4), 0, ("obs", "action"))

@@ -25,6 +25,7 @@ FLOORS = (
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
     ("store.checking", "store.copies.backup"),  # these open stores
+    ("inspect.notebook",),  # what `buffer.episodes` and its episodes show of themselves; it is given what it reads from
     ("reading", "recording"),
     ("loading",),
     ("columns", "options", "mixture"),
@@ -67,6 +68,7 @@ TOUCHES_FILES = {
     "inspect.disk": "a store's files, past the page cache, for their speed",
     "inspect.page.picture": "a PNG in memory",
     "inspect.page.static_files": "the page's own files, which come with the package",
+    "inspect.notebook.shown": "files that a user asks for",
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
     "store.building": "directories above a store, which are the user's and may be links",

@@ -80,20 +80,14 @@ class EpisodeTable:
 
 def build(store: Store, index: Streams) -> EpisodeTable:
     """Read the episodes of an index of a store, whose lock must be held. Reads all rewards; some 10 ns a step."""
-
-    def summed(episodes: Any) -> npt.NDArray[np.float64]:
-        return sum_rewards(store, index, episodes)
-
-    found = list_episodes(store, index, summed)
-    streams = store.layout.streams
-    after, whole = np.zeros(len(found), np.int64), np.zeros(len(found), np.bool_)
+    found = list_episodes(store, index)
+    streams, n = store.layout.streams, len(found.start)
+    after, whole = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     for stream in range(streams):
         mine = np.flatnonzero(found.stream == stream)
         lengths = found.length[mine]
         after[mine] = lengths.sum() - np.cumsum(lengths)
         whole[mine] = np.isin(found.start[mine] // streams, index.starts(stream))
-    sums = found.returns
+    sums = sum_rewards(store, index, found)
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
-    return EpisodeTable(
-        np.arange(len(found)), found.stream, found.start, found.length, returns, found.ending, found.tag, after, whole
-    )
+    return EpisodeTable(np.arange(n), found.stream, found.start, found.length, returns, found.ending, found.tag, after, whole)

@@ -13,23 +13,23 @@ from numba.extending import intrinsic
 from diskbuffer.native.compiling import compiled
 
 
-def _loader(result: Any, bits: int, align: int | None = None) -> Any:
+def _loader(result: Any, align: int | None = None) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def load(_: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(builder.inttoptr(args[0], llvmlite.ir.IntType(bits).as_pointer()), align=align)
+            return builder.load(builder.inttoptr(args[0], context.get_value_type(result).as_pointer()), align=align)
 
         return result(types.intp), codegen
 
     return load
 
 
-def _storer(value: Any) -> Any:
+def _storer(value: Any, align: int | None = None) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def store(_: Any, address: Any, what: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = context.cast(builder, args[1], signature.args[1], value)
-            builder.store(number, builder.inttoptr(args[0], number.type.as_pointer()))
+            builder.store(number, builder.inttoptr(args[0], number.type.as_pointer()), align=align)
             return context.get_dummy_value()
 
         return types.none(types.intp, value), codegen
@@ -37,10 +37,12 @@ def _storer(value: Any) -> Any:
     return store
 
 
-load_i64, load_u32, load_u8 = _loader(types.int64, 64), _loader(types.uint32, 32), _loader(types.uint8, 8)
-load_any_u64, load_any_u32 = _loader(types.uint64, 64, 1), _loader(types.uint32, 32, 1)  # wherever they begin
+load_i64, load_i32, load_u32, load_u8 = map(_loader, (types.int64, types.int32, types.uint32, types.uint8))
+load_f64 = _loader(types.float64)
+load_any_u64, load_any_u32 = _loader(types.uint64, 1), _loader(types.uint32, 1)  # wherever they begin
 store_f32 = _storer(types.float32)
 store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _storer(types.uint8)
+store_any_u64, store_any_u32 = _storer(types.uint64, 1), _storer(types.uint32, 1)  # wherever they begin
 
 
 def _zeros(function: str) -> Any:

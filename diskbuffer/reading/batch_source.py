@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from diskbuffer.draws import Draw
+from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
+from diskbuffer.reading.gather.single_steps import SingleSteps, copy_drawn
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
@@ -64,6 +65,8 @@ class Sampling:
         self._first_streams = [0, *accumulate(reader.streams for reader in self._readers)]
         if len({reader.frame_stack for reader in self._readers}) > 1:
             raise InputError("the buffers of a mixture must have the same frame_stack")
+        form = parts[0].sampler.form
+        self._is_single = len(parts) == 1 and not numbered and isinstance(form, Steps) and form.length is None
         self._look()
 
     def _locked(self) -> AbstractContextManager[Any]:
@@ -82,15 +85,23 @@ class Sampling:
             return until_found(self._readers, self._begin)
 
     def _begin(self) -> DrawnBatch:
+        found, whole = self._draw()
+        planned = self._plan(found) if whole else None
+        self._keep(found)
+        return DrawnBatch(found, planned)
+
+    def _draw(self) -> tuple[list[Ahead], bool]:
+        """Draw the next batch, or return one that was left; tell whether all of its steps are still there."""
         found, whole = [], True
         for reader, sampler, size in self._parts:
             left = sampler.left(size)
             whole &= left is None or sampler.is_whole(reader.index, left)
             found.append(left or sampler.next(reader.index, size))
-        planned = self._plan(found) if whole else None
-        for part, ahead in zip(self._parts, found, strict=True):
+        return found, whole
+
+    def _keep(self, aheads: list[Ahead]) -> None:
+        for part, ahead in zip(self._parts, aheads, strict=True):
             part.sampler.keep(ahead)
-        return DrawnBatch(found, planned)
 
     def _plan(self, aheads: list[Ahead]) -> Planned:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
@@ -134,10 +145,14 @@ class Sampling:
             return until_found(self._readers, lambda: self._mend(begun))
 
     def _mend(self, begun: DrawnBatch) -> DrawnBatch:
-        for part, ahead in zip(self._parts, begun.aheads, strict=True):
+        self._replace(begun.aheads)
+        return DrawnBatch(begun.aheads, self._plan(begun.aheads))
+
+    def _replace(self, aheads: list[Ahead]) -> None:
+        """Draw others in place of steps that are gone."""
+        for part, ahead in zip(self._parts, aheads, strict=True):
             if not part.sampler.is_whole(part.reader.index, ahead):
                 part.sampler.mend(part.reader.index, ahead)
-        return DrawnBatch(begun.aheads, self._plan(begun.aheads))
 
     def fill(self, begun: DrawnBatch, arrays: Arrays) -> None:
         """Gather a batch."""
@@ -169,6 +184,10 @@ class Sampling:
 
     def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
+        if transform is None and device is None and self._is_single:
+            single = self._readers[0].single_steps(None)
+            if single is not None and self._parts[0].size <= single.most:
+                return self._sample_at_once(single)
         self._readers[0].gatherer.call_helpers()
         delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
         begun = self.begin()
@@ -178,6 +197,25 @@ class Sampling:
             return planned.batch(delivery)
         finally:
             self.deliver(begun)
+
+    def _sample_at_once(self, single: SingleSteps) -> Batch:
+        """Return the next batch of single steps, copied under the lock: nothing can be evicted, so nothing need be planned."""
+        reader = self._readers[0]
+        with reader.lock:
+            self._check()
+            aheads, whole = until_found(self._readers, self._draw)
+            self._keep(aheads)
+            try:
+                if not whole:
+                    until_found(self._readers, lambda: self._replace(aheads))
+                drawn = aheads[0].drawn
+                filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
+                if filled is not None:
+                    return single.batch(filled, drawn.notes)
+                planned = until_found(self._readers, lambda: self._plan(aheads))  # some of it is not mapped yet
+                return planned.batch(self._to_cpu)
+            finally:
+                self._parts[0].sampler.deliver(aheads[0])
 
 
 def _common(found: list[Columns]) -> Columns:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +17,133 @@ from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
 from diskbuffer.wording import counted
 
+if TYPE_CHECKING:
+    import pandas
+
+    from diskbuffer.inspect.notebook.shown import Picture, Video
+    from diskbuffer.inspect.notebook.source import Source
+
 Int64 = npt.NDArray[np.int64]
 RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
 
 
-class Episode(NamedTuple):
-    """One episode: its stream, the step it starts with, how many steps are there, how it ended, and its tag."""
-
+class _Fields(NamedTuple):
     stream: int
     start: int
     length: int
     ending: str
     tag: str
+
+
+class Episode(_Fields):
+    """One episode: its stream, the step it starts with, how many steps are there, how it ended, and its tag.
+
+    A tuple of these five. What else it has is read when it is asked for, and needs pillow, or PyAV for MP4, where it is drawn;
+    a notebook shows it as a table and a film strip. Once its buffer evicts some of it, that raises an InputError. A pickled or
+    copied episode is the tuple alone.
+    """
+
+    _reader: Source | None = None
+
+    def __getstate__(self) -> None:
+        """Return nothing: the buffer does not go with a pickle."""
+
+    def _read(self) -> Source:
+        if self._reader is None:
+            raise InputError("this episode has no buffer to read from: take it from buffer.episodes, such as buffer.episodes[3]")
+        return self._reader
+
+    @property
+    def steps(self) -> Int64:
+        """The names of its steps, (length,), as in a batch's ``steps``."""
+        return self.start + np.arange(self.length) * self._read().streams
+
+    @property
+    def returns(self) -> float | npt.NDArray[np.float64]:
+        """The sum of its rewards that are there; an array where a reward is one. NaN if it was evicted since."""
+        source = self._read()
+        stream, start, length = np.array([[self.stream], [self.start], [self.length]], np.int64)
+        sums = Episodes(stream, start, length, np.array([self.ending]), np.array([self.tag]), source).returns[0]
+        return sums if np.ndim(sums) else float(sums)
+
+    def frames(self, column: str | None = None, n: int | None = None) -> npt.NDArray[Any]:
+        """Return its observations, single frames: (T + 1, ...), the last of which is the final one.
+
+        Parameters
+        ----------
+        column : str, optional
+            A column's path, such as "obs/camera"; of one that is no observation there are T rows. The first column of pictures by
+            default, else the only column of observations.
+        n : int, optional
+            So many, spread evenly, the first and the last among them. All by default.
+
+        Raises
+        ------
+        InputError
+            The episode was evicted since, there is no such column, or one must be chosen.
+        """
+        from diskbuffer.inspect.notebook import episode
+
+        return episode.frames(self._read(), self, column, n)
+
+    def film_strip(self, n: int = 8, column: str | None = None) -> Picture:
+        """Return a film strip of `n` frames, spread evenly; see `frames`."""
+        from diskbuffer.inspect.notebook import episode
+
+        return episode.film_strip(self._read(), self, n, column)
+
+    def video(
+        self,
+        fps: float = 15,
+        *,
+        column: str | None = None,
+        every: int | None = None,
+        scale: int | None = None,
+        kind: Literal["mp4", "gif"] | None = None,
+    ) -> Video:
+        """Return a movie of its frames, which a notebook plays: ``episode.video().save("episode.mp4")`` keeps it.
+
+        Parameters
+        ----------
+        fps : float
+            Frames a second.
+        column : str, optional
+            As in `frames`.
+        every : int, optional
+            Show every so many frames. By default so that there are 1,000 at most.
+        scale : int, optional
+            How many pixels, each way, one pixel becomes. By default, small frames become about 300 pixels high.
+        kind : {"mp4", "gif"}, optional
+            MP4 where PyAV is installed, else GIF.
+
+        Raises
+        ------
+        InputError
+            As in `frames`; or an argument does not fit.
+        MissingPackageError
+            PyAV, or pillow, is not installed.
+        """
+        from diskbuffer.inspect.notebook import episode
+
+        return episode.video(self._read(), self, fps, column, every, scale, kind)
+
+    def plot(self, columns: Sequence[str] | None = None) -> Picture:
+        """Return a plot of columns over the steps of the episode.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns' paths. By default rewards and their sum so far, actions, and what else has 8 components at most.
+        """
+        from diskbuffer.inspect.notebook import episode
+
+        return episode.plot(self._read(), self, columns)
+
+    def _repr_html_(self) -> str:
+        from diskbuffer.inspect.notebook import episode
+
+        return episode.html(self._reader, self)
 
 
 @dataclass(frozen=True)
@@ -57,12 +171,12 @@ class Episodes:
     length: Int64
     ending: npt.NDArray[np.str_]
     tag: npt.NDArray[np.str_]
-    _sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]] = field(repr=False, compare=False)
+    _source: Source = field(repr=False, compare=False)
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:
         """Sums of the rewards that are there, (n, ...) float64, NaN where an episode was evicted since. Reads all of them."""
-        return self._sum_rewards(self)
+        return self._source.sum_rewards(self)
 
     def __len__(self) -> int:
         return len(self.stream)
@@ -83,10 +197,34 @@ class Episodes:
         except TypeError:
             try:
                 stream, start, length, ending, tag = (column[which] for column in columns)
-                return Episodes(stream, start, length, ending, tag, self._sum_rewards)
+                return Episodes(stream, start, length, ending, tag, self._source)
             except (IndexError, TypeError) as error:
                 raise InputError(f"episodes are selected by a number, a slice or a mask: {error}") from error
-        return Episode(*(column[n].item() for column in columns))
+        episode = Episode(*(column[n].item() for column in columns))
+        episode._reader = self._source
+        return episode
+
+    def to_pandas(self, *, returns: bool = True) -> pandas.DataFrame:
+        """Return them as a table, a row each: stream, start, length, returns, ending (categorical), tag.
+
+        Parameters
+        ----------
+        returns : bool
+            Whether to read all rewards and sum them up. Where a reward is an array, its components are "returns[0]", ...
+
+        Raises
+        ------
+        MissingPackageError
+            pandas is not installed.
+        """
+        from diskbuffer.inspect.notebook import pandas_tables
+
+        return pandas_tables.of_episodes(self, returns)
+
+    def _repr_html_(self) -> str:
+        from diskbuffer.inspect.notebook import episodes
+
+        return episodes.html(self._source, self)
 
 
 def pick_episode(episodes: Episodes, number: Any) -> Episode:
@@ -100,7 +238,17 @@ def pick_episode(episodes: Episodes, number: Any) -> Episode:
     return episodes[at]
 
 
-def list_episodes(store: Store, index: Streams, sum_rewards: Callable[[Episodes], npt.NDArray[np.float64]]) -> Episodes:
+class Listed(NamedTuple):
+    """Columns of `Episodes`, (episodes,) each."""
+
+    stream: Int64
+    start: Int64
+    length: Int64
+    ending: npt.NDArray[np.str_]
+    tag: npt.NDArray[np.str_]
+
+
+def list_episodes(store: Store, index: Streams) -> Listed:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
@@ -126,14 +274,14 @@ def list_episodes(store: Store, index: Streams, sum_rewards: Callable[[Episodes]
         for column, values in zip(columns, found, strict=True):
             column.append(values)
     stream_, start, length, ending_, tag = (np.concatenate(column) for column in columns)
-    return Episodes(stream_, start, length, ending_, tag, sum_rewards)
+    return Listed(stream_, start, length, ending_, tag)
 
 
-def sum_rewards(store: Store, index: Streams, episodes: Episodes) -> npt.NDArray[np.float64]:
+def sum_rewards(store: Store, index: Streams, episodes: Episodes | Listed) -> npt.NDArray[np.float64]:
     """Sum up the rewards of episodes; the store's lock must be held."""
     path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
     rows, streams = index.segment_rows, store.layout.streams
-    sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
+    sums = np.zeros((len(episodes.start), *store.layout.schema[path].shape))
     firsts = episodes.start // streams
     there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
     sums[~there] = np.nan

@@ -21,9 +21,11 @@ from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import Delivery
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
+from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.store import Store
@@ -93,10 +95,11 @@ class Reader:
 
     def __init__(self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
         layout = store.layout
-        self._store, self.streams = store, layout.streams
+        self._store, self.streams, self.closed = store, layout.streams, False
         self.frame_stack, self._zeros = frame_stack, zeros
         self.columns = self._look()
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
+        self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
         self.pool = ArraysPool()
         self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
@@ -117,7 +120,7 @@ class Reader:
     def look_again(self) -> None:
         """See which columns the store has by now."""
         if self.columns.schema is not self._store.layout.schema:
-            self.columns, self._selected = self._look(), {}
+            self.columns, self._selected, self._single = self._look(), {}, {}
 
     def _look(self) -> Columns:
         layout = self._store.layout
@@ -136,11 +139,22 @@ class Reader:
     def episodes(self) -> Episodes:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            return until_found([self], lambda: list_episodes(self._store, self.index, self._sum_rewards))
+            return Episodes(*until_found([self], lambda: list_episodes(self._store, self.index)), self.episode_reader)
 
-    def _sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+    def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+        """Sum up the rewards of episodes; NaN where one was evicted."""
         with self._store.lock:
             return until_found([self], lambda: sum_rewards(self._store, self.index, episodes))
+
+    @property
+    def episode_reader(self) -> EpisodeReader:
+        """Read single columns, of steps and of whole episodes."""
+        return EpisodeReader(self)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
+        return {"path": str(self._store.root), "environment": self._store.layout.environment}
 
     @property
     def lock(self) -> threading.RLock:
@@ -189,6 +203,11 @@ class Reader:
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
+        single = self.single_steps(paths) if length is None else None
+        if single is not None:
+            filled = self.copied(single, copy_named, ids)
+            if filled is not None:
+                return single.batch(filled)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
         return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), kept=paths is None)
@@ -220,36 +239,53 @@ class Reader:
 
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
+        back, of = _by_age(ages, streams)
+        single = self.single_steps(paths) if isinstance(form, Steps) and form.length is None else None
+        if single is not None:
+            filled = self.copied(single, copy_recent, back, of)
+            if filled is not None:
+                return single.batch(filled)
         self.gatherer.call_helpers()
-        return self._delivered(self.plan(self._draw_recent(ages, streams), form, paths), kept=paths is None)
+        return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None)
+
+    def single_steps(self, paths: tuple[str, ...] | None) -> SingleSteps | None:
+        """Return what reads single steps without a plan; None where there are stacks, or chunks."""
+        try:
+            return self._single[paths]
+        except KeyError:
+            columns = self.columns if paths is None else self._select(paths)
+            if len(self._single) >= _SELECTIONS:
+                self._single = {}
+            single = SingleSteps(columns) if self.frame_stack == 1 and SingleSteps.can_be(columns) else None
+            self._single[paths] = single
+            return single
 
     def _delivered(self, planned: Planned, *, kept: bool) -> Batch:
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
         return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
 
+    def recent_arrays(self, ages: Any, streams: Any, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of single steps by age, by path, ``next_`` before it for what came after; None where `recent` has to."""
+        return self._arrays(paths, copy_recent, *_by_age(ages, streams))
+
+    def arrays_at(self, ids: Int64, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return columns of single steps by name, as `recent_arrays` does."""
+        return self._arrays(paths, copy_named, ids)
+
+    def _arrays(self, paths: tuple[str, ...], copy: Copy, *steps: Int64) -> dict[str, npt.NDArray[Any]] | None:
+        single = self.single_steps(paths)
+        filled = None if single is None else self.copied(single, copy, *steps)
+        return None if single is None or filled is None else dict(zip(single.names, filled, strict=False))
+
+    def copied(self, single: SingleSteps, copy: Copy, *steps: Int64) -> tuple[npt.NDArray[Any], ...] | None:
+        """Return the arrays of single steps, copied under the lock; None where they have to be planned."""
+        with self._store.lock:
+            return self.gatherer.copy(single, copy, self.index, self._store.maps.sources, *steps)
+
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""
         with self._store.lock:
-            return self.names(self._draw_recent(ages, streams)(self.index))
-
-    def _draw_recent(self, ages: Any, streams: Any) -> Callable[[Index], Draw]:
-        back = np.asarray(ages)
-        if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
-            raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
-        of, back = np.asarray(streams, np.int64), back.astype(np.int64, copy=False)
-        if of.shape != back.shape:
-            of = np.broadcast_to(of, back.shape)
-
-        def draw(index: Index) -> Draw:
-            found, missing = index.recent(of, back)
-            if missing >= 0:
-                env, envs = of[missing], len(index.table)
-                if not 0 <= env < envs:
-                    raise InputError(f"environments are numbered from 0 to {envs - 1}, found {env}")
-                raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
-            return Draw(*found)
-
-        return draw
+            return self.names(_draw_recent(*_by_age(ages, streams))(self.index))
 
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each stream can be sampled, and how many there have ever been."""
@@ -276,6 +312,22 @@ class Reader:
             starts, _ = self.index.episodes_of(ids % self.streams, ids // self.streams)
         return np.where(starts < 0, -1, ids // self.streams - starts)
 
+    def rows(self, path: str, draw: Callable[[Index], Draw], before: int, rows: int) -> npt.NDArray[Any]:
+        """Return a column's rows around drawn ones, (n, rows, ...): windows of which the drawn row is number `before`.
+
+        No other column is read, and no other row's chunk.
+        """
+
+        def attempt() -> tuple[Draw, Columns, Plan]:
+            drawn = draw(self.index)
+            return drawn, self._select((path,)), make_plan(self.index, self._store.maps, drawn, before, rows)
+
+        with self._store.lock:
+            drawn, columns, plan = until_found([self], attempt)
+        memory = Memory(columns, [(0, rows, False)], drawn.size, pinned=False)
+        self.gatherer.run(plan, memory)
+        return memory.blocks[0].array
+
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
         stack, index = self.frame_stack, self.index
@@ -283,18 +335,15 @@ class Reader:
         there = np.flatnonzero(heads >= 0)
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
-        memory = Memory(self.columns.select((path,)), [(0, stack, False)], len(there), pinned=False)
         drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
-        with self._store.lock:
-            plan = make_plan(index, self._store.maps, drawn, before=stack - 1, rows=stack)
-        self.gatherer.run(plan, memory)
-        frames = memory.blocks[0].array
+        frames = self.rows(path, lambda _: drawn, before=stack - 1, rows=stack)
         found = np.zeros((len(heads), *frames.shape[1:]), frames.dtype)
         found[there] = frames
         return found
 
     def close(self) -> None:
         """Stop the threads."""
+        self.closed = True
         self.gatherer.close()
 
 
@@ -303,6 +352,30 @@ def _with_last(obs: Any, following: Any) -> Any:
     if isinstance(obs, dict):
         return {name: _with_last(part, following[name]) for name, part in obs.items()}
     return torch.cat([obs, following[-1:]])
+
+
+def _by_age(ages: Any, streams: Any) -> tuple[Int64, Int64]:
+    """Return ages and streams as arrays of one shape."""
+    back = np.asarray(ages)
+    if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
+        raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
+    of, back = np.asarray(streams, np.int64), back.astype(np.int64, copy=False)
+    return back, of if of.shape == back.shape else np.broadcast_to(of, back.shape)
+
+
+def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
+    """Return what draws steps by age, of streams."""
+
+    def draw(index: Index) -> Draw:
+        found, missing = index.recent(of, back)
+        if missing >= 0:
+            env, envs = of[missing], len(index.table)
+            if not 0 <= env < envs:
+                raise InputError(f"environments are numbered from 0 to {envs - 1}, found {env}")
+            raise InputError(f"environment {env} has {index.steps()[env]} steps; there is none of age {back[missing]}")
+        return Draw(*found)
+
+    return draw
 
 
 def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:

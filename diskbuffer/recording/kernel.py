@@ -37,8 +37,8 @@ COMPARE, START, GO_ON = 0, 1, 2
 
 # Fields of a job, which tells `record` all: an array costs a tenth of a microsecond to hand over, an address in one nothing.
 ENVS, STREAMS, COLUMNS, SEGMENT_ROWS, TAIL_ROWS, SALT, NEXT_STEP = range(7)
-TABLE, SOURCES, FLAGS, BASES, LENGTHS, LIMITS, TOLD, EVENTS = range(7, 15)  # addresses of arrays
-JOB_FIELDS = 15
+TABLE, SOURCES, FLAGS, BASES, LENGTHS, LIMITS, TOLD, EVENTS, GIVEN = range(7, 16)  # addresses of arrays
+JOB_FIELDS = 16
 
 
 @compiled
@@ -93,7 +93,10 @@ def _record(
         same = head >= 0 and told[s] != START
         for c in range(columns if told[s] != GO_ON else 0):
             if same and sources[c, ROLE] == OBS:
-                at, value = _row(sources, bases, c, s, head, segment_rows, tail_rows), sources[c, VALUE] + s * sources[c, STRIDE]
+                at, value = (
+                    row_of(sources, bases, c, s, head, segment_rows, tail_rows),
+                    sources[c, VALUE] + s * sources[c, STRIDE],
+                )
                 same = same_values(at, value, sources[c, ROW_BYTES], sources[c, FLOAT])
         position, cut = head, False
         if head < 0:
@@ -105,15 +108,15 @@ def _record(
                 continue
             position = head + 1
         elif not same:
-            _cut_off(sources, bases, s, head, segment_rows, tail_rows, salt)
+            cut_off(sources, bases, s, head, segment_rows, tail_rows, salt)
             position, cut = head + 1, True
         started = position != head
         if started:
             started_any = 2
         for c in range(columns):
             role, size = sources[c, ROLE], sources[c, ROW_BYTES]
-            here = _row(sources, bases, c, s, position, segment_rows, tail_rows)
-            after = _row(sources, bases, c, s, position + 1, segment_rows, tail_rows)
+            here = row_of(sources, bases, c, s, position, segment_rows, tail_rows)
+            after = row_of(sources, bases, c, s, position + 1, segment_rows, tail_rows)
             if role == OBS:
                 if started:
                     memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
@@ -125,14 +128,14 @@ def _record(
                 store_u8(here, 0)
                 store_u8(after, ended)
         if started:
-            _write_checksum(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt, 0)
-        _write_checksum(sources, bases, s, position, checksums.STEP, segment_rows, tail_rows, salt, 0)
-        _write_checksum(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
+            write_checksum(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt, 0)
+        write_checksum(sources, bases, s, position, checksums.STEP, segment_rows, tail_rows, salt, 0)
+        write_checksum(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
         to_come = 0 if ended else checksums.NOT_YET
-        _write_checksum(sources, bases, s, position + 1, checksums.STEP, segment_rows, tail_rows, salt, to_come)
+        write_checksum(sources, bases, s, position + 1, checksums.STEP, segment_rows, tail_rows, salt, to_come)
         if (position + 1) % segment_rows == 0:
-            _set_length(lengths, s, position, segment_rows)
-        _set_length(lengths, s, position + 1, segment_rows)
+            set_length(lengths, s, position, segment_rows)
+        set_length(lengths, s, position + 1, segment_rows)
         table[s, HEAD], table[s, ENDED] = position + 1, ended
         events[s, 0], events[s, 1] = (CUT_OFF if cut else STARTED) if started else WENT_ON, position
         recorded += 1
@@ -153,13 +156,13 @@ def _has_nan(sources: Any, c: int, streams: int) -> bool:
 
 
 @compiled
-def _write_checksum(
+def write_checksum(
     sources: Any, bases: Any, s: int, position: int, word: int, segment_rows: int, tail_rows: int, salt: int, to_come: int
 ) -> None:
     """Write a word of a row's checksum, as `checksums.row_checksums` does for many."""
     crc, size, place = row_seed(salt, s, position, word), 0, 0
     for c in range(sources.shape[0]):
-        row = _row(sources, bases, c, s, position, segment_rows, tail_rows)
+        row = row_of(sources, bases, c, s, position, segment_rows, tail_rows)
         if sources[c, ROLE] == CHECK:
             place = row
         elif (sources[c, ROLE] == OBS) == (word == checksums.OBS):
@@ -169,19 +172,20 @@ def _write_checksum(
 
 
 @compiled
-def _cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tail_rows: int, salt: int) -> None:
+def cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tail_rows: int, salt: int) -> None:
     """Make the newest row the last of its episode."""
     for c in range(sources.shape[0]):
-        row = _row(sources, bases, c, s, head, segment_rows, tail_rows)
+        row = row_of(sources, bases, c, s, head, segment_rows, tail_rows)
         if sources[c, ROLE] == STEP:
             memset(row, 0, sources[c, ROW_BYTES])  # a kill may have left something of a step that never was
         elif sources[c, ROLE] == IS_LAST:
             store_u8(row, 1)
-    _write_checksum(sources, bases, s, head, checksums.STEP, segment_rows, tail_rows, salt, 0)
+    write_checksum(sources, bases, s, head, checksums.STEP, segment_rows, tail_rows, salt, 0)
 
 
 @compiled
-def _row(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: int, tail_rows: int) -> int:
+def row_of(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: int, tail_rows: int) -> int:
+    """Return the address of a row, in an open segment or in the tail."""
     size = sources[c, ROW_BYTES]
     if sources[c, TAIL]:
         return sources[c, TAIL] + (s * tail_rows + position % tail_rows) * size
@@ -189,6 +193,7 @@ def _row(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: 
 
 
 @compiled
-def _set_length(lengths: Any, s: int, position: int, segment_rows: int) -> None:
+def set_length(lengths: Any, s: int, position: int, segment_rows: int) -> None:
+    """Have the rows of a segment up to a position count, with one aligned store."""
     address, seed = lengths[s, position // segment_rows % 2]
     store_i64(address, length_word(seed, position % segment_rows + 1))

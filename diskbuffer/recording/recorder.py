@@ -17,6 +17,8 @@ from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows
 from diskbuffer.recording.cut_offs import CutOffs
+from diskbuffer.recording.flat_steps import FlatSteps
+from diskbuffer.recording.given import Given, record_given
 from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.staging import Prepared, Staging, Told
 from diskbuffer.recording.stream_log import StreamLog
@@ -46,6 +48,8 @@ class Recorder:
     ----------
     cut_offs : CutOffs
         How many episodes ended without a flag.
+    flat : FlatSteps or None
+        What `record_from` can be called for, where there is something.
     """
 
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[[str], Array]) -> None:
@@ -58,7 +62,10 @@ class Recorder:
         )
         self.cut_offs = CutOffs()
         self._rows = RowWriter(layout, log, index, self.cut_offs)
-        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest)
+        self.flat: FlatSteps | None = None
+        if not layout.packed:
+            self.flat = FlatSteps(layout, log, index, self.cut_offs, self._rows.cut, self._staging.sources, self._staging.flags)
+        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest, self.flat)
         self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = layout.autoreset == NEXT_STEP, layout.autoreset == SAME_STEP
@@ -74,17 +81,14 @@ class Recorder:
             kernel.LIMITS: log.limits,
             kernel.EVENTS: self._events,
         }  # which stay where they are
-        self._job = np.zeros(kernel.JOB_FIELDS, np.int64)
-        self._job[: kernel.NEXT_STEP + 1] = (
-            layout.n_envs,
-            layout.streams,
-            len(self._staging.sources),
-            layout.segment_rows,
-            layout.tail_rows,
-            layout.salt,
-            self._next_step,
-        )
+        numbers = (layout.n_envs, layout.streams, len(self._schema), layout.segment_rows, layout.tail_rows, layout.salt)
+        self._job = np.array([*numbers, self._next_step, *[0] * (kernel.JOB_FIELDS - kernel.TABLE)], np.int64)
         self._job[list(self._arrays)] = [array.ctypes.data for array in self._arrays.values()]
+        # The same for values that are read where the caller has them.
+        self._in_place = self._staging.sources.copy()
+        self._given = Given(self._schema, layout.n_envs, self._in_place)
+        self._job_in_place = self._job.copy()
+        self._job_in_place[[kernel.SOURCES, kernel.GIVEN]] = self._in_place.ctypes.data, self._given.table.ctypes.data
 
     # One step of every stream
 
@@ -92,10 +96,20 @@ class Recorder:
         """Record a step of every stream; return how many there were, as reset steps are none."""
         self.cut_offs.warn_if_due()
         staging = self._staging
+        told = self._cut if new_episode is None else self._told(new_episode)
+        given = None if self._same_step else self._given.pick(obs, next_obs, values)
+        if given is not None:
+            try:
+                added = self._record_in_place(told, given)
+            except BaseException:
+                with Uninterrupted():
+                    self._take_stock()
+                raise
+            if added >= 0:
+                return added
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
-        told = self._cut if new_episode is None else self._told(new_episode)
         told, leads, kept = staging.put_observations(obs, next_obs, self._running, told)
         try:
             if leads is not None:
@@ -142,6 +156,18 @@ class Recorder:
             if cut:
                 self.cut_offs.note(1)
 
+    def _record_in_place(self, told: Told, given: tuple[Any, ...]) -> int:
+        """Record values where the caller has them, if they are as the columns hold them; if not, nothing, and return -1."""
+        if self._crowded:
+            with Uninterrupted():
+                self._log.make_room()
+        self._job_in_place[kernel.TOLD] = self._cut_address if told is self._cut else address_of(told)
+        code = record_given(self._job_in_place, id(given))
+        if code < 0:  # others, or NaN
+            return -1
+        self._staging.forget()
+        return self._recorded(code)
+
     def _record(self, told: Told, kept: Prepared) -> int:
         if self._crowded:
             with Uninterrupted():
@@ -150,11 +176,15 @@ class Recorder:
         code = kernel.record(self._job)
         if code < 0:
             self._staging.refuse_nan(-1 - code, kept)
+        self._staging.recorded(kept, told)
+        return self._recorded(code)
+
+    def _recorded(self, code: int) -> int:
+        """Note what `kernel.record` did; return how many steps that were."""
         self._crowded = bool(code & 1)
         if code & 2:
             with Uninterrupted():
                 self._note_starts()
-        self._staging.recorded(kept, told)
         self._log.added += code >> 2
         self.cut_offs.steps += code >> 2
         if self._log.has_evictable:
@@ -200,6 +230,14 @@ class Recorder:
         """Record arrays of steps of one stream; return how many there were. `cut` makes them episodes of their own."""
         self._forget_what_is_prepared()
         return self._trajectories.extend(values, obs, next_obs, env, new_episode, cut=cut)
+
+    def record_from(self, places: npt.NDArray[np.int64], n: int, stream: int) -> npt.NDArray[np.int64]:
+        """Record `n` steps of one stream, whose values lie at `places`; return their positions. See `FlatSteps.record`."""
+        assert self.flat is not None
+        self.cut_offs.warn_if_due()
+        self._forget_what_is_prepared()
+        with Uninterrupted():
+            return self.flat.record(places, n, stream)
 
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""

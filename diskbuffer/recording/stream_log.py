@@ -120,12 +120,12 @@ class StreamLog:
             self._note_what_came_before(slot)
             self.sealer.put(slot)
 
-    def make_room_for_rows(self, stream: int) -> int:
-        """Open the segment that a stream's next row falls into; return how many rows fit into it."""
+    def make_room_for_rows(self, stream: int, rows: int = 1) -> int:
+        """Open the segments that a stream's next rows fall into; return how many fit into that of the first."""
         self._pack()
         head = int(self._index.heads[stream])
         try:
-            self.writer.reserve(stream, head, 1)
+            self.writer.reserve(stream, head, rows)
         finally:
             self._follow_writer()
         return self._rows - (head + 1) % self._rows

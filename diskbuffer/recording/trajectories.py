@@ -14,6 +14,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.nested import flatten
 from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
 from diskbuffer.recording.cut_offs import CutOffs
+from diskbuffer.recording.flat_steps import FlatSteps
 from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.values import check_names, fit, flags, shape_of
 from diskbuffer.runtime.signals import Uninterrupted
@@ -27,12 +28,21 @@ _BLOCK_BYTES = 32 * 1024**2  # of a column that is put together at a time
 class Trajectories:
     """Record arrays of steps, block by block.
 
-    `newest(path)` returns the stack (streams, frame_stack, ...) that each stream ends with.
+    `newest(path)` returns the stack (streams, frame_stack, ...) that each stream ends with. `flat` records single frames where
+    every column is flat.
     """
 
-    def __init__(self, layout: Layout, index: Index, rows: RowWriter, cut_offs: CutOffs, newest: Callable[[str], Array]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        index: Index,
+        rows: RowWriter,
+        cut_offs: CutOffs,
+        newest: Callable[[str], Array],
+        flat: FlatSteps | None = None,
+    ) -> None:
         self._layout, self._schema, self._index = layout, layout.schema.recorded, index
-        self._rows, self._cut_offs, self._newest = rows, cut_offs, newest
+        self._rows, self._cut_offs, self._newest, self._flat = rows, cut_offs, newest, flat
         self._stack, self._zeros = layout.frame_stack, layout.padding == "zeros"
         self._next_step = layout.autoreset == NEXT_STEP
 
@@ -111,6 +121,8 @@ class Trajectories:
     def _extend_block(
         self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], told: Bools | None, env: int
     ) -> int:
+        if self._flat is not None and before and not self._stacked(before):
+            return self._flat.record_arrays(columns, before, after, told, env)
         ended = columns["terminated"] | columns["truncated"]
         running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
         same = self._follow_on(before, after, told, running_before, env)
@@ -138,7 +150,7 @@ class Trajectories:
         self, head: int, goes_on: Bools, ended: Bools, before: dict[str, Array], after: dict[str, Array]
     ) -> tuple[Block, dict[str, list[Array]]]:
         """Find what needs a lead-in, and return what is to be written, and lead-ins' frames; stacks become single frames."""
-        stacked = [path for path in self._schema.obs if before[path].ndim > len(self._schema[path].shape) + 1]
+        stacked = self._stacked(before)
         wanted = np.zeros(len(ended), np.bool_)
         for path in stacked:
             refuse_what_does_not_roll(path, before[path], after[path])
@@ -157,6 +169,12 @@ class Trajectories:
         for path in stacked:
             before[path], after[path] = before[path][:, -1], after[path][:, -1]
         return block, leading
+
+    def _stacked(self, obs: dict[str, Array]) -> list[str]:
+        """Return the observations, (n, ...), that are stacks."""
+        if self._stack == 1:
+            return []
+        return [path for path in self._schema.obs if obs[path].ndim > len(self._schema[path].shape) + 1]
 
     @property
     def _reward(self) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+# The functions that those of the module signal call, between changes of integers to enums and back: 0.1 us in place of 2.
+_c: Any = importlib.import_module("_signal")
 Handler = Callable[[int, FrameType | None], Any]
 
 # Those whose handlers are known to raise: KeyboardInterrupt, SystemExit of a job that is to end, timeouts.
-_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+_SIGNALS = [int(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)]
 
 
 class _Deferring:
@@ -34,9 +37,9 @@ class _Deferring:
 
     def take_out(self) -> None:
         """Put the handler back, if this is in its place."""
-        there: Any = signal.getsignal(self.number)
+        there = _c.getsignal(self.number)
         if there is self:
-            signal.signal(self.number, self.handler)
+            _c.signal(self.number, self.handler)
 
 
 class Uninterrupted:
@@ -74,13 +77,13 @@ class Uninterrupted:
         No loop within a `try`: of one that ends with an `if`, Python 3.13 leaves an instruction out of the `try`.
         """
         for number in _SIGNALS:
-            handler: Any = signal.getsignal(number)
+            handler: Any = _c.getsignal(number)
             while isinstance(handler, _Deferring) and not handler.block.active:
                 handler = handler.handler
             if callable(handler):
                 deferring = _Deferring(self, number, handler)
                 self._in_place.append(deferring)
-                signal.signal(number, deferring)
+                _c.signal(number, deferring)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._leave()

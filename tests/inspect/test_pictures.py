@@ -213,7 +213,7 @@ def test_a_gif_has_every_frame_for_its_time(film: Array, fps: int, scale: int) -
 def smooth(n: int, height: int, width: int, colour: bool) -> Array:
     """Frames as cameras have them: no noise."""
     time, y, x = np.ogrid[:n, :height, :width]
-    waves = [127 + 120 * np.sin(time / 5 + y / height * (2 + c) + x / width * (3 - c)) for c in range(3 if colour else 1)]
+    waves = [127 + 120 * np.sin(time / 5 + y / 20 * (1 + c) + x / 20 * (3 - c)) for c in range(3 if colour else 1)]
     return np.stack(waves, axis=-1).astype(np.uint8)
 
 

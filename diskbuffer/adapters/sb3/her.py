@@ -128,7 +128,8 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         )
         reached = batch["next_obs"]["achieved_goal"].numpy()
         rewards = self.env.env_method("compute_reward", reached, goals, infos, indices=[0])[0].astype(np.float32)
-        other = {name: batch[name] | {"desired_goal": torch.tensor(goals)} for name in ("obs", "next_obs")}
+        wanted = {"obs": torch.from_numpy(goals), "next_obs": torch.from_numpy(goals.copy())}
+        other = {name: batch[name] | {"desired_goal": tensor} for name, tensor in wanted.items()}
         return self._samples(batch | other | {"reward": torch.from_numpy(rewards)}, env)
 
     def truncate_last_trajectory(self) -> None:

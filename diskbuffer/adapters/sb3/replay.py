@@ -88,6 +88,7 @@ class DiskReplayBuffer(ReplayBuffer):
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
         self.n_steps, self.gamma = at_least_one("n_steps", n_steps), gamma
+        self._no_timeouts = np.zeros(n_envs, np.bool_)
         action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
         columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
         self.stored = Stored(
@@ -126,12 +127,14 @@ class DiskReplayBuffer(ReplayBuffer):
             The store holds single frames, and these are no rolling stack of them. Nothing was added.
         """
         each = (self.n_envs,)
-        done = batched("done", done, each).astype(bool)
-        timeouts = np.zeros(self.n_envs, bool)
+        done, timeouts = batched("done", done, each), self._no_timeouts
+        if done.dtype != np.bool_:
+            done = done.astype(np.bool_)
         if self.handle_timeout_termination:
             timed_out = [bool(info.get("TimeLimit.truncated", False)) for info in infos]
             if True in timed_out or len(timed_out) != self.n_envs:
                 timeouts = batched("infos", timed_out, each)
+                done = done & ~timeouts
         opening = not self.stored.writes
         try:
             self.stored.add(
@@ -139,7 +142,7 @@ class DiskReplayBuffer(ReplayBuffer):
                 next_obs,
                 action=batched("action", action, (self.n_envs, self.action_dim)),
                 reward=batched("reward", reward, each),
-                terminated=done & ~timeouts,
+                terminated=done,
                 truncated=timeouts,
             )
             self.pos += 1
@@ -165,13 +168,13 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
         """Return a batch as Stable-Baselines3 has it."""
-        rewards = batch["reward"].reshape(-1, 1)
+        rewards = batch["reward"].unsqueeze(1)
         if env is not None and self.n_steps > 1:
             rewards = torch.from_numpy(self._returns(batch["steps"].numpy(), env))
         elif env is not None:
             rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
         obs, next_obs = (batch[name] if env is None else self._normalized(batch[name], env) for name in ("obs", "next_obs"))
-        found = [obs, batch["action"], next_obs, batch["terminated"].to(torch.float32).reshape(-1, 1), rewards]
+        found = [obs, batch["action"], next_obs, batch["terminated"].float().unsqueeze(1), rewards]
         if self.n_steps > 1:
             steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
             found.append(torch.from_numpy(self.gamma ** steps.astype(np.float32)))

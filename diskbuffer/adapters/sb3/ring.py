@@ -107,8 +107,11 @@ class RingColumn(np.lib.mixins.NDArrayOperatorsMixin):
         return values[back.reshape(np.shape(chosen)), numbers]
 
     def _read(self, places: Array, envs: Array) -> Array:
+        filled = self._ring.size()
+        if 0 < len(places) <= _AT_ONCE and (filled == len(self) or places.max() < filled):
+            return self._take(self._ring._batch(places, envs, columns=self._columns)).numpy().astype(self.dtype, copy=False)
         values = np.zeros((len(places), *self._of), self.dtype)
-        there = np.flatnonzero(places < self._ring.size())
+        there = np.flatnonzero(places < filled)
         for begin in range(0, len(there), _AT_ONCE):
             some = there[begin : begin + _AT_ONCE]
             values[some] = self._take(self._ring._batch(places[some], envs[some], columns=self._columns)).numpy()

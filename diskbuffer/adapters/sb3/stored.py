@@ -74,6 +74,7 @@ class Stored(OpenedLate):
         self._whole = {
             name: Column((n_envs, *shape), dtype.name, allow_nan=True) for name, (shape, dtype) in self._shapes.items()
         }
+        self._keys = {name: name_of(name) for name in parts}  # of the observations' parts in the store
         self._frames: dict[str, Frames] = {}
         self.open_to_read()
 
@@ -238,14 +239,15 @@ class Stored(OpenedLate):
         if not isinstance(obs, dict):
             frames = self._frames[""]
             return obs if frames.stack == 1 else frames.split(obs)
-        return {name_of(name): frames.split(obs[name]) for name, frames in self._frames.items()}
+        return {self._keys[name]: frames.split(obs[name]) for name, frames in self._frames.items()}
 
     def join(self, obs: Any) -> Any:
         """Turn observations of a batch into those of the environment, contiguous as the library's are."""
         if not isinstance(obs, dict):
             frames = self._frames[""]
             return obs if frames.stack == 1 and obs.is_contiguous() else frames.copied(obs)
-        return {name: frames.copied(obs[name_of(name)]) for name, frames in self._frames.items() if name_of(name) in obs}
+        keys = self._keys
+        return {name: frames.copied(obs[keys[name]]) for name, frames in self._frames.items() if keys[name] in obs}
 
     def batch(
         self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99, columns: Sequence[str] | None = None
@@ -295,8 +297,11 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
     Those with other axes are taken where they hold as many numbers: numbers of environments, with an axis for each or without.
     """
-    if value.__class__ is np.ndarray and value.shape == shape:
-        return value
+    if value.__class__ is np.ndarray:
+        if value.shape == shape:
+            return value
+        if value.shape == shape[:1] and shape[1:] == (1,):
+            return value[:, None]
     try:
         found = np.asarray(value)
     except ValueError as error:

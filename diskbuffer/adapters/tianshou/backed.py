@@ -135,10 +135,35 @@ class StoreBacked:
         self.stored.add(batch, envs)
         if "rew" not in self._flags:
             self._hold("rew", np.zeros((self.maxsize, *np.shape(batch.rew)[1:])))
-        told = []
+        return self._noted(batch, envs)
+
+    def _added_plainly(self, batch: Any, envs: Any) -> tuple[Array, Array, Array, Array] | None:
+        """Add a step of every ring where that takes no conversion, and keep account; None where it takes one."""
+        if batch.__class__ is not Batch or self._save_only_last_obs or "rew" not in self._flags:
+            return None
+        n_envs = self.stored.n_envs
+        if n_envs == 1 and hasattr(self, "buffers"):
+            return None
+        if envs is not None and (n_envs == 1 or len(envs) != n_envs or list(envs) != list(range(n_envs))):
+            return None
+        given = batch.__dict__
+        try:
+            if not self.stored.add_plainly(given):
+                return None
+            step = {name: np.asarray(given[name]).reshape(n_envs) for name in ("rew", *FLAGS)}
+            return self._noted(step | {"done": step["terminated"] | step["truncated"]}, np.arange(n_envs))
+        except BaseException:  # as in `_added`
+            self.stored.reload()
+            self._load()
+            raise
+
+    def _noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        """Keep account of a step that was added to some rings."""
+        told, rewards, done = [], batch["rew"], batch["done"]
+        rings = self._rings()
         for n, env in enumerate(envs.tolist()):
-            ring, first = self._rings()[env], env * self.stored.size
-            place, ep_return, ep_len, start = ring._update_state_pre_add(batch.rew[n], batch.done[n])
+            ring, first = rings[env], env * self.stored.size
+            place, ep_return, ep_len, start = ring._update_state_pre_add(rewards[n], done[n])
             told.append((place + first, ep_return, ep_len, start + first))
             if ring is not self:
                 self.last_index[env] = place + first
@@ -154,6 +179,9 @@ class StoreBacked:
 
         Arguments and results are Tianshou's.
         """
+        told = self._added_plainly(batch, buffer_ids)
+        if told is not None:
+            return told
         alone = not hasattr(self, "buffers")
         given = Batch()
         for key in batch.get_keys():
@@ -261,20 +289,25 @@ class StoreBacked:
     def __getitem__(self, index: Any) -> Any:
         """Return steps as a Batch."""
         index = self._without_slices(index)
-        places = np.arange(self.maxsize)[index]
+        is_list = isinstance(index, np.ndarray) and index.dtype == np.int64 and index.ndim == 1 and len(index)
+        places = index if is_list and index.min() >= 0 and index.max() < self.maxsize else np.arange(self.maxsize)[index]
         flat = places.ravel()
         plain = self.stack_num == self.stored.stack_num and (self.stored.has_next or self.stack_num == 1)
         if not self._keys() or not plain or not self.stored.is_there(flat).all():
             return super().__getitem__(index)  # type: ignore[misc]
-        found = self.stored.rows(flat, of_next=not self._save_obs_next)
+        if self.stack_num == 1:
+            found = self.stored.rows_without(flat, self._flags)
+        else:
+            found = self.stored.rows(flat, of_next=not self._save_obs_next)
         if not self.stored.has_next and self._save_obs_next:
             found["obs_next"] = Batch()
         elif not self.stored.has_next:  # it is the next step's, as far as there is one
             found["obs_next"] = self.get(self.next(flat), "obs")  # type: ignore[attr-defined]
         for key in ("info", "policy"):
             found[key] = self.get(flat, key) if self.stack_num > 1 and key in found else found.get(key, Batch())
-        found |= {flag: self._flags[flag][flat] for flag in self._flags}
-        batch = Batch(found)
+        found |= {flag: values.take(flat, axis=0) for flag, values in self._flags.items()}
+        batch = Batch()
+        batch.__dict__.update(found)  # all are what Tianshou would make of them
         return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
 
     def sample(self, batch_size: int | None) -> tuple[Any, Array]:

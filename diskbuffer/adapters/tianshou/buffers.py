@@ -84,8 +84,8 @@ class _Prioritized(StoreBacked):
         super().reset(keep_statistics)
         self._forget_what_is_gone()
 
-    def _added_and_noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
-        told = super()._added_and_noted(batch, envs)
+    def _noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+        told = super()._noted(batch, envs)
         self.init_weight(told[0])  # type: ignore[attr-defined]
         return told
 

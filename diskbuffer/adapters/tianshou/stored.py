@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tianshou.data import Batch
 
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.lazy_buffer import OpenedLate
@@ -30,6 +31,9 @@ from diskbuffer.nested import flatten as in_paths
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 4096  # steps
+_BOOL = np.dtype(np.bool_)
+_NEEDED = {*TOP, *FLAGS, "obs_next"}  # keys of a step that `add_plainly` takes
+_PLAIN = {*_NEEDED, *MINE, "done"}
 
 
 class Stored(OpenedLate):
@@ -59,10 +63,14 @@ class Stored(OpenedLate):
         self._resets, self._reset_due = 0, False
         self.has_next = True
         self._empty: list[str] = []  # keys that were given, and have no columns
+        self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
+        self._plain: tuple[Any, ...] | None = None  # what `add_plainly` goes by: what values are
+        self._wanted, self._known = tuple[str, ...](), set[str]()
         self.open_to_read()
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Find out where each ring is; a SchemaError where it is another buffer's."""
+        self._plain = None
         ours = SLOT in opened.columns and opened.columns["reward"].np_dtype == np.float64  # and not TorchRL's
         if not ours or opened.capacity != self.size * self.n_envs:
             raise SchemaError(
@@ -104,8 +112,45 @@ class Stored(OpenedLate):
         else:
             for n, env in enumerate(envs.tolist()):
                 opened.extend(env=env, **_arguments({path: values[n : n + 1] for path, values in rows.items()}))
+        self._move_on(envs)
+        recorded = {path: column for path, column in opened.columns.items() if path not in (*opened.derived, *OURS)}
+        is_plain = self.has_next and recorded.keys() == set(TOP.values()) and not recorded["reward"].shape
+        axes = () if self.n_envs == 1 else (self.n_envs,)
+        shapes = {path: ((*axes, *column.shape), column.np_dtype) for path, column in recorded.items()}
+        self._plain = (shapes["obs"], shapes["action"], axes) if is_plain else None
+
+    def _move_on(self, envs: Any) -> None:
         self.next[envs] = (self.next[envs] + 1) % self.size
         self.filled[envs] = np.minimum(self.filled[envs] + 1, self.size)
+
+    def add_plainly(self, batch: Mapping[str, Any]) -> bool:
+        """Add a step of every ring, without an axis where there is one ring; return whether that could be done.
+
+        That is where keys, shapes and dtypes are those of the step before, and the columns those of one observation and one
+        action: so nothing has to be converted, or looked for.
+        """
+        if self._plain is None or not self.writes:
+            return False
+        of_obs, of_act, axes = self._plain
+        if not (_NEEDED <= batch.keys() <= _PLAIN) or [key for key in MINE if key in batch] != self._empty:
+            return False
+        obs, act, rew, following, terminated, truncated = (batch[key] for key in ("obs", "act", "rew", "obs_next", *FLAGS))
+        if not (_is(obs, of_obs) and _is(following, of_obs) and _is(act, of_act) and _is(rew, (axes, None))):
+            return False
+        of_flag = axes, _BOOL
+        if rew.dtype.kind not in "fiu" or not (_is(terminated, of_flag) and _is(truncated, of_flag)):
+            return False
+        if any(batch[key].__class__ is not Batch or batch[key].get_keys() for key in self._empty):
+            return False
+        slots: Any = pack(self.next, self._resets)
+        if not axes:
+            rew, terminated, truncated, slots = float(rew), bool(terminated), bool(truncated), int(slots[0])
+            act = act if act.ndim else act.item()
+        else:
+            rew = rew.astype(np.float64)
+        self.opened.add(obs, act, rew, following, terminated, truncated, **{SLOT: slots})
+        self._move_on(slice(None))
+        return True
 
     def _complete(self, found: dict[str, Array]) -> None:
         """Put something after each step where nobody told what came; `has_next` tells that it means nothing."""
@@ -197,6 +242,27 @@ class Stored(OpenedLate):
             values[some] = got[:, -1] if path.split("/")[0] == "obs" and self.stack_num > 1 else got
         return values
 
+    def rows_without(self, places: Int64, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of steps at places, (n,), all of which are filled and observations single frames, but for `known`."""
+        opened = self.opened
+        delivered = opened._delivered_columns()
+        if self._wanted_of is not delivered or self._known != known.keys():
+            self._wanted_of, self._known = delivered, set(known)
+            left_out = (*OURS, *(column for key, column in TOP.items() if key in known))
+            self._wanted = tuple(path for path in delivered if path not in left_out)
+        if self.n_envs == 1:
+            ages, envs = (int(self.next[0]) - 1 - places) % self.size, np.zeros(len(places), np.int64)
+        else:
+            ages, envs = self._ages(places)
+        found = opened._copied_recent(ages, envs, self._wanted)
+        if found is None:
+            return self.rows(places, of_next=True)
+        keys: dict[str, dict[tuple[str, ...], Any]] = {}
+        for path, values in found.items():
+            key = {"obs": "obs", "next_obs": "obs_next"}.get(path.split("/")[0]) or key_of(path)
+            keys.setdefault(key, {})[nested(path)] = values
+        return {key: put_together(values) for key, values in keys.items()}
+
     def rows(self, places: Int64, *, of_next: bool) -> dict[str, Any]:
         """Return all keys of steps at places, (n,), all of which are filled; observations in stacks.
 
@@ -223,6 +289,12 @@ class Stored(OpenedLate):
             is_next = path.split("/")[0] == "next_obs"
             keys.setdefault("obs_next" if is_next else key_of(path), {})[nested(path)] = values
         return {key: put_together(values) for key, values in keys.items()}
+
+
+def _is(values: Any, what: tuple[tuple[int, ...], Any]) -> bool:
+    """Tell whether values are an array of a shape and a dtype, None for any."""
+    shape, dtype = what
+    return values.__class__ is np.ndarray and values.shape == shape and (dtype is None or values.dtype == dtype)
 
 
 def _begun(stacks: Array, since: Int64) -> Array:

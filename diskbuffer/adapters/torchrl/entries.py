@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -77,21 +78,30 @@ class Entry:
         """Whether it could be a stack of frames."""
         return self.paired and len(self.frames.shape) >= 2
 
-    @property
+    @cached_property
     def path(self) -> str:
         """The column's."""
         if self.strings:
             return "/".join([STRINGS, *map(column_names.name_of, self.key)])
         return column_of(self.key, paired=self.paired)
 
+    @cached_property
+    def _below(self) -> tuple[str, ...]:
+        """Where its values are in a batch, below "obs" or "next_obs" where it is paired."""
+        return tuple(self.path.split("/")[self.paired :])
+
     def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:
         """Return its values out of a batch; `at` is "obs" or "next_obs" where it is paired. `stack` is the store's."""
-        values: Any = batch
-        for name in [at, *self.path.split("/")[1:]] if self.paired else self.path.split("/"):
+        values: Any = batch[at] if self.paired else batch
+        for name in self._below:
             values = values[name]
         if not self.paired or stack == 1:
             return values  # type: ignore[no-any-return]
         return self.frames.join(values) if self.frames.stack > 1 else values[:, -1]
+
+    def out_of(self, columns: Mapping[str, Array], at: str) -> torch.Tensor:
+        """Return them out of columns as `Reader.recent_arrays` has them."""
+        return torch.from_numpy(columns["next_" + self.path if self.paired and at == "next_obs" else self.path])
 
 
 @dataclass(frozen=True)
@@ -264,7 +274,17 @@ class Entries:
                 _put(tree, (NEXT, *entry.key), values(entry, "next_obs"))
         return tree
 
-    @property
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(entry.path for entry in self.entries)
+
+    @cached_property
+    def has_strings(self) -> bool:
+        """Whether some of them hold strings."""
+        return any(entry.strings for entry in self.entries)
+
+    @cached_property
     def bare(self) -> bool:
         """Whether what is held are tensors, and not tensordicts."""
         return len(self.entries) == 1 and self.entries[0].key == ()
@@ -320,8 +340,13 @@ def _alike(one: Any, other: torch.Tensor) -> bool:
     return isinstance(one, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
+@cache
+def _numpys(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
 def _dtype(key: Key, values: torch.Tensor) -> np.dtype[Any]:
     try:
-        return torch.empty(0, dtype=values.dtype).numpy().dtype
+        return _numpys(values.dtype)
     except TypeError:
         raise SchemaError(f"{key}: {values.dtype} is no dtype that Zarr holds; convert it, to torch.float32 for one") from None

@@ -77,12 +77,12 @@ class Places:
 
     def put(self, places: Int64, names: Int64) -> None:
         """Note that steps, (n, lanes), were written to places, (n,), one behind the other."""
-        before = np.append(self.newest if self._count else places[0] - 1, places[:-1])
-        self.in_order &= bool(((before + 1) % len(self.names) == places).all())
+        goes_on = not self._count or (self.newest + 1) % len(self.names) == places[0]
+        self.in_order &= bool(goes_on and (len(places) == 1 or ((places[:-1] + 1) % len(self.names) == places[1:]).all()))
         self._written[places] = self._count + np.arange(len(places))
         self._table[places] = names
         self._count, self.newest = self._count + len(places), int(places[-1])
-        self._count_filled()
+        self._count_filled(len(places) + 1)
 
     def load(self, buffer: ReplayBuffer) -> None:
         """Load from the steps of a store where they are."""
@@ -108,13 +108,14 @@ class Places:
         """Tell whether the same steps are in the same places; `others` may be of no size yet."""
         return np.array_equal(self.names, others.names) if len(others.names) else not (self.names >= 0).any()
 
-    def _count_filled(self) -> None:
+    def _count_filled(self, together: int = _AT_ONCE) -> None:
+        """Find the first place that is not, looking at so many together: then at more."""
         while self.filled < len(self._table):
-            empty = np.flatnonzero((self._table[self.filled : self.filled + _AT_ONCE] < 0).any(axis=1))
+            empty = np.flatnonzero((self._table[self.filled : self.filled + together] < 0).any(axis=1))
             if len(empty):
                 self.filled += int(empty[0])
                 return
-            self.filled = min(self.filled + _AT_ONCE, len(self._table))
+            self.filled, together = min(self.filled + together, len(self._table)), _AT_ONCE
 
     def emptied_as_often(self, others: Places) -> None:
         """Know that a storage was emptied, of which the steps on the disk cannot tell before another is written."""

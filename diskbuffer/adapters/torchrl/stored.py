@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
+from diskbuffer.adapters.torchrl.addresses import Addresses
 from diskbuffer.adapters.torchrl.entries import Entries, Entry
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
@@ -69,6 +70,7 @@ class Stored(OpenedLate):
         self.places = Places(0, ())
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._kind = Kind()
+        self._addresses: Addresses | None = None
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
         self.open_to_read()
@@ -93,6 +95,7 @@ class Stored(OpenedLate):
                     raise
                 opened.refresh()
                 places = self._unfilled(opened)
+        self._addresses = None
         self.entries = Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack)
         self.places, self.max_size = places, places.names.size
 
@@ -159,10 +162,12 @@ class Stored(OpenedLate):
         with self.lock:
             if isinstance(cursor, tuple):
                 cursor, data = self._merged(cursor, data, device)
-            if is_one(cursor):
-                one = data
-                data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
             try:
+                if self._put_directly(cursor, data):
+                    return
+                if is_one(cursor):
+                    one = data
+                    data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
                 self._put(cursor, data)
             except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
                 if self._writes:
@@ -180,6 +185,42 @@ class Stored(OpenedLate):
         whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
         return places, whole
 
+    def _put_directly(self, cursor: Any, data: Any) -> bool:
+        """Put tensordicts in places without a copy, where they are as the store has them; return whether that was so."""
+        if self._addresses is None or not self._writes or data.__class__ is not TensorDict:
+            return False
+        one, places = is_one(cursor), self._places_at(cursor)
+        n = len(places)
+        if not 0 < n <= len(self.places.names) or (n == 1 and self.opened.n_envs > 1) or len(self.places.old_ones(places)):
+            return False
+        axes, self.places.axes = self.places.axes, max(len(data.batch_size) + one - self.ndim, 0)
+        slots = self.places.slots(places)
+        found = self._addresses.find(data, n, slots, one=one)
+        if found is None:
+            self.places.axes = axes
+            return False
+        self._kind, opened = Kind(), self.opened
+        names = np.empty((n, opened.n_envs), np.int64)
+        together = n if opened.n_envs == 1 else max(len(self.places.names) // 16, 1)
+        for first in range(0, n, together):
+            some = min(together, n - first)
+            for env in range(opened.n_envs):
+                of_lane = self._addresses.of_lane(found, env)
+                of_lane[:, ::2] += first * of_lane[:, 1::2]
+                names[first : first + some, env] = opened._extend_from(of_lane, some, env)
+        self.places.put(places, names)
+        return True
+
+    def _places_at(self, cursor: Any) -> Int64:
+        """Return the places of a cursor, (n,)."""
+        size, index = len(self.places.names), plain(cursor)
+        if index.__class__ is int and 0 <= index < size:
+            return np.array([index])
+        is_list = isinstance(index, np.ndarray) and index.dtype == np.int64 and index.ndim == 1 and len(index) > 0
+        if is_list and index.min() >= 0 and index.max() < size:
+            return np.asarray(index)
+        return np.atleast_1d(np.arange(size)[index])
+
     def _put(self, cursor: Any, data: Any) -> None:
         known = self.places
         entries, numbers = self._begin(data), self.opened._numbers_of_strings
@@ -188,7 +229,7 @@ class Stored(OpenedLate):
                 f"{self.path}: another process has written since this was opened; nothing was written now. Its steps are known "
                 "by now, and the writer goes on after them: write again"
             )
-        places = np.atleast_1d(np.arange(len(self.places.names))[plain(cursor)])
+        places = self._places_at(cursor)
         rows = entries.rows(indexed(data, entries, places), len(places), numbers)
         self._kind, self.places.axes = Kind.of(data), axes_of(data, self.ndim)
         while len(again := self.places.old_ones(places)):
@@ -199,6 +240,7 @@ class Stored(OpenedLate):
                 )
             self._append(entries.rows(self.read(self.places.names[again]), len(again), numbers), again)
         self._append(rows, places)
+        self._addresses = Addresses.of(entries, self.opened._addressed_columns())
 
     def _append(self, rows: dict[str, Any], places: Int64) -> None:
         """Add rows, (n, environments, ...), to the store as the steps of places, (n,)."""
@@ -271,14 +313,23 @@ class Stored(OpenedLate):
             read = partial(self._column, names, device)
             tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
         else:
-            batch = self.opened.at(names.ravel())
-            tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
+            flat = names.ravel()
+            copied = self.opened._copied_at(flat, entries.paths)
+            if copied is not None:
+                tree = entries.nested(lambda entry, at: self._shaped(entry.out_of(copied, at), names, device, entry))
+            else:
+                batch = self.opened.at(flat)
+                tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
         plain_one = self._kind.made_of(tree, entries)
         if plain_one is not None:
             return plain_one
         own = next(iter(entries)).frames.shape[: self.places.axes]  # axes, which steps may have
         size = torch.Size((*names.shape, *own))
-        return self._kind.from_tensordict(LazyRows.of(tree, size) if lazy else TensorDict(tree, size, device=device))
+        if lazy:
+            return self._kind.from_tensordict(LazyRows.of(tree, size))
+        # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
+        make = TensorDict if device.type != "cpu" or entries.has_strings else TensorDict._new_unsafe
+        return self._kind.from_tensordict(make(tree, batch_size=size, device=device))
 
     def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
         """Return one entry of steps."""
@@ -291,8 +342,11 @@ class Stored(OpenedLate):
         return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, device, entry)
 
     def _shaped(self, values: torch.Tensor, names: Int64, device: torch.device, entry: Entry) -> Any:
-        values = values.reshape((*names.shape, *entry.frames.shape))
-        return self._strings(values.numpy()) if entry.strings else values.to(device)
+        if names.ndim != 1 or entry.strings:
+            values = values.reshape((*names.shape, *entry.frames.shape))
+        if entry.strings:
+            return self._strings(values.numpy())
+        return values if device.type == "cpu" else values.to(device)
 
     def _strings(self, numbers: Array) -> Any:
         """Return strings by their numbers."""

@@ -72,10 +72,11 @@ def film_strip(
     tiles = _fitting(as_pictures(frames[shown]), height)
     names = [str(at) if labels is None else labels[at] for at in shown.tolist()]
     tile_height, tile_width = tiles.shape[1:3]
-    across = max(1, min(len(tiles), (width - _GAP) // (tile_width + _GAP)))
+    lines = -(-len(tiles) // max(1, (width - _GAP) // (tile_width + _GAP)))
+    across = -(-len(tiles) // lines)  # the same in each line
     row_height = tile_height + _TEXT + 2 * _GAP
     top = _TEXT + 2 * _GAP if title else _GAP
-    size = (across * (tile_width + _GAP) + _GAP, top + -(-len(tiles) // across) * row_height)
+    size = (across * (tile_width + _GAP) + _GAP, top + lines * row_height)
     check_size(size[1], size[0])
     letters, image = font(_TEXT), pillow().new("RGB", size, PAPER)
     draw = needed("PIL.ImageDraw", "pillow", "notebook").Draw(image)

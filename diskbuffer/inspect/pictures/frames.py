@@ -132,7 +132,8 @@ def _to_bytes(values: npt.NDArray[Any]) -> UInt8:
         elif values.dtype.kind != "f" or smallest < 0 or largest > 255:
             low, high = smallest, largest
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = (numbers - low) / max(high - low, np.finfo(np.float64).tiny) * 255
+        half = max(high / 2 - low / 2, np.finfo(np.float64).tiny)  # the whole may be infinite
+        scaled = (numbers / 2 - low / 2) / half * 255
     pixels: UInt8 = np.rint(np.clip(np.where(finite, scaled, 0), 0, 255)).astype(np.uint8)
     return pixels
 

@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.index.index import Index
 from diskbuffer.native.memory import address_of
 from diskbuffer.reading.gather import kernel
 from diskbuffer.reading.gather.advance import ask_ahead
 from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
+from diskbuffer.reading.gather.single_steps import Array, Copy, SingleSteps
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.store.format import codec
 
@@ -79,6 +81,18 @@ class Gatherer:
         self._share(plan, memory, threads, progress)
         if progress[kernel.REASON]:
             raise self._damage(plan, memory, progress)
+
+    def copy(self, single: SingleSteps, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
+        """Copy single steps without a plan; None where a plan is to find out why not, and where the disk has to be waited for."""
+        if self._cold:
+            return None
+        self._batches += 1
+        looked_at = self._batches % _LOOK == 0
+        before = _major_faults() if looked_at else 0
+        filled = single.copied(copy, index, mapped, *steps)
+        if looked_at:
+            self._cold = _major_faults() - before > len(steps[0]) // _COLD
+        return filled
 
     def _share(self, plan: Plan, memory: Memory, threads: int | None, progress: Int64) -> None:
         self._batches += 1

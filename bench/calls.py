@@ -1,0 +1,145 @@
+"""What a call costs, by its parts: `sample` and `add`, in microseconds, beside the same call of Stable-Baselines3.
+
+    python -m bench.calls --json FILE
+
+Vectors of 4 floats, which are read in one compiled call, and stacks of four Atari frames, which are planned and gathered. All
+parts are timed in turn, one call each, in one process and one thread; the whole is more than its parts by what lies between.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+
+import diskbuffer as db
+from bench.frames import frames
+from bench.measure import Report, in_turn, parser
+from diskbuffer.reading.gather.single_steps import copy_drawn
+from diskbuffer.samplers.sampler import Ahead
+
+SIZES = (1, 8, 32, 64, 256)
+STACK, STEPS = 4, 20_000
+Calls = dict[str, Callable[[Any], Any]]
+
+
+def _of_vectors(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Calls:
+    """Return the parts of a batch that is read in one compiled call."""
+    reader = buffer._reader
+    single = reader.single_steps(None)
+    assert single is not None
+    drawn = sampler.next(reader.index, size).drawn
+    filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
+    assert filled is not None
+    return {
+        "draw": lambda _: sampler.next(reader.index, size),
+        "find and copy": lambda _: reader.copied(single, copy_drawn, drawn.streams, drawn.positions),
+        "tensors": lambda _: single.batch(filled),
+    }
+
+
+def _of_frames(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Calls:
+    """Return the parts of a batch that is planned and gathered."""
+    reader = buffer._reader
+
+    def draw(_: Any = None) -> Ahead:
+        return sampler.next(reader.index, size)
+
+    drawn = draw().drawn
+    planned = reader.plan(lambda _: drawn, sampler.form)
+    arrays = reader.pool.take(planned.request)
+    return {
+        "draw": draw,
+        "plan": lambda _: reader.plan(lambda _: drawn, sampler.form),
+        "take memory": lambda _: reader.pool.give(reader.pool.take(planned.request)),
+        "gather": lambda _: planned.gather(arrays, threads=1),
+        "tensors": lambda _: arrays.batch(),
+    }
+
+
+def sampling(report: Report, rounds: int, kind: str, buffer: db.ReplayBuffer, theirs: ReplayBuffer) -> None:
+    """Time `sample` and its parts at each size."""
+    for size in SIZES:
+        sampler = db.Uniform(seed=0)
+        parts = (_of_vectors if kind == "vectors" else _of_frames)(buffer, sampler, size)
+        calls: Calls = {"the whole": lambda _, size=size: buffer.sample(size), **parts}  # type: ignore[misc]
+        calls["Stable-Baselines3"] = lambda _, size=size: theirs.sample(size)  # type: ignore[misc]
+        for name, seconds in in_turn(rounds, calls, lambda: None).items():
+            report.point(f"sample, {kind}", "batch size", size, name, seconds)
+
+
+def adding(report: Report, rounds: int, directory: Path) -> None:
+    """Time `add` and its parts: numbers and arrays as an environment gives them."""
+    columns = {"obs": db.Column((4,)), "action": db.Column((), "int64"), "reward": db.Column()}
+    space, actions = spaces.Box(-10, 10, (4,), np.float32), spaces.Discrete(2)
+    theirs = ReplayBuffer(STEPS, space, actions, "cpu")
+    obs = np.random.default_rng(0).random((2, 4), np.float32)
+    flags, reward, action = np.zeros(1, np.bool_), np.ones(1, np.float32), np.zeros(1, np.int64)
+    infos: list[dict[str, Any]] = [{}]
+    with db.ReplayBuffer(directory / "added", columns=columns, capacity=STEPS) as buffer:
+        recorder = buffer._writing()
+        values: dict[str, Any] = {"action": action[0], "reward": 1.0, "terminated": False, "truncated": False}
+        given = recorder._given.pick(obs[0], obs[0], values)
+        assert given is not None
+        calls: Calls = {
+            "the whole, numbers": lambda _: buffer.add(obs[0], action[0], 1.0, obs[0], False, False),
+            "the whole, arrays": lambda _: buffer.add(obs[:1], action, reward, obs[:1], flags, flags),
+            "the whole, a list": lambda _: buffer.add(obs[0].tolist(), action[0], 1.0, obs[0], False, False),
+            "find and record": lambda _: recorder._record_in_place(recorder._cut, given),
+            "Stable-Baselines3": lambda _: theirs.add(obs[:1], obs[:1], action, reward, flags, infos),
+        }
+        for name, seconds in in_turn(rounds, calls, lambda: None, each=10).items():
+            report.point("add, vectors", "environments", 1, name, seconds)
+
+
+def _full(kind: str, directory: Path) -> tuple[db.ReplayBuffer, ReplayBuffer]:
+    """Return our buffer and theirs, full of the same steps."""
+    rng, steps = np.random.default_rng(0), np.arange(STEPS)
+    action, reward, ends = rng.integers(0, 2, STEPS), np.ones(STEPS, np.float32), steps % 500 == 499
+    obs: Any
+    shape: tuple[int, ...]
+    if kind == "vectors":
+        obs, shape, column = rng.random((STEPS + 1, 4), np.float32), (4,), db.Column((4,))
+    else:
+        obs, shape, column = frames(STEPS + 1), (STACK, 84, 84), db.Column((84, 84), "uint8")
+    stack = 1 if kind == "vectors" else STACK
+    columns = {"obs": column, "action": db.Column((), "int64"), "reward": db.Column()}
+    ours = db.ReplayBuffer(directory / kind, columns=columns, capacity=2 * STEPS, frame_stack=stack, threads=1)
+    ours.extend(obs[:-1], action, reward, obs[1:], terminated=ends, new_episode=np.roll(ends, 1))
+    ours.seal()
+    theirs = ReplayBuffer(STEPS, spaces.Box(0, 255, shape, obs.dtype.type), spaces.Discrete(2), "cpu")
+    for k in range(stack):
+        back = np.maximum(steps - stack + 1 + k, 0)
+        for array, after in ((theirs.observations, 0), (theirs.next_observations, 1)):
+            (array[:, 0] if stack == 1 else array[:, 0, k])[...] = obs[back + after]
+    theirs.full = True
+    return ours, theirs
+
+
+def main() -> None:
+    """Time all parts."""
+    options = parser((__doc__ or "").splitlines()[0]).parse_args()
+    report = Report("calls", options.seed, quick=options.quick)
+    torch.set_num_threads(1)
+    rounds = 200 if options.quick else 2_000
+    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+    try:
+        for kind in ("vectors", "frames"):
+            ours, theirs = _full(kind, directory)
+            with ours:
+                sampling(report, rounds, kind, ours, theirs)
+        adding(report, rounds, directory)
+    finally:
+        shutil.rmtree(directory)
+    report.write(options.json)
+
+
+if __name__ == "__main__":
+    main()

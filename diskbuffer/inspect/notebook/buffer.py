@@ -1,0 +1,67 @@
+"""A buffer in a notebook: what is in it, and a film strip of its newest episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from diskbuffer.inspect import pictures
+from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
+from diskbuffer.inspect.notebook.source import Source
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.episodes import Episodes
+
+_JUST_BEGUN = 8  # steps
+
+
+def html(source: Source, stats: Mapping[str, Any], derived: frozenset[str], episodes: Episodes) -> str:
+    """Show a buffer.
+
+    Parameters
+    ----------
+    source : Source
+    stats : mapping
+        As `ReplayBuffer.stats` returns it.
+    derived : frozenset of str
+        Those of the columns that were written later.
+    episodes : Episodes
+        All there are.
+    """
+    capacity = "of no limit" if stats["capacity"] is None else f"of {stats['capacity']:,}"
+    disk, raw = stats["disk_bytes"], stats["raw_bytes"]
+    figures = {
+        "steps": f"{stats['steps']:,} {capacity}" + (f", {stats['added']:,} ever" if stats["added"] != stats["steps"] else ""),
+        "episodes": f"{stats['episodes']:,}",
+        "environments": f"{stats['n_envs']:,}",
+        "disk": _size(disk) + (f", {disk / raw:.1%} of {_size(raw)} uncompressed" if raw else ""),
+    }
+    rows = [
+        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), _size(c.row_bytes), "derived" if name in derived else "")
+        for name, c in source.columns.items()
+    ]
+    return page(
+        title("ReplayBuffer", details=source.origin["path"]),
+        table(figures.items()),
+        table(rows, ("column", "dtype", "shape", "a row", "")),
+        unless_it_fails(lambda: _newest(source, episodes)),
+    )
+
+
+def _newest(source: Source, episodes: Episodes) -> str:
+    """Show a film strip of the last episode, or the one before it where that has just begun."""
+    if not len(episodes) or not pictures.picture_columns(source.columns):
+        return ""
+    number = len(episodes) - 1
+    if number and episodes.length[number] < _JUST_BEGUN:
+        number -= 1
+    return title(f"Episode {number}") + image(episodes[number].film_strip().data, "film strip")
+
+
+def _size(n: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} TB"

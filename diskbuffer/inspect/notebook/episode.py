@@ -1,0 +1,139 @@
+"""One episode in a notebook: its frames, a film strip, a movie, a plot, and a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect import pictures
+from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
+from diskbuffer.inspect.notebook.shown import Picture, Video
+from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.schema import FLAGS, TAG, is_obs
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.episodes import Episode
+
+_MOST_FRAMES = 1000  # of a movie, where nothing else is asked for
+_MOVIE_HEIGHT = 300  # pixels, about, of small frames
+_FEW = 8  # components of a column that is plotted without being asked for
+_PANELS = 8  # of a plot, where nothing else is asked for
+
+
+def frames(source: Source, episode: Episode, column: str | None, n: int | None) -> npt.NDArray[Any]:
+    """Return rows of an episode; see `Episode.frames`."""
+    path = column or _seen(source)
+    return source.episode(path, episode, None if n is None else _rows(path, episode, n))
+
+
+def film_strip(source: Source, episode: Episode, n: int, column: str | None) -> Picture:
+    """Return a film strip; see `Episode.film_strip`."""
+    path = column or _picture(source)
+    rows = _rows(path, episode, n)
+    return Picture(pictures.film_strip(source.episode(path, episode, rows), n, _labels(episode, rows)))
+
+
+def video(
+    source: Source, episode: Episode, fps: float, column: str | None, every: int | None, scale: int | None, kind: str | None
+) -> Video:
+    """Return a movie; see `Episode.video`."""
+    if kind not in (None, "mp4", "gif"):
+        raise InputError(f"kind must be 'mp4' or 'gif', found {kind!r}")
+    if every is not None and every < 1:
+        raise InputError(f"every must be at least 1, found {every}")
+    path = column or _picture(source)
+    total = episode.length + is_obs(path)
+    every = every or math.ceil(total / _MOST_FRAMES)
+    rows = source.episode(path, episode, None if every == 1 else np.arange(0, total, every))
+    pixels = pictures.as_pictures(rows)
+    scale = scale or max(1, round(_MOVIE_HEIGHT / pixels.shape[1]))
+    kind = kind or ("mp4" if pictures.has_video() else "gif")
+    data = (pictures.mp4 if kind == "mp4" else pictures.gif)(pixels, fps, scale=scale)
+    return Video(data, kind, len(pixels), fps, every)
+
+
+def plot(source: Source, episode: Episode, columns: Sequence[str] | None) -> Picture:
+    """Return a plot; see `Episode.plot`."""
+    if isinstance(columns, str):
+        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
+    paths = _plotted(source) if columns is None else list(columns)
+    values: dict[str, npt.NDArray[Any]] = {}
+    for path in paths:
+        values[path] = source.episode(path, episode)[: episode.length]
+        if columns is None and path == "reward":
+            values["return so far"] = np.cumsum(values[path], axis=0, dtype=np.float64)
+    return Picture(pictures.curves(values, title=_name(episode)))
+
+
+def html(source: Source | None, episode: Episode) -> str:
+    """Show an episode as a table, and a film strip or a plot."""
+    rows: list[tuple[str, object]] = [
+        ("stream", episode.stream),
+        ("steps", f"{episode.length:,}, from {episode.start} on"),
+        ("ending", episode.ending),
+        ("tag", episode.tag),
+    ]
+    if source is None:
+        return page(title("Episode"), table(rows))
+    return page(
+        title("Episode"), unless_it_fails(lambda: table([*rows, _returns(episode)]) + _drawn(source, episode), table(rows))
+    )
+
+
+def _returns(episode: Episode) -> tuple[str, str]:
+    returns = episode.returns
+    if np.isnan(returns).all():
+        raise InputError("the episode was evicted since, or cleared; buffer.episodes has those that are there")
+    return "return", brief(returns)
+
+
+def _drawn(source: Source, episode: Episode) -> str:
+    if pictures.picture_columns(source.columns):
+        return image(film_strip(source, episode, 8, None).data, "film strip")
+    return image(plot(source, episode, None).data, "rewards and actions")
+
+
+def _name(episode: Episode) -> str:
+    tag = f", {episode.tag}" if episode.tag else ""
+    return f"{episode.length:,} steps from {episode.start} on, {episode.ending}{tag}"
+
+
+def _rows(path: str, episode: Episode, n: int) -> npt.NDArray[np.int64]:
+    return pictures.spread(episode.length + is_obs(path), n)
+
+
+def _labels(episode: Episode, rows: npt.NDArray[np.int64]) -> list[str]:
+    return [f"{row:,}" + (" (final)" if row == episode.length and episode.ending != "running" else "") for row in rows.tolist()]
+
+
+def _picture(source: Source) -> str:
+    """Return the column of pictures that is shown where none is asked for."""
+    found = next(iter(pictures.picture_columns(source.columns)), None)
+    if found is None:
+        raise InputError("no column of this buffer has pictures; see its values with .frames(column), or .plot()")
+    return found
+
+
+def _seen(source: Source) -> str:
+    """Return the column of frames where none is asked for: pictures, or the only observation."""
+    obs = [path for path in source.columns if is_obs(path)]
+    found = next(iter(pictures.picture_columns(source.columns)), obs[0] if len(obs) == 1 else None)
+    if found is None:
+        raise InputError(f"no column of this buffer has pictures; choose one of {', '.join(source.columns)}")
+    return found
+
+
+def _plotted(source: Source) -> list[str]:
+    """Return the columns that are plotted where nothing is asked for: rewards and actions first, few numbers, no flags."""
+    order = {"reward": 0, "action": 1}
+    small = [
+        p
+        for p, c in source.columns.items()
+        if math.prod(c.shape) <= _FEW and p not in (*FLAGS, TAG) and c.np_dtype.kind in "buif"
+    ]
+    return sorted(small, key=lambda path: order.get(path.split("/")[0], 3 if is_obs(path) else 2))[:_PANELS]

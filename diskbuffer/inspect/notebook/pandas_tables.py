@@ -1,0 +1,73 @@
+"""Tables for pandas: of episodes, and of steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
+from diskbuffer.runtime.packages import needed
+from diskbuffer.schema import TAG
+
+if TYPE_CHECKING:
+    import pandas
+
+    from diskbuffer.reading.episodes import Episodes
+
+_FEW = 32  # components of a column that is in a table without being asked for
+_MOST = 2**12  # components of one that is asked for
+
+
+def of_episodes(episodes: Episodes, returns: bool) -> pandas.DataFrame:
+    """Return a row for each episode; see `Episodes.to_pandas`."""
+    pd = _pandas()
+    columns: dict[str, Any] = {"stream": episodes.stream, "start": episodes.start, "length": episodes.length}
+    if returns:
+        columns |= _components("returns", episodes.returns)
+    columns |= {"ending": pd.Categorical(episodes.ending.astype(object)), "tag": episodes.tag.astype(object)}
+    found: pandas.DataFrame = pd.DataFrame(columns, pd.RangeIndex(len(episodes), name="episode"))
+    return found
+
+
+def of_steps(source: Source, episodes: Episodes, columns: Sequence[str] | None) -> pandas.DataFrame:
+    """Return a row for each step; see `ReplayBuffer.to_pandas`."""
+    pd = _pandas()
+    there = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name
+    if isinstance(columns, str):
+        raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
+    sizes = {path: math.prod(shape_of(source, path)) for path in there}
+    paths = [path for path in there if sizes[path] <= _FEW] if columns is None else list(dict.fromkeys(columns))
+    for path in paths:
+        if path not in there:
+            raise InputError(f"there is no column {path!r}; there are {', '.join(there)}")
+        if sizes[path] > _MOST:
+            raise InputError(
+                f"column {path!r} has {sizes[path]:,} numbers a step, and a table takes {_MOST:,} at most; "
+                "to_xarray has it, and reads only what is indexed"
+            )
+    steps = StepList.of(source, episodes)
+    places = np.arange(len(steps))
+    numbers = steps.episode(places)
+    values: dict[str, Any] = {"episode": numbers, "stream": episodes.stream[numbers], "t": steps.elapsed(places)}
+    for path in paths:
+        values |= _components(f"{path}_" if path in ("episode", "stream", "t") else path, read_steps(source, path, steps, places))
+    found: pandas.DataFrame = pd.DataFrame(values, pd.Index(steps.names(places), name="step"))
+    return found
+
+
+def _components(name: str, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return an array as columns of a table: one for each component."""
+    if values.ndim == 1:
+        return {name: values}
+    places = np.ndindex(*values.shape[1:])
+    return {f"{name}[{','.join(map(str, place))}]": values[(slice(None), *place)] for place in places}
+
+
+def _pandas() -> Any:
+    return needed("pandas", "pandas", "notebook", "to make a table of it")

@@ -1,0 +1,66 @@
+"""What a notebook shows, and a user saves: a picture, a movie."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diskbuffer.inspect.notebook.html import data_uri, escaped
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG, which a notebook shows.
+
+    Attributes
+    ----------
+    data : bytes
+    """
+
+    data: bytes = field(repr=False)
+
+    def _repr_png_(self) -> bytes:
+        return self.data
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it to a file, in place of what is there; return its path."""
+        return _save(self.data, path)
+
+
+@dataclass(frozen=True)
+class Video:
+    """A movie, which a notebook plays.
+
+    Attributes
+    ----------
+    data : bytes
+    kind : str
+        "mp4" or "gif".
+    frames : int
+    fps : float
+        Frames a second.
+    every : int
+        It shows every so many of the episode's frames.
+    """
+
+    data: bytes = field(repr=False)
+    kind: str
+    frames: int
+    fps: float
+    every: int = 1
+
+    def _repr_html_(self) -> str:
+        if self.kind == "gif":
+            return f'<img src="{data_uri(self.data, "image/gif")}" alt="{escaped(repr(self))}">'
+        return f'<video controls loop autoplay muted playsinline src="{data_uri(self.data, "video/mp4")}"></video>'
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it to a file, in place of what is there; return its path."""
+        return _save(self.data, path)
+
+
+def _save(data: bytes, path: str | os.PathLike[str]) -> Path:
+    found = Path(path).expanduser()
+    found.write_bytes(data)
+    return found

@@ -1,0 +1,121 @@
+"""Single columns of steps and of whole episodes, as arrays: what notebooks show is made of these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.draws import Draw
+from diskbuffer.errors import ClosedError, InputError
+from diskbuffer.index.index import Index
+from diskbuffer.schema import Column, is_obs
+
+if TYPE_CHECKING:
+    from diskbuffer.reading.episodes import Episode, Episodes
+    from diskbuffer.reading.reader import Reader
+
+Int64 = npt.NDArray[np.int64]
+
+
+class EpisodeReader:
+    """Read one column of steps, or of an episode, from a reader's store. Decodes the chunks that hold them, and no others."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._of = reader
+
+    @property
+    def _reader(self) -> Reader:
+        if self._of.closed:
+            raise ClosedError("the buffer that these episodes are of was closed; open it again, and take them from there")
+        return self._of
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns of batches, by path: the observation's first."""
+        columns = self._reader.columns
+        return {path: columns.schema[path] for path in columns.paths}
+
+    @property
+    def streams(self) -> int:
+        """How far the names of consecutive steps lie apart."""
+        return self._reader.streams
+
+    @property
+    def frame_stack(self) -> int:
+        """Frames in an observation."""
+        return self._reader.frame_stack
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
+        return self._reader.origin
+
+    def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+        """Return the sums of the rewards of episodes, (n, ...), NaN where one was evicted."""
+        return self._reader.sum_rewards(episodes)
+
+    def elapsed(self, steps: Int64) -> Int64:
+        """Count the steps of its episode before each step, evicted ones, too; -1 where it was evicted itself."""
+        return self._reader.elapsed(steps)
+
+    def steps(self, path: str, steps: Int64, *, following: bool = False) -> npt.NDArray[Any]:
+        """Return a column of given steps as batches have it, (n, ...): observations are stacks.
+
+        Parameters
+        ----------
+        path : str
+        steps : (n,) int64
+        following : bool
+            Whether it is the observation after each step that is wanted.
+
+        Raises
+        ------
+        InputError
+            A step was evicted, or there is no such column.
+        """
+        reader = self._reader
+        named, stack = reader.draw_named(steps), reader.frame_stack if is_obs(path) else 1
+
+        def draw(index: Index) -> Draw:
+            drawn = named(index)
+            return drawn._replace(positions=drawn.positions + 1) if following else drawn
+
+        rows = reader.rows(path, draw, before=stack - 1, rows=stack)
+        return rows[:, 0] if stack == 1 else rows
+
+    def episode(self, path: str, episode: Episode, which: Int64 | None = None) -> npt.NDArray[Any]:
+        """Return a column of an episode: its steps, (T, ...), or its single frames with the final one, (T + 1, ...).
+
+        Parameters
+        ----------
+        path : str
+        episode : Episode
+        which : (n,) int64, optional
+            These rows alone, from 0 on.
+
+        Raises
+        ------
+        InputError
+            The episode was evicted, at least in part, or there is no such column.
+        """
+        reader, rows = self._reader, episode.length + is_obs(path)
+        stream, first = np.array([episode.stream], np.int64), np.array([episode.start // self.streams], np.int64)
+        wanted = first if which is None else first + which
+
+        def draw(index: Index) -> Draw:
+            start, end = index.episodes_of(stream, first)
+            if start[0] < 0 or end[0] - first[0] < episode.length:
+                raise InputError(
+                    f"the episode of {episode.length:,} steps from step {episode.start} on was evicted since, at least in part, "
+                    "or cleared; buffer.episodes has those that are there"
+                )
+            n = len(wanted)
+            return Draw(stream.repeat(n), wanted, start.repeat(n), end.repeat(n))
+
+        if which is None:
+            found: npt.NDArray[Any] = reader.rows(path, draw, before=0, rows=rows)[0]
+        else:
+            found = reader.rows(path, draw, before=0, rows=1)[:, 0]
+        return found

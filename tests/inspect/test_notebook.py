@@ -1,0 +1,625 @@
+"""What a notebook shows, and tables for pandas and xarray: the same as the buffer itself returns, and little is read for it."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import diskbuffer as db
+from diskbuffer.inspect import pictures
+from diskbuffer.nested import flatten
+from soak.experience import Experience, Feeder
+from tests.amounts import examples
+
+Array = np.ndarray[Any, Any]
+ROOT = Path(__file__).resolve().parents[2]
+EVIL = "<script>alert('x')</script>\"&"
+
+PIXELS = {"obs": db.Column((20, 16), "uint8"), "action": db.Column((), "int64")}
+DICT = {
+    "obs/camera": db.Column((3, 24, 20), "uint8"),
+    "obs/depth": db.Column((16, 16), "float32"),
+    "obs/joints": db.Column((2, 3), "float32"),
+    "action": db.Column((2,), "float32"),
+}
+FLOATS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64"), "t": db.Column((), "int32")}
+STORES: dict[str, dict[str, Any]] = {
+    "pixels": {"columns": PIXELS},
+    "wrapped around": {"columns": PIXELS, "capacity": 60, "segment_rows": 16},
+    "dict observations": {"columns": DICT},
+    "dict observations, wrapped around, stacked": {"columns": DICT, "capacity": 60, "segment_rows": 16, "frame_stack": 3},
+    "floats": {"columns": FLOATS},
+    "floats, stacked with zeros": {"columns": FLOATS, "frame_stack": 2, "padding": "zeros", "capacity": 70, "segment_rows": 16},
+    "many environments": {"columns": PIXELS, "n_envs": 5, "frame_stack": 4, "autoreset": "disabled"},
+    "protected": {"columns": PIXELS, "protected": True, "capacity": 40, "segment_rows": 16, "frame_stack": 2},
+}
+
+
+def some(rng: np.random.Generator, column: db.Column, n: int) -> Array:
+    """Values of a column."""
+    if column.np_dtype.kind in "ui":
+        return rng.integers(0, 100, (n, *column.shape)).astype(column.np_dtype)
+    return rng.random((n, *column.shape)).astype(column.np_dtype)
+
+
+def fill(buffer: db.ReplayBuffer, rng: np.random.Generator, episodes: int = 12) -> None:
+    """Add episodes of all endings to a buffer; the last of each environment runs."""
+    for n in range(episodes):
+        length = int(rng.integers(1, 30))
+        values: dict[str, Any] = {}
+        for path, column in buffer.columns.items():
+            if path.split("/")[0] not in ("terminated", "truncated", "is_last", "row_checksum", *buffer.derived):
+                *parents, name = path.split("/")
+                place = values.setdefault(parents[0], {}) if parents else values
+                place[name] = some(rng, column, length + (path.split("/")[0] == "obs"))
+        last = np.arange(length) == length - 1
+        ends: dict[str, Any] = {["terminated", "truncated", ""][n % 3]: last}
+        ends.pop("", None)
+        buffer.extend(**values, **ends, env=n % buffer.n_envs, protect=n % 5 == 0 and "protected" in str(buffer.path))
+        if n % 3 == 2 and n < episodes - buffer.n_envs:
+            buffer.cut_off()
+    if n > 3:
+        buffer.tag(EVIL, buffer.episodes.start[buffer.episodes.ending != "running"][1::3])
+
+
+@pytest.fixture(params=list(STORES))
+def buffer(request: pytest.FixtureRequest, tmp_path: Path, any_seed: int) -> Any:
+    with db.ReplayBuffer(tmp_path / request.param.replace(",", ""), **STORES[request.param]) as found:
+        fill(found, np.random.default_rng(any_seed))
+        yield found
+
+
+def newest(buffer: db.ReplayBuffer, stacks: Array) -> Array:
+    """Single frames of what batches have."""
+    return stacks[:, -1] if buffer.frame_stack > 1 else stacks
+
+
+def batch_of(values: Any) -> dict[str, Array]:
+    return {path: tensor.numpy() for path, tensor in flatten(values).items()}
+
+
+# Episodes
+
+
+def test_an_episode_has_what_the_buffer_returns_of_it(buffer: db.ReplayBuffer) -> None:
+    assert len(buffer.episodes) > 2
+    for n, episode in enumerate(buffer.episodes):
+        whole = batch_of(buffer.episode(n))
+        assert episode.steps.tolist() == whole["steps"].tolist()
+        assert episode.returns == pytest.approx(float(whole["reward"].astype(float).sum()))
+        assert episode == buffer.episodes[n]
+        for path in set(whole) - {"steps"}:
+            wanted = newest(buffer, whole[path]) if path.startswith("obs") else whole[path]
+            found = episode.frames(path)
+            np.testing.assert_array_equal(found, wanted)
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(episode.frames(path, n=3), wanted[pictures.spread(len(wanted), 3)])
+    first = next(iter(pictures.picture_columns(buffer.columns)), None)
+    if first is not None:
+        np.testing.assert_array_equal(episode.frames(), episode.frames(first))
+
+
+def test_an_episode_is_the_tuple_that_it_was(buffer: db.ReplayBuffer) -> None:
+    episode = buffer.episodes[1]
+    assert episode == tuple(episode)
+    assert len({episode, tuple(episode)}) == 1
+    assert repr(episode).startswith(f"Episode(stream={episode.stream}, start={episode.start}, length={episode.length}, ending=")
+    for other in (pickle.loads(pickle.dumps(episode)), copy.copy(episode), copy.deepcopy(episode), episode._replace(tag="b")):
+        assert isinstance(other, type(episode))
+        assert other[:4] == episode[:4]
+        assert buffer.episode(other)["steps"].tolist() == episode.steps.tolist()
+        with pytest.raises(db.InputError, match=r"take it from buffer\.episodes"):
+            other.frames()
+        assert "Episode" in other._repr_html_()
+
+
+def test_an_episode_becomes_a_movie(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", **STORES["dict observations"]) as buffer:
+        fill(buffer, np.random.default_rng(0))
+        episode = max(buffer.episodes, key=lambda episode: episode.length)
+        video = episode.video()
+        assert (video.kind, video.frames, video.every) == ("mp4", episode.length + 1, 1)
+        saved = video.save(tmp_path / "episode.mp4")
+        with av.open(str(saved), "r") as container:
+            assert len(list(container.decode(video=0))) == video.frames
+        assert pictures_in(video._repr_html_()) == [("video/mp4", video.data)]
+        animated = episode.video(30, column="obs/depth", every=2, scale=1, kind="gif")
+        with Image.open(io.BytesIO(animated.data)) as image:
+            assert image.size == (16, 16)
+            assert getattr(image, "n_frames", 1) == animated.frames == -(-(episode.length + 1) // 2)
+        assert pictures_in(animated._repr_html_()) == [("image/gif", animated.data)]
+        for wrong in ({"kind": "avi"}, {"every": 0}, {"fps": 0}, {"column": "nope"}, {"column": "obs/joints"}):
+            with pytest.raises(db.InputError):
+                episode.video(**wrong)
+
+
+def test_without_pyav_a_movie_is_a_gif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    with db.ReplayBuffer(tmp_path / "store", **STORES["pixels"]) as buffer:
+        fill(buffer, np.random.default_rng(0))
+        assert buffer.episodes[0].video().kind == "gif"
+        with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[video\]"):
+            buffer.episodes[0].video(kind="mp4")
+
+
+def test_a_plot_has_rewards_and_actions_and_what_is_asked_for(buffer: db.ReplayBuffer, tmp_path: Path) -> None:
+    episode = buffer.episodes[0]
+    picture = episode.plot()
+    assert (tmp_path / "plot.png").samefile(picture.save(tmp_path / "plot.png"))
+    assert (tmp_path / "plot.png").read_bytes() == picture._repr_png_() == picture.data
+    assert Image.open(io.BytesIO(picture.data)).size[0] == 800
+    assert Image.open(io.BytesIO(episode.plot(["reward"]).data)).size[1] < Image.open(io.BytesIO(picture.data)).size[1]
+    for wrong in ("reward", ["nope"], []):
+        with pytest.raises(db.InputError):
+            episode.plot(wrong)
+
+
+def test_frames_without_pictures_are_to_be_chosen(tmp_path: Path) -> None:
+    columns = {"obs/a": db.Column((2,), "float32"), "obs/b": db.Column((), "int64"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        fill(buffer, np.random.default_rng(0))
+        episode = buffer.episodes[0]
+        with pytest.raises(db.InputError, match="choose one of obs/a, obs/b, action"):
+            episode.frames()
+        for draw in (episode.film_strip, episode.video):
+            with pytest.raises(db.InputError, match="no column of this buffer has pictures"):
+                draw()
+        assert "img" in episode._repr_html_()  # a plot
+
+
+# HTML
+
+
+class Checked(HTMLParser):
+    """Parses HTML strictly: every tag that is opened is closed, in order. Collects text, tags, and addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value or "" for name, value in attributes if name == "src"]
+        assert not any(name.startswith("on") for name, _ in attributes)
+        if tag != "img":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data} "
+
+
+def checked(html: str | None) -> Checked:
+    assert html is not None
+    found = Checked()
+    found.feed(html)
+    found.close()
+    assert found.open == []
+    assert found.tags <= {"div", "b", "table", "tr", "th", "td", "img", "video"}
+    for kind, data in pictures_in(html):
+        assert kind == "video/mp4" or Image.open(io.BytesIO(data)).size
+    return found
+
+
+def pictures_in(html: str) -> list[tuple[str, bytes]]:
+    return [
+        (kind, base64.b64decode(data, validate=True)) for kind, data in re.findall(r'src="data:([^;]*);base64,([^"]*)"', html)
+    ]
+
+
+def test_what_is_shown_is_whole_escaped_and_small(buffer: db.ReplayBuffer) -> None:
+    episodes, has_pictures = buffer.episodes, bool(pictures.picture_columns(buffer.columns))
+    shown = checked(buffer._repr_html_())
+    assert str(buffer.path) in shown.text
+    assert f"{len(buffer):,} of " in shown.text
+    assert all(path in shown.text for path in set(buffer.columns) - {"is_last", "row_checksum"})
+    assert len(shown.addresses) == has_pictures
+    listed = checked(episodes._repr_html_())
+    assert EVIL in listed.text
+    assert len(listed.addresses) == has_pictures
+    for episode in (episodes[0], episodes[1], episodes[-1]):
+        one = checked(episode._repr_html_())
+        assert episode.ending in one.text
+        assert episode.tag in one.text
+        assert len(one.addresses) == 1
+        assert f"{episode.returns:.6g}" in one.text
+    for html in (buffer._repr_html_(), episodes._repr_html_(), episodes[0]._repr_html_()):
+        assert html is not None
+        assert EVIL not in html
+        assert len(html) < 300_000
+
+
+def test_tables_of_many_episodes_have_both_ends(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=FLOATS) as buffer:
+        fill(buffer, np.random.default_rng(0), 40)
+        episodes = buffer.episodes
+        for some_, numbers in (
+            (episodes, [*range(5), *range(len(episodes) - 5, len(episodes))]),
+            (episodes[:11], list(range(11))),
+        ):
+            html = some_._repr_html_()
+            assert checked(html)
+            rows = [re.findall(r">([^<]*)</td>", row) for row in html.split("<tr>")[2:]]
+            assert [int(row[0]) for row in rows if row[0] != "..."] == numbers
+            for row in rows:
+                if row[0] != "...":
+                    assert row[1:4] == [str(v) for v in some_[int(row[0])][:3]]
+                    assert float(row[4]) == pytest.approx(some_[int(row[0])].returns, rel=1e-4)
+        assert checked(episodes[:0]._repr_html_()).text.split()[:2] == ["Episodes", "0,"]
+
+
+def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as buffer:
+        assert "0 of 60" in checked(buffer._repr_html_()).text
+        assert "0, of 0 steps" in checked(buffer.episodes._repr_html_()).text
+        rng = np.random.default_rng(0)
+        fill(buffer, rng)
+        before = buffer.episodes
+        fill(buffer, rng, 2)
+        shown = checked(before._repr_html_())
+        assert "evicted" in shown.text
+        assert len(shown.addresses) == 1
+        assert "No pictures" in checked(before[:1]._repr_html_()).text
+        fill(buffer, rng)
+        for episode in (before[0], before[len(before) // 2]):
+            assert "evicted since" in checked(episode._repr_html_()).text
+            assert episode.ending in checked(episode._repr_html_()).text
+            for call in (episode.frames, episode.film_strip, episode.video, episode.plot):
+                with pytest.raises(db.InputError, match="evicted since"):
+                    call()
+            assert np.isnan(episode.returns)
+        assert "evicted" in checked(before._repr_html_()).text
+        assert np.isnan(before.to_pandas()["returns"]).any()
+        data = buffer.to_xarray(before)
+        with pytest.raises(db.InputError, match="evicted"):
+            data["obs"][0].load()
+        with pytest.raises(db.InputError, match="evicted"):
+            buffer.to_pandas(episodes=before)
+        last, data = buffer.episodes[-1], buffer.to_xarray()
+    assert buffer._repr_html_() is None
+    assert "closed" in checked(last._repr_html_()).text
+    for closed in (last.frames, last.plot, lambda: data["obs"][0].load(), buffer.to_pandas, buffer.to_xarray):
+        with pytest.raises(db.ClosedError):
+            closed()
+
+
+def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    """By the writer itself, and by a reader beside it, which refreshes."""
+    stop, rng = threading.Event(), np.random.default_rng(0)
+    with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as writer:
+        fill(writer, rng)
+
+        def write() -> None:
+            while not stop.is_set():
+                fill(writer, rng, 2)
+                time.sleep(0.005)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+                for _ in range(amount(1, 20)):
+                    reader.refresh()
+                    for buffer in (reader, writer):
+                        checked(buffer._repr_html_())
+                        checked(buffer.episodes._repr_html_())
+                        checked(buffer.episodes[-1]._repr_html_())
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_looking_changes_no_byte(tmp_path: Path) -> None:
+    def contents() -> dict[str, bytes]:
+        return {str(file): file.read_bytes() for file in (tmp_path / "store").rglob("*") if file.is_file()}
+
+    with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as writer:
+        fill(writer, np.random.default_rng(0))
+        writer.seal()  # or that goes on in the background
+        before = contents()
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            for shown in (reader, reader.episodes, reader.episodes[0]):
+                checked(shown._repr_html_())
+            reader.episodes[0].video()
+            reader.to_pandas()
+            reader.to_xarray().load()
+        assert contents() == before
+
+
+def test_what_is_shown_is_made_of_a_few_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: however many there are, only what is shown is read."""
+    world = Experience(episode=20)
+    with world.open(tmp_path / "store", segment_rows=512) as buffer:
+        Feeder(world, buffer).add(3000)
+        rows = counted_rows(buffer, monkeypatch)
+        for shown in (buffer, buffer.episodes, buffer.episodes[7]):
+            checked(shown._repr_html_())
+            assert sum(rows) == 8
+            rows.clear()
+
+
+def counted_rows(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the rows of columns that are gathered, call by call."""
+    gatherer, rows = buffer._reader.gatherer, list[int]()
+    run = gatherer.run
+
+    def counting(plan: Any, memory: Any, threads: int | None = None) -> None:
+        rows.append(int(plan.runs[:, 2].sum()) * len(memory.paths))
+        run(plan, memory, threads)
+
+    monkeypatch.setattr(gatherer, "run", counting)
+    return rows
+
+
+# pandas
+
+
+def test_tables_have_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
+    episodes, table = buffer.episodes, buffer.episodes.to_pandas()
+    assert list(table) == ["stream", "start", "length", "returns", "ending", "tag"]
+    for name in table:
+        np.testing.assert_array_equal(table[name].to_numpy(), getattr(episodes, name))
+    assert list(episodes.to_pandas(returns=False)) == ["stream", "start", "length", "ending", "tag"]
+    steps, names = buffer.to_pandas(), buffer.steps()
+    batch = batch_of(buffer.at(names))
+    assert steps.index.tolist() == names.tolist()
+    assert steps["stream"].tolist() == (names % buffer._store.layout.streams).tolist()
+    assert steps["t"].tolist() == buffer.elapsed(names).tolist()
+    assert table["start"].to_numpy()[steps["episode"]].tolist() == [episodes.start[n] for n in steps["episode"]]
+    small = {
+        path for path in batch if batch[path][0].size <= 32 and not path.startswith("next_") and path not in ("steps", "tag")
+    }
+    found = {re.sub(r"\[.*", "", name) for name in steps.columns[3:]}
+    assert found == {"t_" if path == "t" else path for path in small}
+    for path in small:
+        name = "t_" if path == "t" else path
+        flat = batch[path].reshape(len(names), -1)
+        mine = steps[[column for column in steps.columns[3:] if re.sub(r"\[.*", "", column) == name]].to_numpy()
+        np.testing.assert_array_equal(mine, flat)
+    chosen = buffer.to_pandas(["reward"], episodes[1:2])
+    assert chosen.index.tolist() == episodes[1].steps.tolist()
+    assert list(chosen) == ["episode", "stream", "t", "reward"]
+    for wrong in ("reward", ["nope"]):
+        with pytest.raises(db.InputError):
+            buffer.to_pandas(wrong)
+    with pytest.raises(db.InputError, match=r"buffer\.episodes"):
+        buffer.to_pandas(episodes=[0])  # type: ignore[arg-type]
+
+
+def test_pictures_are_not_put_in_tables(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        fill(buffer, np.random.default_rng(0), 2)
+        with pytest.raises(db.InputError, match=r"7,056 numbers a step.*to_xarray"):
+            buffer.to_pandas(["obs"])
+
+
+# xarray
+
+
+def test_a_data_set_has_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
+    data, names, episodes = buffer.to_xarray(), buffer.steps(), buffer.episodes
+    batch = batch_of(buffer.at(names))
+    named = {f"{path}_" if path == "t" else path: values for path, values in batch.items() if path not in ("steps", "tag")}
+    assert set(data) == set(named)
+    for name, values in named.items():
+        assert data[name].dtype == values.dtype
+        np.testing.assert_array_equal(data[name].values, values)
+    assert data["step"].values.tolist() == names.tolist()
+    assert data["t"].values.tolist() == buffer.elapsed(names).tolist()
+    numbers = np.repeat(np.arange(len(episodes)), episodes.length)
+    assert data["episode"].values.tolist() == numbers.tolist()
+    for name in ("stream", "ending", "tag"):
+        assert data[name].values.tolist() == getattr(episodes, name)[numbers].tolist()
+    for n, episode in enumerate(episodes):
+        whole = batch_of(buffer.episode(episode))
+        selected = data.sel(step=episode.steps)
+        for name in named:
+            path = name.removeprefix("next_").removesuffix("_") if name != "next_obs" else "obs"
+            rows = whole[path]
+            wanted = rows[1:] if name.startswith("next_") else rows[: episode.length]
+            np.testing.assert_array_equal(selected[name].values, wanted)
+        assert (buffer.to_xarray(episodes[n : n + 1])["step"].values == episode.steps).all()
+    assert copy.deepcopy(data)["reward"].values.tolist() == data["reward"].values.tolist()
+    with pytest.raises(TypeError, match=r"load\(\) it first"):
+        pickle.dumps(data)
+    data.load()
+    assert pickle.loads(pickle.dumps(data)).identical(data)
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("indexed") / "store"
+    with db.ReplayBuffer(path, **STORES["dict observations, wrapped around, stacked"]) as buffer:
+        fill(buffer, np.random.default_rng(0))
+        yield buffer.to_xarray(), batch_of(buffer.at(buffer.steps()))
+
+
+def keys(n: int) -> st.SearchStrategy[Any]:
+    whole = st.integers(-n, n - 1)
+    return st.one_of(st.slices(n), whole, st.lists(whole, min_size=0, max_size=5).map(lambda some: np.array(some, np.int64)))
+
+
+@given(st.data())
+@examples(60, 1000)
+def test_it_is_indexed_as_an_array_is(indexed: Any, draw: st.DataObject) -> None:
+    data, batch = indexed
+    name = draw.draw(st.sampled_from(["obs/camera", "next_obs/joints", "obs/depth", "action", "reward"]))
+    wanted, found = batch[name], data[name]
+    key = [draw.draw(keys(size)) for size in wanted.shape]
+    pairs = draw.draw(st.integers(1, 4))
+    points = [draw.draw(st.lists(st.integers(0, size - 1), min_size=pairs, max_size=pairs)) for size in wanted.shape]
+    for axis in range(wanted.ndim - 1, -1, -1):
+        wanted = wanted[(slice(None),) * axis + (key[axis],)]
+    some = found[tuple(key)]
+    np.testing.assert_array_equal(some.values, wanted)
+    if some.ndim:
+        np.testing.assert_array_equal(some[-1:].values, wanted[-1:])
+    places = {dim: xr.DataArray(at, dims="point") for dim, at in zip(found.dims, points, strict=True)}
+    np.testing.assert_array_equal(found.isel(places).values, batch[name][tuple(points)])
+
+
+def test_dimensions_have_names(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", frame_stack=2, **STORES["dict observations"]) as buffer:
+        fill(buffer, np.random.default_rng(0))
+        data = buffer.to_xarray()
+        assert data["obs/camera"].dims == ("step", "frame", "channel", "height", "width")
+        assert data["next_obs/depth"].dims == ("step", "frame", "obs/depth_height", "obs/depth_width")
+        assert data["obs/joints"].dims == ("step", "frame", "obs/joints_0", "obs/joints_1")
+        assert data["action"].dims == ("step", "action_0")
+        data = buffer.to_xarray(dims={"obs/joints": ("arm", "joint"), "action": ["motor"]})
+        assert data["obs/joints"].dims == ("step", "frame", "arm", "joint")
+        assert data["action"].dims == ("step", "motor")
+        for wrong in (
+            {"nope": ("a",)},
+            {"action": ()},
+            {"action": "motor"},
+            {"action": ("step",)},
+            {"action": ("reward",)},
+            {"obs/joints": ("a", "a")},
+            {"obs/joints": ("a", "b"), "action": ("b",)},
+        ):
+            with pytest.raises(db.InputError, match="dims="):
+                buffer.to_xarray(dims=wrong)
+
+
+def test_a_step_of_a_data_set_costs_its_own_chunk(tmp_path: Path) -> None:
+    """Every other chunk of every shard is destroyed once its file was verified: what is read is not among them."""
+    world = Experience(episode=20)
+    with world.open(tmp_path / "store", segment_rows=512) as buffer:
+        Feeder(world, buffer).add(3000)
+        buffer.seal()
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
+        names = buffer.steps()
+        assert (buffer.at(names)["steps"].numpy() == names).all()  # all files are mapped now
+        data, layout = buffer.to_xarray(), buffer._store.layout
+        place = int(np.flatnonzero(names == 1030)[0])
+        kept = destroy(tmp_path / "store", layout, 1030, buffer)
+        assert kept == 1
+        assert (data["obs"][place].values == world.frames(0, np.array([1030]))[0]).all()
+        assert (data["obs"].sel(step=1030).values == world.frames(0, np.array([1030]))[0]).all()
+        damaged = 0
+        for other in range(0, len(names), 97):
+            with pytest.raises(db.CorruptionError):
+                data["obs"][other].load()
+            damaged += 1
+        assert damaged > 20
+        assert data["action"][-1].values == world.actions(0, names[-1:])[0]
+
+
+def destroy(path: Path, layout: Any, position: int, buffer: db.ReplayBuffer) -> int:
+    """Overwrite all chunks of ``obs`` in place but the one of a position; return how many were left."""
+    rows, per, kept = layout.segment_rows, layout.chunk_rows("obs"), 0
+    for ordinal, slot in enumerate(buffer._reader.index.slots(0)):
+        file = path / layout.data_file("obs", int(slot))
+        content = bytearray(file.read_bytes())
+        entries = np.frombuffer(bytes(content[-layout.index_bytes("obs") :]), "<i8").reshape(-1, 2)
+        for chunk, (at, length) in enumerate(entries.tolist()):
+            if at < 0:
+                continue
+            if ordinal * rows + chunk * per <= position < ordinal * rows + (chunk + 1) * per:
+                kept += 1
+            else:
+                content[at : at + length] = bytes(length)
+        with file.open("r+b") as written:
+            written.write(content)
+    return kept
+
+
+def test_a_step_of_a_data_set_reads_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Experience(n_envs=3, episode=20)
+    with world.open(tmp_path / "store", segment_rows=512) as buffer:
+        Feeder(world, buffer).add(1500)
+        data, rows = buffer.to_xarray(), counted_rows(buffer, monkeypatch)
+        repr(data), data._repr_html_()
+        assert rows == []
+        data["obs"][17, 3:5].load()
+        data.isel(step=-1)["next_obs"].load()
+        data["ending"][5].load()
+        assert rows == [1, 1]
+        rows.clear()
+        data["obs"].sel(step=buffer.episodes[4].steps).load()
+        assert rows == [buffer.episodes[4].length]
+
+
+# What is imported
+
+
+@pytest.mark.nightly  # a process that imports torch
+def test_nothing_is_imported_before_it_is_used(tmp_path: Path) -> None:
+    code = f"""
+import sys
+import numpy as np
+import diskbuffer as db
+columns = {{"obs": db.Column((20, 16), "uint8"), "action": db.Column((), "int64")}}
+with db.ReplayBuffer({str(tmp_path / "store")!r}, columns=columns) as buffer:
+    buffer.extend(np.zeros((9, 20, 16), np.uint8), np.zeros(8, int), np.ones(8))
+    episode = buffer.episodes[0]
+    episode.frames(), episode.steps, episode.returns, episode.length
+    heavy = {{"pandas", "xarray", "PIL", "av", "matplotlib", "IPython"}}
+    assert not heavy & set(sys.modules), heavy & set(sys.modules)
+    buffer._repr_html_(), buffer.episodes._repr_html_(), episode._repr_html_(), episode.plot()
+    assert heavy & set(sys.modules) == {{"PIL"}}, heavy & set(sys.modules)
+    buffer.episodes.to_pandas(), buffer.to_pandas()
+    assert "xarray" not in sys.modules
+    buffer.to_xarray()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with db.ReplayBuffer(tmp_path / "store", **STORES["pixels"]) as buffer:
+        fill(buffer, np.random.default_rng(0))
+        episode = buffer.episodes[0]
+        for name in ("pandas", "xarray", "PIL.Image"):
+            monkeypatch.setitem(sys.modules, name, None)
+        for call, package in (
+            (buffer.to_pandas, "pandas"),
+            (buffer.episodes.to_pandas, "pandas"),
+            (buffer.to_xarray, "xarray"),
+            (episode.film_strip, "pillow"),
+            (episode.plot, "pillow"),
+        ):
+            with pytest.raises(db.MissingPackageError, match=rf"pip install {package}, or 'diskbuffer\[notebook\]'"):
+                call()
+        for html in (buffer._repr_html_(), buffer.episodes._repr_html_(), episode._repr_html_()):
+            assert "pip install pillow" in checked(html).text
+        assert episode.ending in checked(episode._repr_html_()).text
+        assert episode.frames().shape == (episode.length + 1, 20, 16)
+
+
+# The documentation
+
+
+def test_what_the_page_says_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/looking/notebook.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "notebook.md", "exec"), {})
+    assert (tmp_path / "episode.mp4").stat().st_size > 1000
+    for link in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (ROOT / "docs/looking" / link).stat().st_size < 150_000
