@@ -10,7 +10,9 @@ import argparse
 import base64
 import contextlib
 import io
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
+from rich.console import Console
+from rich.text import Text
 from tqdm import tqdm
 
 import diskbuffer as db
@@ -147,6 +151,20 @@ class Photographer:
         self.seek(60)
         take(self.driver, self.directory / "page-phone-player.png", PHONE)
 
+    def terminal(self, store: Path) -> None:
+        """Take a picture of what ``diskbuffer info`` prints."""
+        environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "96"}
+        command = [sys.executable, "-m", "diskbuffer", "info", str(store)]
+        printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        console = Console(record=True, width=96, file=io.StringIO())
+        console.print("[bold]$ diskbuffer info runs/breakout[/bold]")
+        console.print(Text.from_ansi(printed))
+        form = "<pre id=all style='display:inline-block;margin:0;padding:20px;font:14px/1.35 monospace'>{code}</pre>"
+        page = console.export_html(inline_styles=True, code_format=f"<body style='margin:0'>{form}")
+        self.driver.get("data:text/html;base64," + base64.b64encode(page.encode()).decode())
+        size = self.script("const box = document.getElementById('all'); return [box.offsetWidth, box.offsetHeight]")
+        take(self.driver, self.directory / "info.png", tuple(size))
+
     def seek(self, step: int) -> None:
         """Move the slider."""
         self.script(
@@ -179,6 +197,7 @@ def main() -> None:
         try:
             with playing(player, 150), chromium(WIDE) as driver:
                 photographer = Photographer(driver, address, options.directory)
+                photographer.terminal(runs / "breakout")
                 photographer.wide(best)
                 photographer.phone(best)
         finally:
