@@ -134,6 +134,8 @@ def main() -> None:
         for kind in ("vectors", "frames"):
             ours, theirs = _full(kind, directory)
             with ours:
+                for _ in range(20):  # until it is seen that everything is in memory
+                    ours.sample(256)
                 sampling(report, rounds, kind, ours, theirs)
         adding(report, rounds, directory)
     finally:

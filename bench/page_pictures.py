@@ -161,7 +161,7 @@ class Photographer:
         console.print(Text.from_ansi(printed))
         form = "<pre id=all style='display:inline-block;margin:0;padding:20px;font:14px/1.35 monospace'>{code}</pre>"
         page = console.export_html(inline_styles=True, code_format=f"<body style='margin:0'>{form}")
-        self.driver.get("data:text/html;base64," + base64.b64encode(page.encode()).decode())
+        self.driver.get("data:text/html;charset=utf-8;base64," + base64.b64encode(page.encode()).decode())
         size = self.script("const box = document.getElementById('all'); return [box.offsetWidth, box.offsetHeight]")
         take(self.driver, self.directory / "info.png", tuple(size))
 
