@@ -56,7 +56,9 @@ def build() -> App:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Whatever is wrong with what was given, or with a store, is told in a sentence."""
-    gc.set_threshold(100_000)  # imports make objects that stay, and to look through them again and again takes a tenth of a second
+    gc.set_threshold(
+        100_000
+    )  # imports make objects that stay, and to look through them again and again takes a tenth of a second
     app, given = build(), list(sys.argv[1:] if arguments is None else arguments)
     try:
         found = app(given, exit_on_error=False, print_error=True, result_action="return_value")
