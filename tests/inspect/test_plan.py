@@ -75,6 +75,7 @@ def test_a_store_takes_what_is_forecast(tmp_path: Path, columns: dict[str, db.Co
     assert taken <= 1.02 * sizes[1]
 
 
+@pytest.mark.nightly
 def test_what_grows_in_memory_is_about_what_is_forecast(tmp_path: Path) -> None:
     """Python's own bytes, of a store of many small segments."""
     import tracemalloc
@@ -119,6 +120,7 @@ def test_stable_baselines3_allocates_what_is_said(n_envs: int, stack: int) -> No
         assert said["Stable-Baselines3, optimize_memory_usage"] == arrays_of(sparing)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("stack", [1, 4])
 def test_torchrl_allocates_what_is_said(tmp_path: Path, stack: int) -> None:
     import torch

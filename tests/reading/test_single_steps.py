@@ -55,7 +55,7 @@ def _same(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch, name: str, *
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_they_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -91,7 +91,7 @@ def slowly(buffer: db.ReplayBuffer) -> db.ReplayBuffer:
     return buffer
 
 
-@examples(25, 400)
+@examples(6, 300)
 @given(st.integers(0, 2**32), st.data())
 def test_it_is_the_same_as_by_the_other_way(seed: int, data: st.DataObject) -> None:
     """Schemas, dtypes, sizes of segments, evictions, ends, resets, cuts and what is told are drawn; `add` comes in between."""
