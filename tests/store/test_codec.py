@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.schema import Column, Schema
+from diskbuffer.store.format import checksums, checksums_kernel, codec, codec_kernel
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +36,33 @@ def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Arr
     target, scratch = np.full(wanted + 64, 0xEE, np.uint8), np.zeros(2 * size, np.uint8)
     reason = codec_kernel.decode(chunk.ctypes.data, len(chunk), size, wanted, target.ctypes.data, scratch.ctypes.data)
     assert (target[wanted:] == 0xEE).all(), "wrote behind what was wanted"
+    if wanted == size:  # what is not compiled says the same
+        plain = np.full(size, 0xEE, np.uint8)  # a forged stream may leave some of it as it was
+        assert codec._decode(chunk.ctypes.data, len(chunk), size, plain.ctypes.data) == reason
+        assert reason or plain.tobytes() == target[:wanted].tobytes()
     return int(reason), target[:wanted]
+
+
+def test_rows_have_the_same_checksums_whether_compiled_or_not() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shapes = [tuple(rng.integers(1, 12, rng.integers(0, 3)).tolist()) for _ in range(4)]
+        dtypes = rng.choice(["bool", "int16", "float32", "uint64", "complex64"], 4).tolist()
+        obs, *others = (Column(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+        schema = Schema.of({"obs": obs, "action": others[0], "reward": Column()} | {f"x{n}": c for n, c in enumerate(others[1:])})
+        n, stream, first, apart, salt = (
+            int(rng.integers(low, high)) for low, high in ((1, 40), (0, 99), (0, 2**40), (1, 9), (0, 2**62))
+        )
+        rows = {
+            path: rng.integers(0, 2, (n, column.row_bytes), np.uint8).view(column.np_dtype).reshape(n, *column.shape)
+            for path, column in schema.recorded.columns.items()
+        }
+        for word in (checksums.OBS, checksums.STEP):
+            compiled = checksums_kernel.row_checksums(schema, salt, stream, first, n, rows, word, apart)
+            assert compiled.tolist() == checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart).tolist()
+    for seed, length in rng.integers(0, 2**31, (100, 2)).tolist():
+        assert checksums_kernel.length_word(seed, length) == checksums.length_word(seed, length)
+        assert checksums_kernel.mix(seed) == checksums.mix(seed)
 
 
 @pytest.mark.parametrize(("cname", "clevel", "item"), [codec.LIVE, codec.SEALED, ("zstd", 3, 1), ("lz4hc", 4, 4), ("zstd", 1, 8)])

@@ -95,7 +95,7 @@ def _decode(chunk: int, size: int, chunk_bytes: int, target: int) -> int:
         return BAD_HEADER
     if c_functions.crc32c_extend(0, chunk, body) != int.from_bytes(ctypes.string_at(chunk + body, CHECKSUM), "little"):
         return BAD_CHECKSUM
-    version, flags, nbytes, block, cbytes = struct.unpack("<xBBxIII", ctypes.string_at(chunk, HEADER))
+    flags, item, nbytes, block, cbytes = struct.unpack("<xxBBIII", ctypes.string_at(chunk, HEADER))
     if nbytes != chunk_bytes or cbytes != body or block == 0:
         return BAD_HEADER
     if flags & MEMCPYED:
@@ -103,7 +103,7 @@ def _decode(chunk: int, size: int, chunk_bytes: int, target: int) -> int:
             return BAD_HEADER
         ctypes.memmove(target, chunk + HEADER, chunk_bytes)
         return 0
-    if flags >> 5 == LZ4 and version == 1 and block == chunk_bytes and not flags & SHUFFLED:
+    if flags >> 5 == LZ4 and item == 1 and block == chunk_bytes and not flags & SHUFFLED:
         return _decode_block(chunk, body, chunk_bytes, target)
     return 0 if c_functions.blosc_decompress(chunk, target, chunk_bytes, 1) == chunk_bytes else BAD_STREAM
 
