@@ -8,7 +8,7 @@ GAME ?= pong
 SCALE ?= 1
 WORKERS ?= logical
 BENCH ?=
-BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes scale sealing gpu cold
+BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes scale plan sealing gpu cold
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test nightly coverage check bench bench-compare soak clean
