@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if all(importlib.util.find_spec(package) for package in _NEEDED):
         from diskbuffer.inspect.commands.app import run
 
-        return run(given)
+        return run(arguments)
     return _plain(given)
 
 

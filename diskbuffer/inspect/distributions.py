@@ -134,7 +134,10 @@ class Distribution:
             values, weights = kept, np.ones(len(kept), np.int64)
         found["quantiles"] = {str(q): value for q, value in zip(QUANTILES, _quantiles(values, weights), strict=True)}
         bins = min(_BINS, max(1, int(self.high - self.low) + 1)) if self._dtype.kind in "biu" else _BINS
-        heights, edges = np.histogram(values, bins, (float(self.low), float(self.high)), weights=weights)
+        try:
+            heights, edges = np.histogram(values, bins, (float(self.low), float(self.high)), weights=weights)
+        except ValueError:  # wider than the largest number, or too narrow to be divided
+            heights, edges = np.array([weights.sum()]), np.array([self.low, self.high], np.float64)
         found["histogram"] = {"edges": edges.tolist(), "counts": heights.astype(int).tolist()}
         if counts is not None and len(counts) <= _CATEGORIES:
             found["counts"] = {str(value): n for value, n in counts.items()}

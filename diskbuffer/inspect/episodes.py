@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading.episodes import list_episodes, sum_rewards
+from diskbuffer.reading.episodes import RUNNING, list_episodes, sum_rewards
+from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -91,3 +92,26 @@ def build(store: Store, index: Streams) -> EpisodeTable:
     sums = sum_rewards(store, index, found)
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
     return EpisodeTable(np.arange(n), found.stream, found.start, found.length, returns, found.ending, found.tag, after, whole)
+
+
+def order(table: EpisodeTable, by: str, reverse: bool = False) -> Int64:
+    """Return the rows of a table sorted by a column, (n,) int64; NaN last, equal ones in the order of their numbers."""
+    values = table.column(by)
+    if values.dtype.kind == "U":
+        values = np.unique(values, return_inverse=True)[1]
+    keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
+    found: Int64 = np.argsort(-keys if reverse else keys, kind="stable")
+    return found
+
+
+def newest(table: EpisodeTable) -> int:
+    """Return the row of the newest episode that is over; of the newest of all where none is."""
+    over = np.flatnonzero(table.ending != RUNNING)
+    rows = over if len(over) else np.arange(len(table))
+    return int(rows[np.lexsort((table.start[rows], -table.age[rows]))[-1]])
+
+
+def when_they_ended(table: EpisodeTable, layout: Layout) -> Int64:
+    """Return when each episode ended, or how far it has come: in steps of all environments together, about; (n,) int64."""
+    found: Int64 = (table.start // layout.streams + table.length) * layout.n_envs
+    return found

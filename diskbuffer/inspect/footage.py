@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, InputError
-from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.episodes import EpisodeTable, newest, when_they_ended
 from diskbuffer.inspect.pictures import picture_columns
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.reading.episodes import RUNNING
 from diskbuffer.schema import BUILT_IN, TAG, is_obs
+from diskbuffer.store.format.layout import Layout
 from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
@@ -108,7 +109,7 @@ def footage(view: StoreView, episode: int | None) -> Footage | None:
     if episode is None:
         if not len(table):
             return None
-        at = _newest(table)
+        at = newest(table)
     elif -len(table) <= episode < len(table):
         at = episode % len(table)
     else:
@@ -116,15 +117,9 @@ def footage(view: StoreView, episode: int | None) -> Footage | None:
     return Footage(view, table.select([at]).to_rows()[0], view.layout.streams)
 
 
-def _newest(table: EpisodeTable) -> int:
-    over = np.flatnonzero(table.ending != RUNNING)
-    some = over if len(over) else np.arange(len(table))
-    return int(some[np.argmin(table.age[some])])
-
-
-def returns_over_time(table: EpisodeTable, streams: int) -> tuple[dict[str, Array], npt.NDArray[np.float64]]:
+def returns_over_time(table: EpisodeTable, layout: Layout) -> tuple[dict[str, Array], npt.NDArray[np.float64]]:
     """Return what episodes that are over brought, and how long they were; and when each ended, in steps added by then."""
     over = table.select(table.ending != RUNNING)
-    ended = (over.start // streams + over.length) * streams
+    ended = when_they_ended(over, layout)
     order = np.argsort(ended, kind="stable")
     return {"return of episodes": over.returns[order], "length of episodes": over.length[order]}, ended[order].astype(np.float64)

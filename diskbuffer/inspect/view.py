@@ -66,6 +66,7 @@ class StoreView:
         self.path = local_path(path)
         self._lock = threading.RLock()
         self.damage: str | None = None
+        self._seen: list[tuple[str, int, int, int]] = []
         self._open()
 
     def _open(self) -> None:
@@ -74,6 +75,7 @@ class StoreView:
         try:
             self._store, self._index, self.damage = *_open_whole(self.path), None
         except CorruptionError as error:
+            self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
             self._store, self._index, self.damage = *_open_damaged(self.path), str(error)
         self._episodes: EpisodeTable | None = None
 
@@ -141,6 +143,8 @@ class StoreView:
             before = self._signature()
             try:
                 if self.damage is not None:
+                    if self._stamp() == self._seen:
+                        return False
                     raise CorruptionError(self.damage)
                 with self._store.lock:
                     self._index = _read(self._store)
@@ -150,6 +154,16 @@ class StoreView:
             if changed:
                 self._episodes = None
             return changed
+
+    def _stamp(self) -> list[tuple[str, int, int, int]]:
+        """Return what is another one when a file of the store has changed: each file's name, number, size and time."""
+        found = []
+        for directory, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(OSError):  # it is gone by now
+                    status = os.lstat(os.path.join(directory, name))
+                    found.append((os.path.join(directory, name), status.st_ino, status.st_size, status.st_mtime_ns))
+        return sorted(found)
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that this tells of."""

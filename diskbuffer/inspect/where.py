@@ -96,7 +96,10 @@ def parse(text: str) -> Condition:
         raise reader.error(error.msg.split(". Perhaps")[0], (error.offset or 1) - 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise reader.error(f"it cannot be read ({error})", 0) from None
-    return Condition(text, reader.condition(tree.body, 0))
+    try:
+        return Condition(text, reader.condition(tree.body, 0))
+    except RecursionError:
+        raise reader.error("it is nested too deeply", 0) from None
 
 
 def _without_keyword(text: str) -> str:
@@ -244,7 +247,7 @@ class _Reader:
         if kind is None:
             raise self._wrong(node, f"{value!r} is neither a number, a text, True, False nor None")
         if kind == "number" and isinstance(value, int) and abs(value) >= 2**63:
-            value = float(value) if abs(value) < 2**1000 else math.copysign(math.inf, value)
+            value = float(value) if abs(value) < 2**1000 else math.inf if value > 0 else -math.inf
         return _Value(kind, lambda _: value, repr(value), value)
 
     def _name(self, node: ast.Name) -> _Value:

@@ -199,23 +199,27 @@ class Sampling:
             self.deliver(begun)
 
     def _sample_at_once(self, single: SingleSteps) -> Batch:
-        """Return the next batch of single steps, copied under the lock: nothing can be evicted, so nothing need be planned."""
-        reader = self._readers[0]
+        """Return the next batch of single steps: copied while the lock is held, or planned then where that would take long."""
+        reader, planned = self._readers[0], None
         with reader.lock:
             self._check()
             aheads, whole = until_found(self._readers, self._draw)
             self._keep(aheads)
-            try:
+        begun = DrawnBatch(aheads, None)
+        try:
+            with reader.lock:
                 if not whole:
                     until_found(self._readers, lambda: self._replace(aheads))
                 drawn = aheads[0].drawn
                 filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
-                if filled is not None:
-                    return single.batch(filled, drawn.notes)
-                planned = until_found(self._readers, lambda: self._plan(aheads))  # some of it is not mapped yet
-                return planned.batch(self._to_cpu)
-            finally:
-                self._parts[0].sampler.deliver(aheads[0])
+                if filled is None:  # it is on the disk, or some of it was evicted elsewhere
+                    planned = until_found(self._readers, lambda: self._mend(begun)).planned
+            if filled is not None:
+                return single.batch(filled, drawn.notes)
+            assert planned is not None
+            return planned.batch(self._to_cpu)
+        finally:
+            self.deliver(begun)
 
 
 def _common(found: list[Columns]) -> Columns:

@@ -297,11 +297,11 @@ def sum_rewards(store: Store, index: Streams, episodes: Episodes | Listed) -> np
             here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
             if here.start >= here.stop:
                 continue
-            with np.errstate(invalid="ignore"):  # rows after the newest, which are not summed, may be anything
+            bounds = np.stack([np.maximum(begins[here], first), np.minimum(ends[here], first + rows)], axis=1) - first
+            with np.errstate(invalid="ignore", over="ignore"):  # what lies between episodes may be anything
                 values = store.values(path, int(index.slots(stream)[ordinal - low // rows])).astype(np.float64)
-            total = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
-            low_, high = np.maximum(begins[here], first) - first, np.minimum(ends[here], first + rows) - first
-            sums[mine[here]] += total[high] - total[low_]
+                values = np.concatenate([values, np.zeros((1, *values.shape[1:]))])
+                sums[mine[here]] += np.add.reduceat(values, bounds.ravel(), axis=0)[::2]
     return sums
 
 

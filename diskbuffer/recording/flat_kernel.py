@@ -251,6 +251,7 @@ def _write_word(sources: Any, bases: Any, s: int, position: int, n: int, word: i
         for r in range(rows):
             crc = crc32c_extend(row_seed(salt, s, position + k + r, word), begin + r * width, width)
             store_u32(place + 8 * (k + r), crc)
+    together[0] = 0  # it is used by its address, which numba does not see: it would free it before
 
 
 @compiled

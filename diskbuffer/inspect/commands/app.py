@@ -56,9 +56,8 @@ def build() -> App:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Whatever is wrong with what was given, or with a store, is told in a sentence."""
-    gc.set_threshold(
-        100_000
-    )  # imports make objects that stay, and to look through them again and again takes a tenth of a second
+    if arguments is None:  # as a command: what it imports stays, and need not be looked through for garbage again and again
+        gc.set_threshold(100_000)
     app, given = build(), list(sys.argv[1:] if arguments is None else arguments)
     try:
         found = app(given, exit_on_error=False, print_error=True, result_action="return_value")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, show, show_json, table
-from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.episodes import EpisodeTable, order
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
 from diskbuffer.wording import counted
@@ -60,16 +58,6 @@ def episodes(
     if view.damage is not None:
         complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
     return WELL if view.damage is None else WRONG
-
-
-def order(table: EpisodeTable, by: str, reverse: bool = False) -> np.ndarray:
-    """Return the rows of a table sorted by a column, (n,) int64; NaN last, equal ones in the order of their numbers."""
-    values = table.column(by)
-    if values.dtype.kind == "U":
-        values = np.unique(values, return_inverse=True)[1]
-    keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
-    found: np.ndarray = np.argsort(-keys if reverse else keys, kind="stable")
-    return found
 
 
 def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None:

@@ -148,7 +148,7 @@ def _png(found: Footage, picture: str | None, part: range, frames: int | None, e
         x = np.arange(part.start, part.start + len(next(iter(some.values()))))
         parts.append(curves(some, x=x, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
     if every:
-        over, ended = returns_over_time(found.view.episodes(), found.streams)
+        over, ended = returns_over_time(found.view.episodes(), found.view.layout)
         if len(ended):
             parts.append(curves(over, x=ended, x_label="steps added when it ended", width=_WIDTH))
     if not parts:
@@ -190,7 +190,7 @@ def _in_terminal(found: Footage, picture: str | None, part: range, frames: int |
         damaged = damaged or bool(bad)
     _series({name: values[part.start : part.stop] for name, values in series.items()}, width)
     if every:
-        over, ended = returns_over_time(found.view.episodes(), found.streams)
+        over, ended = returns_over_time(found.view.episodes(), found.view.layout)
         if len(ended):
             returns = over["return of episodes"]
             _series({"returns of all episodes that are over": returns}, width)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.source import Source
 
 if TYPE_CHECKING:
     from diskbuffer.reading.episodes import Episodes
-
-_JUST_BEGUN = 8  # steps
 
 
 def html(source: Source, stats: Mapping[str, Any], derived: frozenset[str], episodes: Episodes) -> str:
@@ -49,12 +49,12 @@ def html(source: Source, stats: Mapping[str, Any], derived: frozenset[str], epis
 
 
 def _newest(source: Source, episodes: Episodes) -> str:
-    """Show a film strip of the last episode, or the one before it where that has just begun."""
+    """Show a film strip of the newest episode that is over; of the newest of all where none is."""
     if not len(episodes) or not pictures.picture_columns(source.columns):
         return ""
-    number = len(episodes) - 1
-    if number and episodes.length[number] < _JUST_BEGUN:
-        number -= 1
+    over = np.flatnonzero(episodes.ending != "running")
+    some = over if len(over) else np.arange(len(episodes))
+    number = int(some[np.argmax(episodes.start[some] // source.streams + episodes.length[some])])
     return title(f"Episode {number}") + image(episodes[number].film_strip().data, "film strip")
 
 

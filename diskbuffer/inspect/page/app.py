@@ -28,6 +28,7 @@ from diskbuffer.inspect.page.watched import NotThereError, Watched
 
 Values = Mapping[str, str]
 # The status for each kind of error; the first that fits. All else is 500, and still says what is wrong.
+_MOST = 2**62  # of numbers that are asked for: products of them fit int64, or are refused
 _STATUS = ((InputError, 400), (MissingPackageError, 501), (EvictedError, 410), (EmptyBufferError, 409), (NotThereError, 503))
 _FOR_GOOD = "private, max-age=86400, immutable"
 
@@ -81,7 +82,7 @@ class Page:
     def sampling(self, asked: Values) -> dict[str, Any]:
         """Return what a sampler draws."""
         self._watched.last().seen()
-        options = {name: _float(asked, name, 0) for name in asked if name not in ("sampler", "batch_size", "batches")}
+        options = {name: _finite(asked, name) for name in asked if name not in ("sampler", "batch_size", "batches")}
         with self._heavy:
             from diskbuffer.inspect.page.sampling import look_at_draws  # which imports torch
 
@@ -184,9 +185,12 @@ def _json(values: Mapping[str, Any], status: int = 200) -> Response:
 
 def _int(asked: Values, name: str, default: int) -> int:
     try:
-        return int(asked.get(name) or default)
+        found = int(asked.get(name) or default)
     except ValueError:
-        raise InputError(f"{name} must be an integer, found {asked[name]!r}") from None
+        found = _MOST + 1
+    if abs(found) > _MOST:
+        raise InputError(f"{name} must be an integer of 62 bits, found {asked[name][:100]!r}")
+    return found
 
 
 def _float(asked: Values, name: str, default: float) -> float:
@@ -194,3 +198,10 @@ def _float(asked: Values, name: str, default: float) -> float:
         return float(asked.get(name) or default)
     except ValueError:
         raise InputError(f"{name} must be a number, found {asked[name]!r}") from None
+
+
+def _finite(asked: Values, name: str) -> float:
+    found = _float(asked, name, 0)
+    if not np.isfinite(found):
+        raise InputError(f"{name} must be a finite number, found {asked[name]!r}")
+    return found

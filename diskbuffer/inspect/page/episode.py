@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
-from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.episodes import EpisodeTable, newest
 from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
 from diskbuffer.inspect.pictures.frames import picture_columns
 from diskbuffer.inspect.view import StoreView
@@ -44,13 +44,6 @@ def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> in
     if (before := asked.get("before")) is not None:
         return max(0, find_episode(table, streams, {"step": before}) - 1)
     return newest(table)
-
-
-def newest(table: EpisodeTable) -> int:
-    """Return the row of the newest episode that has ended; of the newest of all where none has."""
-    ended = np.flatnonzero(table.ending != "running")
-    rows = ended if len(ended) else np.arange(len(table))
-    return int(rows[np.lexsort((table.start[rows], -table.age[rows]))[-1]])
 
 
 def describe_episode(view: StoreView, row: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.episodes import EpisodeTable, order, when_they_ended
 from diskbuffer.inspect.page.plain_values import thinned, to_list
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
@@ -40,8 +40,7 @@ def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, o
     if sort not in table.names():
         raise InputError(f"episodes are sorted by {', '.join(table.names())}; found {sort!r}")
     rows = matching(table, where)
-    order = np.argsort(table.column(sort)[rows], kind="stable")
-    rows = rows[order[::-1] if descending else order]
+    rows = rows[order(table.select(rows), sort, descending)]
     limit = min(max(1, limit), _MOST_ROWS)
     offset = max(0, min(offset, (len(rows) - 1) // limit * limit)) if len(rows) else 0
     several = len(np.unique(table.stream)) > 1
@@ -59,16 +58,10 @@ def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, o
     }
 
 
-def when(view: StoreView) -> Int64:
-    """Return when each episode ended, or how far it has come: in steps of all environments together, about."""
-    table, layout = view.episodes(), view.layout
-    found: Int64 = (table.start // layout.streams + table.length) * layout.n_envs
-    return found
-
-
 def points(view: StoreView, where: str) -> dict[str, Any]:
     """Return the matching episodes as columns, in the order of their ends; of very many those that stand out."""
-    table, ends = view.episodes(), when(view)
+    table = view.episodes()
+    ends = when_they_ended(table, view.layout)
     rows = matching(table, where)
     rows = rows[np.argsort(ends[rows], kind="stable")]
     kept = thinned(np.stack([table.returns[rows], table.length[rows]], axis=1), _POINTS) if len(rows) else None
@@ -89,7 +82,8 @@ def points(view: StoreView, where: str) -> dict[str, Any]:
 
 def between(view: StoreView, where: str, first: float, last: float, limit: int) -> dict[str, Any]:
     """Return the first steps of the matching episodes that ended between two times, as `when` has them."""
-    table, ends = view.episodes(), when(view)
+    table = view.episodes()
+    ends = when_they_ended(table, view.layout)
     rows = matching(table, where)
     rows = rows[(ends[rows] >= first) & (ends[rows] <= last)][: max(0, limit)]
     return {"start": to_list(table.start[rows]), "episode": to_list(table.episode[rows]), "ending": table.ending[rows].tolist()}

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.draws import Draw
+from diskbuffer.errors import EvictedError
 from diskbuffer.index.fields import HEAD, LEADS, LOW, SLOTS
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import lead_in
@@ -58,6 +59,8 @@ def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, fir
     most = len(drawn.positions) * (rows // index.segment_rows + 2)
     runs, sources = np.empty((most, RUN_FIELDS), np.int64), np.empty((most, len(maps.sources), 2), np.int64)
     n, complete = _find(index.table, maps.sources, *drawn[:4], before, rows, index.segment_rows, first_stream, runs, sources)
+    if n < 0:
+        raise EvictedError("a step that was drawn is not there any more; refresh() sees which are")
     runs, sources = runs[:n], sources[:n]
     if not complete:
         maps.ensure(np.unique(runs[:, SLOT]).tolist())
@@ -80,12 +83,14 @@ def _find(
     runs: Any,
     sources: Any,
 ) -> tuple[int, bool]:
-    """Find the runs, sorted, and their sources; return how many there are, and whether all are mapped."""
+    """Find the runs, sorted, and their sources; return how many there are, -1 if a step is gone, and whether all are mapped."""
     found, keys, n = np.empty(runs.shape, np.int64), np.empty(runs.shape[0], np.int64), 0
     for i in range(positions.shape[0]):
         stream = streams[i] - first_stream
         if stream < 0 or stream >= table.shape[0]:
             continue
+        if positions[i] < table[stream, LOW]:
+            return -1, False
         wanted = positions[i] - before
         start = starts[i]
         if wanted < start and table[stream, LEADS]:

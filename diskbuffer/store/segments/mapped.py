@@ -122,6 +122,10 @@ class Maps:
             except CorruptionError:
                 self._verify_mapped(mapped, damaged=True)  # which tells whether the file is damaged, or just another by now
                 raise
+            except BaseException:  # such as a Ctrl-C: none of them is verified
+                for one in mapped:
+                    self.retire(one)
+                raise
         if mapped:
             self._verify_mapped(mapped)
 
