@@ -165,7 +165,7 @@ class Findings:
             self._tell("cut off", "", cut, len(endings), f"{_share(cut, len(endings), 'episode')} {_have(cut)} no end: cut off")
         over = int(np.isin(endings, ["terminated", "truncated"]).sum())
         if not over and steps >= 1000:
-            self._tell("no endings", "", 0, steps, "no episode has terminated or been truncated: is the end given to add()?")
+            self._tell("no endings", "", 0, steps, "no episode has terminated or been truncated (is the end given to add()?)")
         for path, seen in self._seen.items():
             if seen.rows:
                 self._numbers(path, seen)

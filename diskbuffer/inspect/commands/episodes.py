@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.arguments import Whole
 from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, show, show_json, table
 from diskbuffer.inspect.episodes import EpisodeTable, order
 from diskbuffer.inspect.view import StoreView
@@ -20,7 +21,7 @@ def episodes(
     where: str | None = None,
     sort: str = "age",
     reverse: bool = False,
-    limit: int | None = None,
+    limit: Whole | None = None,
     json: bool = False,
 ) -> int:
     """List episodes: where each starts, how long and how good it is, how it ended, and its tag.

@@ -14,7 +14,7 @@ from diskbuffer.wording import counted
 
 _LEFT = {
     "clean": "closed",
-    "killed": "its writer was killed; every step that was added is there, and opening it to write goes on",
+    "killed": "its writer ended without closing it, as when it is killed; every step is there, and opening it goes on",
     "power loss": "not closed before the machine went down, or copied while it was open; what is there matches its checksums",
 }
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from pathlib import Path
 
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.arguments import Whole
 from diskbuffer.inspect.commands.output import WELL, WRONG, complain, show, show_json, size, table
 from diskbuffer.inspect.environments import EnvironmentOptions
 from diskbuffer.inspect.plan import Plan
 from diskbuffer.inspect.plan import plan as make_plan
 from diskbuffer.inspect.trial import Asked
+from diskbuffer.store.building import is_there
 
 _NOISE = "observations of "
 _INTERRUPTED = 130  # the exit code of what a Ctrl-C ended
@@ -24,16 +27,16 @@ def plan(
     env: str | None = None,
     shape: str | None = None,
     dtype: str = "uint8",
-    stack: int | None = None,
+    stack: Whole | None = None,
     grey: bool = False,
     colour: bool = False,
-    resize: int | None = None,
-    envs: int = 1,
-    capacity: int = 1_000_000,
-    steps: int | None = None,
-    batch_size: int = 256,
+    resize: Whole | None = None,
+    envs: Whole = 1,
+    capacity: Whole = 1_000_000,
+    steps: Whole | None = None,
+    batch_size: Whole = 256,
     seconds: float = 60.0,
-    seed: int = 0,
+    seed: Whole = 0,
     json: bool = False,
 ) -> int:
     """Forecast what a training's store will take: disk, memory, bytes written, samples a second.
@@ -44,7 +47,7 @@ def plan(
     Parameters
     ----------
     path
-        Where the store will be: a directory on that disk.
+        Where the store will be: a directory on that disk, or a store, beside which it is then.
     env
         A Gymnasium id (Atari games are made as Gymnasium's AtariPreprocessing has them), or MODULE:FUNCTION, a function without
         arguments that returns an environment or a vector of them.
@@ -77,6 +80,8 @@ def plan(
     """
     if (env is None) == (shape is None):
         raise InputError("give one of --env and --shape: --env ALE/Pong-v5, or --shape 84,84 --dtype uint8")
+    if shape is not None and path.isdigit():
+        raise InputError(f"--shape has no blanks in it: --shape {shape},{path}")
     for name, number in (("envs", envs), ("capacity", capacity), ("steps", steps), ("batch-size", batch_size), ("stack", stack)):
         if number is not None and number < 1:
             raise InputError(f"--{name} must be at least 1, found {number}")
@@ -96,7 +101,8 @@ def plan(
     )
     try:
         with _Ended(), _Progress(seconds, shown=not json) as progress:
-            found = make_plan(asked, path, training_steps=steps, tick=progress)
+            beside = Path(path).absolute().parent if is_there(Path(path)) else path
+            found = make_plan(asked, beside, training_steps=steps, tick=progress)
     except KeyboardInterrupt:
         complain("interrupted; the temporary store is removed")
         return _INTERRUPTED

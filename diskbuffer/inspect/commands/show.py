@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.arguments import Whole
 from diskbuffer.inspect.commands.output import WELL, WRONG, complain, console, number, plain, show_json
 from diskbuffer.inspect.commands.output import show as shown
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
@@ -23,15 +24,15 @@ _WIDTH = 1200  # pixels of a PNG
 
 def show(
     path: str,
-    episode: int | None = None,
+    episode: Whole | None = None,
     /,
     *,
     out: Path | None = None,
     column: str | None = None,
-    frames: int | None = None,
+    frames: Whole | None = None,
     steps: str | None = None,
     fps: float = 15,
-    scale: int = 1,
+    scale: Whole = 1,
     json: bool = False,
 ) -> int:
     """Show an episode: frames, rewards, actions. Without a number, the newest one that is over, and the returns of all.
@@ -61,6 +62,9 @@ def show(
     """
     if out is not None and out.suffix.lower() not in _SUFFIXES:
         raise InputError(f"--out must end with one of {', '.join(_SUFFIXES)}, found {out.name!r}")
+    for name, given in (("frames", frames), ("scale", scale)):
+        if given is not None and given < 1:
+            raise InputError(f"--{name} must be at least 1, found {given}")
     view = StoreView(path)
     if out is not None and out.absolute().resolve().is_relative_to(view.path.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
