@@ -199,11 +199,13 @@ class Streams:
         return int(self.table[:, EPISODES].sum())
 
     def count_episodes(self) -> int:
-        """Count these, without the rows of lead-ins, each of which is an episode of its own there."""
-        lead_rows = 0
-        for starts, leads in zip(self._starts, self._leads, strict=True):
-            if len(leads):
-                begins, ends = np.maximum(leads.values[1::2], starts.values[0]), leads.values[::2]
-                lead_rows += int(np.maximum(ends - begins, 0).sum())
-        over = self.table[:, FLOOR] > self.table[:, HEAD]  # all of its steps were cleared; the first is still among `starts`
-        return self.episodes - lead_rows - int(np.minimum(self.table[over, EPISODES], 1).sum())
+        """Count the episodes of which a step can be sampled. O(episodes).
+
+        There are others, of one row: those of lead-ins, one that has just begun, and rows that a repair dropped.
+        """
+        found = 0
+        for stream in range(len(self.table)):
+            starts = np.maximum(self.starts(stream), self.table[stream, FLOOR])
+            lasts = np.append(starts[1:] - 1, self.table[stream, HEAD])
+            found += int((lasts[: len(starts)] > starts).sum())
+        return found

@@ -147,8 +147,7 @@ class SingleSteps:
         if size > self.most:
             return None
         filled = (*[np.empty((size, *shape), dtype) for shape, dtype in self._kinds], np.empty(size, np.int64))
-        # Others would be another type to numba, which would compile all of it once more.
-        steps = tuple(part if part.flags.carray else part.copy() for part in steps)
+        steps = (*map(np.array, steps),)  # read-only ones would be another type to numba, which would compile all of it once more
         code = copy(index.table, mapped, index.segment_rows, self._wanted, *steps, objects.TUPLE_ITEMS, id(filled))
         return filled if code == ALL else None
 
