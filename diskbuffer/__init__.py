@@ -19,10 +19,12 @@ from diskbuffer.errors import (
     FormatError,
     InputError,
     LockedError,
+    LossError,
     MissingPackageError,
     NotAStoreError,
     ReadOnlyError,
     SchemaError,
+    SourceError,
     StackError,
 )
 from diskbuffer.schema import Column
@@ -48,6 +50,7 @@ __all__ = [
     "Hindsight",
     "InputError",
     "LockedError",
+    "LossError",
     "MissingPackageError",
     "Mixture",
     "NotAStoreError",
@@ -59,6 +62,7 @@ __all__ = [
     "Sampler",
     "SchemaError",
     "Slices",
+    "SourceError",
     "StackError",
     "Uniform",
     "__version__",

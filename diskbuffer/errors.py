@@ -3,7 +3,8 @@
 DiskBufferError
 ├── InputError (ValueError)           what was given to a call does not fit; nothing was changed
 │   ├── SchemaError                   the store holds other columns, or the columns cannot be stored
-│   └── StackError                    observations that are not the rolling stack they seem to be
+│   ├── StackError                    observations that are not the rolling stack they seem to be
+│   └── LossError                     what is to be exported or imported cannot all be held by the other side
 ├── EmptyBufferError (LookupError)    there is nothing to sample yet
 ├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
 ├── ClosedError (ValueError)          the buffer was closed
@@ -12,6 +13,7 @@ DiskBufferError
 ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
 ├── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
 ├── FormatError (OSError)             the store is of a newer format than this version reads
+├── SourceError (OSError)             a file of another format is damaged, or is not what it should be
 └── CorruptionError (OSError)         bytes on disk that cannot be what was written
 """
 
@@ -24,10 +26,12 @@ __all__ = [
     "FormatError",
     "InputError",
     "LockedError",
+    "LossError",
     "MissingPackageError",
     "NotAStoreError",
     "ReadOnlyError",
     "SchemaError",
+    "SourceError",
     "StackError",
 ]
 
@@ -46,6 +50,10 @@ class SchemaError(InputError):
 
 class StackError(InputError):
     """Stacked observations that are not a rolling stack of the frames before."""
+
+
+class LossError(InputError):
+    """The other side cannot hold all that is to be exported or imported; the message names what, and how to go on without."""
 
 
 class EmptyBufferError(DiskBufferError, LookupError):
@@ -78,6 +86,10 @@ class NotAStoreError(DiskBufferError, OSError):
 
 class FormatError(DiskBufferError, OSError):
     """The store was written in a newer format."""
+
+
+class SourceError(DiskBufferError, OSError):
+    """A file that is to be imported is damaged, or is not what its format says."""
 
 
 class CorruptionError(DiskBufferError, OSError):

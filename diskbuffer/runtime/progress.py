@@ -16,7 +16,7 @@ class _NoBar:
         """Show nothing."""
 
 
-def bar(total: int, initial: int, shown: bool, unit: str) -> Any:
+def bar(total: int | None, initial: int, shown: bool, unit: str) -> Any:
     """Return a progress bar, a context manager with ``update(n)``; one that shows nothing unless `shown`, and tqdm is there."""
     if shown:
         try:

@@ -32,6 +32,8 @@ COMMANDS = {
     "doctor": ("diskbuffer.inspect.commands.doctor:doctor", "What limits sampling from a store here, and what to change."),
     "check": ("diskbuffer.inspect.commands.check:check", "Verify every structure and every checksum; --repair."),
     "snapshot": ("diskbuffer.inspect.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
+    "import": ("diskbuffer.inspect.commands.import_:import_", "Make a store of what another program has written."),
+    "export": ("diskbuffer.inspect.commands.export:export", "Write a store's episodes in another program's format."),
     "marks": ("diskbuffer.inspect.commands.marks:marks", "List a store's marks, or remove one."),
     "warmup": ("diskbuffer.inspect.commands.warmup:warmup", "Compile what else the first use compiles."),
 }

@@ -1,0 +1,108 @@
+"""Stores to other formats."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from diskbuffer.errors import InputError
+from diskbuffer.formats.data import Contents
+from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.registry import find
+from diskbuffer.formats.stored import StoreSource
+from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.runtime.progress import bar
+
+
+def export(
+    format: str,
+    store: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    where: str | None = None,
+    columns: Collection[str] | None = None,
+    allow_loss: Collection[str] = (),
+    progress: bool = True,
+    **options: Any,
+) -> Path:
+    """Write the episodes of a store in another program's format.
+
+    It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed is finished by
+    the same call, as long as the same episodes are there; if they are others by now, it begins anew.
+
+    Parameters
+    ----------
+    format : str
+        Such as "lerobot"; `formats` lists them.
+    store : path-like
+        A store; a training may be writing to it.
+    target : path-like
+        There must be nothing, or an empty directory.
+    where : str, optional
+        Which episodes: "return > 10 and ending == 'terminated'", as ``diskbuffer episodes --where`` has it.
+    columns : collection of str, optional
+        Which columns, by path; all by default. Flags are always part of it.
+    allow_loss : collection of str
+        Losses to put up with: what the store has and the format cannot hold is an error that names it, otherwise.
+    progress : bool
+        Whether to show progress.
+    **options
+        The format's own; see the docs.
+
+    Returns
+    -------
+    pathlib.Path
+        The target's path.
+
+    Raises
+    ------
+    InputError
+        There is no such format, option, column or episode, or something is at `target` already.
+    LossError
+        Something would be lost.
+    CorruptionError
+        The store is damaged.
+    MissingPackageError
+        What writes the format is not installed; the message says how to install it.
+    LockedError
+        Another process is exporting to the same place.
+    """
+    found = find(format)
+    if found.write is None:
+        raise InputError(f"diskbuffer reads {format}, and does not write it")
+    with closing(StoreSource(store, where, columns)) as source:
+        contents = source.contents
+        if not contents.episodes:
+            raise InputError(f"{store} has no episodes{' for which that holds' if where else ''}: there is nothing to export")
+        refuse(
+            {**_in_no_format(contents), **found.losses(contents, **options)}, allow_loss, f"{format} cannot hold all of {store}"
+        )
+        task = {
+            "export": format,
+            "options": {name: str(value) for name, value in sorted(options.items())},
+            "episodes": hashlib.sha256(json.dumps(source.identity).encode()).hexdigest(),
+        }
+        with Unfinished(target, task, anew=True) as unfinished:
+            with (
+                closing(found.write(unfinished.place, contents, **options)) as writer,
+                bar(contents.steps, 0, progress, "steps") as shown,
+            ):
+                shown.update(int(source.table.length[: writer.held].sum()))
+                for episode in source.episodes(writer.held):
+                    writer.write(episode)
+                    shown.update(episode.steps)
+                writer.finish()
+            unfinished.finish()
+            return unfinished.target
+
+
+def _in_no_format(contents: Contents) -> dict[str, str]:
+    """Return what no format but a store's own can hold."""
+    if contents.protected:
+        return {"protected": "episodes that are never evicted become episodes like all others"}
+    return {}

@@ -1,0 +1,128 @@
+"""Other formats to stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import InputError
+from diskbuffer.formats.data import Contents
+from diskbuffer.formats.filling import fill
+from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.registry import find
+from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.paths import local_path
+from diskbuffer.runtime.progress import bar
+from diskbuffer.schema import BUILT_IN, Column
+
+
+def import_(
+    format: str,
+    source: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    columns: Collection[str] | None = None,
+    capacity: int | None = None,
+    allow_nan: bool = False,
+    allow_loss: Collection[str] = (),
+    trust: bool = False,
+    progress: bool = True,
+    **options: Any,
+) -> Path:
+    """Make a store of what another program has written.
+
+    It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed is finished by
+    the same call: steps that it has added are not added again.
+
+    Parameters
+    ----------
+    format : str
+        Such as "lerobot"; `formats` lists them.
+    source : path-like
+        A file or a directory, as the format has it. It is only read.
+    store : path-like
+        Where the store is to be: there must be nothing, or an empty directory.
+    columns : collection of str, optional
+        Which columns, by their paths in the store; all by default.
+    capacity : int, optional
+        Keep the newest so many steps; all by default.
+    allow_nan : bool
+        Whether floats may be NaN. If not, one is an error that names it.
+    allow_loss : collection of str
+        Losses to put up with: what the source has and a store cannot hold is an error that names it, otherwise.
+    trust : bool
+        Whether to read pickles, which can run any code: only from those whom you trust.
+    progress : bool
+        Whether to show progress.
+    **options
+        The format's own; see the docs.
+
+    Returns
+    -------
+    pathlib.Path
+        The store's path.
+
+    Raises
+    ------
+    InputError
+        There is no such format, option or column; something is at `store` already; or a value is NaN. Nothing is there then.
+    LossError
+        Something would be lost.
+    SourceError
+        The source is damaged, or is not what its format says.
+    MissingPackageError
+        What reads the format is not installed; the message says how to install it.
+    LockedError
+        Another process is importing to the same place.
+    """
+    found, path = find(format), local_path(source)
+    if found.read is None:
+        raise InputError(f"diskbuffer writes {format}, and does not read it")
+    if found.pickles and not trust:
+        raise InputError(
+            f"{format} files are pickles, which can run any code when they are read; if you trust whoever made {path}, say "
+            "trust=True (--trust)"
+        )
+    with closing(found.read(path, **options)) as reading:
+        refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
+        contents = reading.contents
+        wanted = _columns(contents, columns, allow_nan)
+        settings = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
+        task = {"import": format, "source": str(path), "options": _shown(options), **settings}
+        with Unfinished(store, task) as unfinished:
+            with (
+                ReplayBuffer(
+                    unfinished.place,
+                    capacity,
+                    columns=wanted,
+                    n_envs=contents.n_envs,
+                    frame_stack=contents.frame_stack,
+                    padding=contents.padding,  # type: ignore[arg-type]
+                    autoreset="disabled",
+                    protected=contents.protected,
+                    environment=contents.environment,
+                    metadata=contents.metadata,
+                ) as buffer,
+                bar(contents.steps, 0, progress, "steps") as shown,
+            ):
+                fill(buffer, reading.episodes(), shown.update)
+            unfinished.finish()
+            return unfinished.target
+
+
+def _columns(contents: Contents, some: Collection[str] | None, allow_nan: bool) -> dict[str, Column]:
+    known = {name: column for name, column in contents.columns.items() if name not in BUILT_IN}
+    for name in some or ():
+        if name not in known:
+            raise InputError(f"there is no column {name!r}; there are {', '.join(known)}")
+    wanted = {name: column for name, column in known.items() if some is None or name in some}
+    return {name: replace(column, allow_nan=True) if allow_nan else column for name, column in wanted.items()}
+
+
+def _shown(options: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in sorted(options.items())}

@@ -1,0 +1,20 @@
+"""What is lost on the way from one format to another: never in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from diskbuffer.errors import InputError, LossError
+
+
+def refuse(losses: Mapping[str, str], allowed: Collection[str], what: str) -> None:
+    """Raise a LossError where there are losses that are not allowed."""
+    if isinstance(allowed, str):
+        raise InputError(f"allow_loss must be a list of names, found {allowed!r}; write [{allowed!r}]")
+    left = {name: why for name, why in losses.items() if name not in allowed}
+    if left:
+        told = "".join(f"\n  {name}: {why}" for name, why in left.items())
+        raise LossError(
+            f"{what}. To go on without, allow it: --allow-loss {' --allow-loss '.join(left)} (in Python, allow_loss={list(left)})"
+            f"{told}"
+        )

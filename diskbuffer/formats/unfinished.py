@@ -1,0 +1,135 @@
+"""What is made beside its place, and takes it when it is whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from diskbuffer.errors import InputError, LockedError
+from diskbuffer.paths import local_path
+
+_TASK = "task.json"
+
+
+class Unfinished:
+    """A place in which something is made, by a process that may be killed and run again.
+
+    It is a hidden directory beside the target, `.NAME.unfinished`. It has the task that it is for, a lock, and `place`, which
+    is moved to the target by `finish`, whole.
+
+    Parameters
+    ----------
+    target : path-like
+        There must be nothing, or an empty directory.
+    task : mapping
+        What is done, as JSON: another run may go on with it only where it is the same.
+    anew : bool
+        Whether to begin anew where an earlier run had another task. If not, that is an error.
+
+    Raises
+    ------
+    InputError
+        There is something at the target, or something else was begun there.
+    LockedError
+        Another process is at it.
+
+    Attributes
+    ----------
+    place : pathlib.Path
+        Where to make it. What an earlier run with the same task has left is there.
+    """
+
+    def __init__(self, target: str | os.PathLike[str], task: Mapping[str, Any], *, anew: bool = False) -> None:
+        self.target = local_path(target)
+        self._anew = anew
+        self._directory = self.target.parent / f".{self.target.name}.unfinished"
+        self.place = self._directory / "data"
+        self._task = json.loads(json.dumps(task))
+
+    def __enter__(self) -> Self:
+        if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
+            raise InputError(f"there is something at {self.target} already; give a path at which there is nothing")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self._begin()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"another process is making {self.target}; wait for it, or stop it") from None
+        begun = self._directory / _TASK
+        earlier = _read(begun)
+        if earlier == self._task:
+            return
+        if earlier is not None and not self._anew:
+            raise InputError(
+                f"something else was begun at {self.target} and not finished: run it again, or remove {self._directory}"
+            )
+        self._restart()
+        _write(begun, self._task)
+
+    def _restart(self) -> None:
+        """Remove what an earlier run has left."""
+        if self.place.is_dir():
+            shutil.rmtree(self.place)
+        else:
+            self.place.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Move what was made to the target, once all of it is on the disk."""
+        _sync(self.place)
+        if self.target.is_dir():
+            self.target.rmdir()
+        os.rename(self.place, self.target)
+        _sync_one(self.target.parent)
+        shutil.rmtree(self._directory)
+        _sync_one(self.target.parent)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        os.close(self._lock)
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _read(path: Path) -> Any:
+    """Return the task that was written; None where there is none, or it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _write(path: Path, task: Any) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(task))
+    os.replace(new, path)
+
+
+def _sync(path: Path) -> None:
+    """Sync a file, or a directory with all that is in it."""
+    if path.is_dir():
+        for inner in path.iterdir():
+            _sync(inner)
+    _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

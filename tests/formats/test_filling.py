@@ -1,0 +1,217 @@
+"""What every import and export share: filling a store, going on after a kill, and refusing what does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, registry
+from diskbuffer.formats.filling import fill
+from tests.formats import episodes as made
+
+
+class Written:
+    """A target that keeps each episode in a file, as numpy's arrays."""
+
+    def __init__(self, path: Path, contents: Contents) -> None:
+        path.mkdir(exist_ok=True)
+        self._path = path
+        self.held = len(list(path.glob("*.npz")))
+
+    def write(self, episode: EpisodeData) -> None:
+        columns: Any = {name.replace("/", "."): np.asarray(rows[:]) for name, rows in episode.columns.items()}
+        np.savez(self._path / f"{self.held}.part", **columns)
+        os.replace(self._path / f"{self.held}.part.npz", self._path / f"{self.held:05}.npz")
+        self.held += 1
+
+    def finish(self) -> None:
+        (self._path / "whole").touch()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[Format], None]:
+    def put(given: Format) -> None:
+        monkeypatch.setattr(registry, "find", lambda name: given)
+        monkeypatch.setattr("diskbuffer.formats.importing.find", lambda name: given)
+        monkeypatch.setattr("diskbuffer.formats.exporting.find", lambda name: given)
+
+    return put
+
+
+def source(found: list[EpisodeData], **more: Any) -> Format:
+    contents = Contents(made.COLUMNS, len(found), sum(one.steps for one in found), **more)
+    return Format("given", "", read=lambda path: made.Given(found, contents))
+
+
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 3), final=st.booleans(), kills=st.integers(0, 3))
+@settings(max_examples=15, deadline=None)
+def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, streams: int, final: bool, kills: int
+) -> None:
+    path = tmp_path_factory.mktemp("stores") / "store"
+    random = np.random.default_rng(seed)
+    episodes = made.some(int(random.integers(1, 12)), seed, longest=60, final=final)
+    episodes = [
+        replace(one, stream=int(random.integers(streams)), tag=str(random.choice(["", "good", "bad"]))) for one in episodes
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("diskbuffer.formats.filling._BLOCK", int(random.integers(1, 30)) * 1300)  # bytes: a few rows
+        for kill in range(kills + 1):
+            left = int(random.integers(0, 1 + sum(one.steps for one in episodes))) if kill < kills else 10**9
+
+            def told(steps: int) -> None:
+                nonlocal left
+                left -= steps
+                if left < 0:
+                    raise KeyboardInterrupt
+
+            buffer = db.ReplayBuffer(path, columns=made.COLUMNS, n_envs=streams)
+            with buffer, contextlib.suppress(KeyboardInterrupt):
+                fill(buffer, episodes, told)
+    found = made.read(path)
+    for stream in range(streams):
+        mine = [one for one in found if one["stream"] == stream]
+        made.assert_same(mine, made.expected([one for one in episodes if one.stream == stream]))
+    assert db.check(path).ok
+
+
+def test_an_import_moves_the_store_to_its_place_when_it_is_whole(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    episodes = made.some(5)
+    register(source(episodes, metadata={"from": "a test"}))
+    path = import_("given", tmp_path / "source", tmp_path / "store", progress=False)
+    made.assert_same(made.read(path), made.expected(episodes))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["store"]
+    with db.ReplayBuffer(path) as buffer:
+        assert buffer.metadata == {"from": "a test"}
+
+
+def test_what_fails_leaves_nothing_at_the_place_and_goes_on_when_it_is_called_again(
+    tmp_path: Path, register: Callable[[Format], None]
+) -> None:
+    episodes = made.some(6)
+    broken = [*episodes[:4], replace(episodes[4], columns={**episodes[4].columns, "action": np.zeros((1, 3), np.float32)})]
+    register(source(broken))
+    with pytest.raises(db.SourceError, match="episode 4"):
+        import_("given", tmp_path / "source", tmp_path / "store", progress=False)
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(db.InputError, match="something else was begun"):
+        import_("given", tmp_path / "another", tmp_path / "store", progress=False)
+    register(source(episodes))
+    made.assert_same(
+        made.read(import_("given", tmp_path / "source", tmp_path / "store", progress=False)), made.expected(episodes)
+    )
+
+
+def test_nothing_is_overwritten(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    register(source(made.some(1)))
+    (tmp_path / "store").write_text("mine")
+    with pytest.raises(db.InputError, match="already"):
+        import_("given", tmp_path / "source", tmp_path / "store", progress=False)
+    assert (tmp_path / "store").read_text() == "mine"
+
+
+def test_losses_are_named_until_they_are_allowed(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    episodes = made.some(2)
+    contents = Contents(made.COLUMNS)
+    losses = {"seeds": "episodes have seeds", "text": "steps have texts"}
+    register(Format("given", "", read=lambda path: made.Given(episodes, contents, losses)))
+    with pytest.raises(db.LossError, match="--allow-loss text") as raised:
+        import_("given", tmp_path / "source", tmp_path / "store", allow_loss=["seeds"], progress=False)
+    assert "steps have texts" in str(raised.value)
+    assert "episodes have seeds" not in str(raised.value)
+    import_("given", tmp_path / "source", tmp_path / "store", allow_loss=["seeds", "text"], progress=False)
+
+
+def test_pickles_are_read_only_when_trusted(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    register(replace(source(made.some(1)), pickles=True))
+    with pytest.raises(db.InputError, match="trust"):
+        import_("given", tmp_path / "source", tmp_path / "store", progress=False)
+    import_("given", tmp_path / "source", tmp_path / "store", trust=True, progress=False)
+
+
+def test_an_export_goes_on_with_the_episodes_that_are_written(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    episodes = made.some(6)
+    store = made.store_of(tmp_path / "store", episodes)
+    register(Format("given", "", write=Written))
+    with pytest.MonkeyPatch.context() as patched:
+        write = Written.write
+
+        def failing(self: Written, episode: EpisodeData) -> None:
+            if self.held == 3:
+                raise OSError(28, "No space left on device")
+            write(self, episode)
+
+        patched.setattr(Written, "write", failing)
+        with pytest.raises(OSError, match="No space"):
+            export("given", store, tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+    times = {file: file.stat().st_mtime_ns for file in (tmp_path / ".out.unfinished" / "data").iterdir()}
+    assert len(times) == 3
+    export("given", store, tmp_path / "out", progress=False)
+    files = sorted((tmp_path / "out").glob("*.npz"))
+    assert [file.stat().st_mtime_ns for file in files[:3]] == sorted(times.values())
+    for file, one in zip(files, made.expected(episodes), strict=True):
+        with np.load(file) as arrays:
+            for name in made.COLUMNS:
+                np.testing.assert_array_equal(arrays[name.replace("/", ".")], one[name])
+
+
+def test_where_and_columns_choose_what_is_exported(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    episodes = made.some(9)
+    store = made.store_of(tmp_path / "store", episodes)
+    register(Format("given", "", write=Written))
+    export("given", store, tmp_path / "out", where="ending == 'truncated'", columns=["obs/state"], progress=False)
+    files = sorted((tmp_path / "out").glob("*.npz"))
+    assert len(files) == 3
+    with np.load(files[1]) as arrays:
+        assert sorted(arrays) == ["obs.state", "terminated", "truncated"]
+        np.testing.assert_array_equal(arrays["obs.state"], episodes[4].columns["obs/state"][:])
+    with pytest.raises(db.InputError, match="no episodes"):
+        export("given", store, tmp_path / "none", where="length > 1000", progress=False)
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, {root!r})
+import episodes as made
+from diskbuffer.formats import Contents, Format, importing
+class Slow(made.Given):
+    def episodes(self, first=0):
+        for one in super().episodes(first):
+            time.sleep(0.005)
+            print("episode", flush=True)
+            yield one
+found = made.some(60)
+given = Format("given", "", read=lambda path: Slow(found, Contents(made.COLUMNS)))
+importing.find = lambda name: given
+importing.import_("given", "source", {store!r}, progress=False)
+"""
+
+
+def test_an_import_that_is_killed_is_finished_without_doubles(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    code = KILLED.format(root=str(Path(__file__).parent), store=str(tmp_path / "store"))
+    for after in (7, 25):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            assert process.stdout is not None
+            for _ in range(after):
+                assert process.stdout.readline() == "episode\n"
+            process.send_signal(signal.SIGKILL)
+        assert not (tmp_path / "store").exists()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    made.assert_same(made.read(tmp_path / "store"), made.expected(made.some(60)))
