@@ -11,7 +11,7 @@ BENCH ?=
 BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes scale plan sealing gpu cold
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test nightly coverage check bench bench-compare soak clean
+.PHONY: demo test nightly coverage check bench bench-compare soak docs dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -46,6 +46,15 @@ bench-compare: $(VENV)/bench
 # Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
 soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
+
+# The documentation as pages, in docs/_build/html.
+docs: $(VENV)/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+# The wheel and the sdist, in dist/; tests/test_dist.py installs them into empty environments.
+dist: $(VENV)/dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
 
 clean:
 	rm -rf $(VENV)

@@ -93,7 +93,7 @@ def how(figures: Figures) -> str:
     """Say how the figures came to be."""
     name, machine = figures["benchmark"], figures["machine"]
     quick = " --quick" if figures.get("quick") else ""
-    said = f"`python -m bench.{name}{quick} --json FILE`; [{name}.json]({name}.json)."
+    said = f"`python -m bench.{name}{quick} --json FILE`; [{name}.json](./{name}.json)."
     if "busy" in machine:
         said += f" It took {machine['seconds'] / 60:.0f} minutes, during which {machine['busy']:.1f} programs wanted to run"
         said += (

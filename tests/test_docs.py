@@ -1,4 +1,4 @@
-"""What the README says runs."""
+"""What the README and the docs say runs, and what they link to is there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), 
 def test_the_readmes_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
+
+
+# Each page's examples run one after the other, as a reader runs them.
+PAGES = [ROOT / "docs" / "index.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(code, page.name, "exec"), names)
 
 
 IN_A_READ_ONLY_SYSTEM = r"""
@@ -76,6 +88,31 @@ def test_the_first_example_is_twenty_lines_at_most() -> None:
     assert len(EXAMPLES[0].splitlines()) <= 22
 
 
-def test_every_file_that_the_readme_links_to_is_there() -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
-        assert link.startswith("http") or (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = page if not file else page.parent / file
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name} links to {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as they are made on GitHub and by MyST."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = set()
+    for page in (ROOT / "docs").glob("**/*.md"):
+        for contents in re.findall(r"```{toctree}\n(.*?)```", page.read_text(), re.DOTALL):
+            listed |= {(page.parent / name).with_suffix(".md") for name in contents.split("\n") if name and name[0] != ":"}
+    assert {*(ROOT / "docs").glob("**/*.md")} - {ROOT / "docs" / "index.md"} <= listed

@@ -1,0 +1,41 @@
+"""Sphinx's settings: `make docs` builds the pages in docs/_build/html."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from diskbuffer.version import __version__
+
+project = "diskbuffer"
+author = "the diskbuffer authors"
+project_copyright = author
+version = release = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "sphinx_copybutton",
+]
+myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+nitpicky = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # docstrings say types, as numpy's do
+autodoc_mock_imports = ["stable_baselines3", "sb3_contrib", "torchrl", "tianshou"]
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+intersphinx_mapping = {}  # nothing is fetched while the pages are built
+
+html_theme = "furo"
+html_title = f"diskbuffer {version}"
+html_static_path: list[str] = []
+copybutton_prompt_text = "$ "
