@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
     ("errors", "version", "wording"),
-    ("native", "runtime", "paths"),
+    ("runtime", "paths"),
+    ("native",),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),
     ("samplers", "nested", "store.system"),
