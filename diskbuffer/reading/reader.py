@@ -28,13 +28,13 @@ from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.restore_index import read_index
+from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _SELECTIONS = 64  # of columns that are remembered
 _SMALL = 1024  # steps
-_PATIENCE = 10.0  # seconds that a reader whose store is written to elsewhere tries until a draw finds all its segments
 
 
 @dataclass(slots=True)
@@ -385,7 +385,7 @@ def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
         try:
             return attempt()
         except EvictedError:
-            if time.monotonic() - begun > _PATIENCE:
+            if time.monotonic() - begun > MOVING_SECONDS:
                 raise
             for reader in readers:
                 reader.refresh()

@@ -252,12 +252,12 @@ def mapping(path: Path, apart: int) -> None:
                 sys.settrace(None)
             struck = strike.instructions >= at
             assert {slot for slot in slots if maps.sources[:, slot].any()} <= verified, at
-        assert interrupted > 40
+        assert interrupted > 10
 
 
 @pytest.mark.some(1)
 def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
-    run_alone("mapping", str(tmp_path / "store"), str(amount(61, 1)))
+    run_alone("mapping", str(tmp_path / "store"), str(amount(211, 7)))
 
 
 class StrikeTheCompiler(events.Listener):  # type: ignore[misc]
