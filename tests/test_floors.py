@@ -26,9 +26,9 @@ FLOORS = (
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
     ("store.checking", "store.copies.backup"),  # these open stores
-    ("inspect.notebook",),  # what `buffer.episodes` and its episodes show of themselves; it is given what it reads from
     ("reading", "recording"),
-    ("loading",),
+    ("loading", "inspect.notebook"),
+    ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("buffer",),
     ("",),

@@ -21,8 +21,7 @@ from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
+from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
@@ -136,20 +135,15 @@ class Reader:
             self._begin()
             self.look_again()
 
-    def episodes(self) -> Episodes:
+    def episodes(self) -> EpisodeColumns:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            return Episodes(*until_found([self], lambda: list_episodes(self._store, self.index)), self.episode_reader)
+            return until_found([self], lambda: list_episodes(self._store, self.index))
 
-    def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+    def sum_rewards(self, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
         """Sum up the rewards of episodes; NaN where one was evicted."""
         with self._store.lock:
             return until_found([self], lambda: sum_rewards(self._store, self.index, episodes))
-
-    @property
-    def episode_reader(self) -> EpisodeReader:
-        """Read single columns, of steps and of whole episodes."""
-        return EpisodeReader(self)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -212,7 +206,7 @@ class Reader:
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
         return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), kept=paths is None)
 
-    def episode(self, episode: Episode, paths: tuple[str, ...] | None = None) -> Batch:
+    def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
         batch = self.at([episode.start], episode.length, paths)
         found: Batch = one_of(batch, 0)

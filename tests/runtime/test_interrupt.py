@@ -228,30 +228,30 @@ def mapping(path: Path, apart: int) -> None:
         for n in range(100):
             buffer.add(frames(n), np.full(2, n), np.zeros(2), frames(n + 1), np.zeros(2, np.bool_), np.zeros(2, np.bool_))
     with db.ReplayBuffer(path, mode="r") as buffer:
-        maps, verified, slots = buffer._store.maps, set[int](), range(4)
+        maps, verified, wanted = buffer._store.maps, set[int](), range(4)
         verify = maps._verify
 
-        def note(some: Sequence[int], *, damaged: bool = False) -> None:
-            verify(some, damaged=damaged)
-            verified.update(some)
+        def note(slots: Sequence[int], *, damaged: bool = False) -> None:
+            verify(slots, damaged=damaged)
+            verified.update(slots)
 
         maps._verify = note
         at, struck, interrupted = 0, True, 0
         while struck:
             at += apart
-            for slot in slots:
+            for slot in wanted:
                 maps.retire(slot)
             verified.clear()
             strike = Strike(at, signal.SIGINT, mapped.__file__)
             try:
                 sys.settrace(strike.trace)
-                maps.ensure(slots)
+                maps.ensure(wanted)
             except KeyboardInterrupt:
                 interrupted += 1
             finally:
                 sys.settrace(None)
             struck = strike.instructions >= at
-            assert {slot for slot in slots if maps.sources[:, slot].any()} <= verified, at
+            assert {slot for slot in wanted if maps.sources[:, slot].any()} <= verified, at
         assert interrupted > 10
 
 
