@@ -22,6 +22,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 import diskbuffer as db
 from bench.frames import frames
 from bench.measure import Report, in_turn, parser
+from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.gather.single_steps import copy_drawn
 from diskbuffer.samplers.sampler import Ahead
 
@@ -36,12 +37,12 @@ def _of_vectors(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Call
     single = reader.single_steps(None)
     assert single is not None
     drawn = sampler.next(reader.index, size).drawn
-    filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
+    filled = reader.copy_at_once(single, copy_drawn, drawn.streams, drawn.positions)
     assert filled is not None
     return {
         "draw": lambda _: sampler.next(reader.index, size),
-        "find and copy": lambda _: reader.copied(single, copy_drawn, drawn.streams, drawn.positions),
-        "tensors": lambda _: single.batch(filled),
+        "find and copy": lambda _: reader.copy_at_once(single, copy_drawn, drawn.streams, drawn.positions),
+        "tensors": lambda _: as_batch(single, filled),
     }
 
 

@@ -22,6 +22,7 @@ from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
+from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import device_of, step_names
@@ -32,7 +33,7 @@ from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
-from diskbuffer.reading.episodes import Episode, Episodes, pick_episode
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.reader import Reader
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
@@ -1212,7 +1213,7 @@ class ReplayBuffer:
     def episodes(self) -> Episodes:
         """The episodes, as columns. Reads two flags of each: milliseconds for thousands."""
         self._check_open()
-        return self._reader.episodes()
+        return Episodes.of(self._reader.episodes(), EpisodeReader(self._reader))
 
     def to_pandas(self, columns: Sequence[str] | None = None, episodes: Episodes | None = None) -> pandas.DataFrame:
         """Return steps as a table, a row each, by name: episode, stream, t (the step's number in its episode), and columns.
@@ -1240,7 +1241,7 @@ class ReplayBuffer:
         from diskbuffer.inspect.notebook import pandas_tables
 
         self._check_open()
-        return pandas_tables.of_steps(self._reader.episode_reader, self._some(episodes), columns)
+        return pandas_tables.of_steps(EpisodeReader(self._reader), self._some(episodes), columns)
 
     def to_xarray(self, episodes: Episodes | None = None, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
         """Return steps as a data set of xarray that reads what is indexed, and nothing else.
@@ -1273,7 +1274,7 @@ class ReplayBuffer:
         from diskbuffer.inspect.notebook import xarray_dataset
 
         self._check_open()
-        return xarray_dataset.of_steps(self._reader.episode_reader, self._some(episodes), dims or {})
+        return xarray_dataset.of_steps(EpisodeReader(self._reader), self._some(episodes), dims or {})
 
     def _some(self, episodes: Episodes | None) -> Episodes:
         if episodes is not None and not isinstance(episodes, Episodes):
@@ -1285,7 +1286,7 @@ class ReplayBuffer:
 
         if self._closed:
             return None  # as its `repr` says
-        return buffer.html(self._reader.episode_reader, self.stats(), self.derived, self.episodes)
+        return buffer.html(EpisodeReader(self._reader), self.stats(), self.derived, self.episodes)
 
     @property
     def zarr(self) -> zarr.Group:

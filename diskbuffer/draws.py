@@ -16,7 +16,7 @@ Int64 = npt.NDArray[np.int64]
 class Draw(NamedTuple):
     """Drawn steps: streams and positions, and the first and the last row of their episodes; (size,) int64 each.
 
-    `notes` is what else the sampler tells of each, to be delivered beside the columns, such as importance weights.
+    `notes` is what else the sampler tells of each, such as importance weights.
     """
 
     streams: Int64
@@ -29,6 +29,10 @@ class Draw(NamedTuple):
     def size(self) -> int:
         """How many steps were drawn."""
         return len(self.positions)
+
+    def delivered_notes(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the notes that are delivered: all but those whose names begin with an underscore."""
+        return {name: note for name, note in self.notes.items() if not name.startswith("_")}
 
 
 class Form:

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
     ("errors", "version", "wording"),
-    ("native", "runtime", "paths"),
+    ("runtime", "paths"),
+    ("native",),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),
     ("samplers", "nested", "store.system"),
@@ -25,9 +26,9 @@ FLOORS = (
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
     ("store.checking", "store.copies.backup"),  # these open stores
-    ("inspect.notebook",),  # what `buffer.episodes` and its episodes show of themselves; it is given what it reads from
     ("reading", "recording"),
-    ("loading",),
+    ("loading", "inspect.notebook"),
+    ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("buffer",),
     ("",),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading.episodes import RUNNING, list_episodes, sum_rewards
+from diskbuffer.reading.episode_columns import RUNNING, list_episodes, sum_rewards
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.store import Store
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.view import StoreView
-from diskbuffer.reading.episodes import RUNNING
+from diskbuffer.reading.episode_columns import RUNNING
 from diskbuffer.schema import Column
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout

@@ -21,6 +21,7 @@ from diskbuffer.paths import local_path
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema import TAG, Schema
 from diskbuffer.store.building import is_there
+from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.opening import open_store
@@ -30,7 +31,6 @@ from diskbuffer.store.system.writer_lock import is_held, read_holder
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
-_PATIENCE = 10.0  # seconds that a look is tried again while a writer elsewhere moves segments under it
 
 
 class StoreView:
@@ -249,7 +249,7 @@ class StoreView:
             try:
                 return attempt()
             except EvictedError:
-                if time.monotonic() - begun > _PATIENCE or not self.refresh():
+                if time.monotonic() - begun > MOVING_SECONDS or not self.refresh():
                     raise
 
 

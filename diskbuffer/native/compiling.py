@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import numba
 import numba.core.event as events
 
+from diskbuffer.runtime.signals import Uninterrupted
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -71,7 +73,16 @@ def compiled(function: F) -> F:
 
 
 def _compiled(function: F, *, cache: bool) -> F:
-    result: F = numba.njit(nogil=True, cache=cache)(function)
+    dispatcher: Any = numba.njit(nogil=True, cache=cache)(function)
+    load_or_compile = dispatcher.compile
+
+    def whole(signature: Any) -> Any:
+        """Load or compile the function for one kind of arguments; a Ctrl-C within it would leave numba or LLVM half done."""
+        with Uninterrupted():
+            return load_or_compile(signature)
+
+    dispatcher.compile = whole
+    result: F = dispatcher
     return result
 
 

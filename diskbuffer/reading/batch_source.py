@@ -15,6 +15,7 @@ from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import InputError
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
 from diskbuffer.reading.gather.single_steps import SingleSteps, copy_drawn
 from diskbuffer.reading.gather.targets import Columns
@@ -177,8 +178,7 @@ class Sampling:
         try:
             planned = self.finalize(begun).planned
             assert planned is not None
-            notes = {name: note for name, note in planned.drawn.notes.items() if not name.startswith("_")}
-            return {"steps": planned.firsts, **notes}
+            return {"steps": planned.firsts, **planned.drawn.delivered_notes()}
         finally:
             self.deliver(begun)
 
@@ -211,11 +211,11 @@ class Sampling:
                 if not whole:
                     until_found(self._readers, lambda: self._replace(aheads))
                 drawn = aheads[0].drawn
-                filled = reader.copied(single, copy_drawn, drawn.streams, drawn.positions)
+                filled = reader.copy_at_once(single, copy_drawn, drawn.streams, drawn.positions)
                 if filled is None:  # it is on the disk, or some of it was evicted elsewhere
                     planned = until_found(self._readers, lambda: self._mend(begun)).planned
             if filled is not None:
-                return single.batch(filled, drawn.notes)
+                return as_batch(single, filled, drawn.delivered_notes())
             assert planned is not None
             return planned.batch(self._to_cpu)
         finally:

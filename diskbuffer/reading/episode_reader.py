@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,9 @@ import numpy.typing as npt
 from diskbuffer.draws import Draw
 from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.index.index import Index
+from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
+from diskbuffer.reading.reader import Reader
 from diskbuffer.schema import Column, is_obs
-
-if TYPE_CHECKING:
-    from diskbuffer.reading.episodes import Episode, Episodes
-    from diskbuffer.reading.reader import Reader
 
 Int64 = npt.NDArray[np.int64]
 
@@ -52,9 +50,14 @@ class EpisodeReader:
         """Where the steps come from: ``path``, and ``environment``, which is None where nothing is known of it."""
         return self._reader.origin
 
-    def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+    def sum_rewards(self, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
         """Return the sums of the rewards of episodes, (n, ...), NaN where one was evicted."""
         return self._reader.sum_rewards(episodes)
+
+    def returns(self, episode: EpisodeFields) -> float | npt.NDArray[np.float64]:
+        """Return the sum of the rewards of one."""
+        sums = self.sum_rewards(EpisodeColumns(*(np.array([value]) for value in episode)))[0]
+        return sums if np.ndim(sums) else float(sums)
 
     def elapsed(self, steps: Int64) -> Int64:
         """Count the steps of its episode before each step, evicted ones, too; -1 where it was evicted itself."""
@@ -85,13 +88,13 @@ class EpisodeReader:
         rows = reader.rows(path, draw, before=stack - 1, rows=stack)
         return rows[:, 0] if stack == 1 else rows
 
-    def episode(self, path: str, episode: Episode, which: Int64 | None = None) -> npt.NDArray[Any]:
+    def episode(self, path: str, episode: EpisodeFields, which: Int64 | None = None) -> npt.NDArray[Any]:
         """Return a column of an episode: its steps, (T, ...), or its single frames with the final one, (T + 1, ...).
 
         Parameters
         ----------
         path : str
-        episode : Episode
+        episode : EpisodeFields
         which : (n,) int64, optional
             These rows alone, from 0 on.
 

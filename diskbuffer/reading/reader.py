@@ -20,21 +20,21 @@ from diskbuffer.inputs import step_names
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
+from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.reading.episodes import Episode, Episodes, list_episodes, sum_rewards
+from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.restore_index import read_index
+from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _SELECTIONS = 64  # of columns that are remembered
 _SMALL = 1024  # steps
-_PATIENCE = 10.0  # seconds that a reader whose store is written to elsewhere tries until a draw finds all its segments
 
 
 @dataclass(slots=True)
@@ -136,20 +136,15 @@ class Reader:
             self._begin()
             self.look_again()
 
-    def episodes(self) -> Episodes:
+    def episodes(self) -> EpisodeColumns:
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
-            return Episodes(*until_found([self], lambda: list_episodes(self._store, self.index)), self.episode_reader)
+            return until_found([self], lambda: list_episodes(self._store, self.index))
 
-    def sum_rewards(self, episodes: Episodes) -> npt.NDArray[np.float64]:
+    def sum_rewards(self, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
         """Sum up the rewards of episodes; NaN where one was evicted."""
         with self._store.lock:
             return until_found([self], lambda: sum_rewards(self._store, self.index, episodes))
-
-    @property
-    def episode_reader(self) -> EpisodeReader:
-        """Read single columns, of steps and of whole episodes."""
-        return EpisodeReader(self)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -203,16 +198,14 @@ class Reader:
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
-        single = self.single_steps(paths) if length is None else None
-        if single is not None:
-            filled = self.copied(single, copy_named, ids)
-            if filled is not None:
-                return single.batch(filled)
+        found = self._at_once(paths, copy_named, ids) if length is None else None
+        if found is not None:
+            return as_batch(*found)
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
         return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), kept=paths is None)
 
-    def episode(self, episode: Episode, paths: tuple[str, ...] | None = None) -> Batch:
+    def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""
         batch = self.at([episode.start], episode.length, paths)
         found: Batch = one_of(batch, 0)
@@ -240,11 +233,9 @@ class Reader:
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
         back, of = _by_age(ages, streams)
-        single = self.single_steps(paths) if isinstance(form, Steps) and form.length is None else None
-        if single is not None:
-            filled = self.copied(single, copy_recent, back, of)
-            if filled is not None:
-                return single.batch(filled)
+        found = self._at_once(paths, copy_recent, back, of) if isinstance(form, Steps) and form.length is None else None
+        if found is not None:
+            return as_batch(*found)
         self.gatherer.call_helpers()
         return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None)
 
@@ -273,11 +264,18 @@ class Reader:
         return self._arrays(paths, copy_named, ids)
 
     def _arrays(self, paths: tuple[str, ...], copy: Copy, *steps: Int64) -> dict[str, npt.NDArray[Any]] | None:
-        single = self.single_steps(paths)
-        filled = None if single is None else self.copied(single, copy, *steps)
-        return None if single is None or filled is None else dict(zip(single.names, filled, strict=False))
+        found = self._at_once(paths, copy, *steps)
+        return None if found is None else dict(zip(found[0].names, found[1], strict=False))
 
-    def copied(self, single: SingleSteps, copy: Copy, *steps: Int64) -> tuple[npt.NDArray[Any], ...] | None:
+    def _at_once(
+        self, paths: tuple[str, ...] | None, copy: Copy, *steps: Int64
+    ) -> tuple[SingleSteps, tuple[npt.NDArray[Any], ...]] | None:
+        """Copy single steps; None where there are stacks, or chunks, or they have to be planned."""
+        single = self.single_steps(paths)
+        filled = None if single is None else self.copy_at_once(single, copy, *steps)
+        return None if single is None or filled is None else (single, filled)
+
+    def copy_at_once(self, single: SingleSteps, copy: Copy, *steps: Int64) -> tuple[npt.NDArray[Any], ...] | None:
         """Return the arrays of single steps, copied under the lock; None where they have to be planned."""
         with self._store.lock:
             return self.gatherer.copy(single, copy, self.index, self._store.maps.sources, *steps)
@@ -385,7 +383,7 @@ def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
         try:
             return attempt()
         except EvictedError:
-            if time.monotonic() - begun > _PATIENCE:
+            if time.monotonic() - begun > MOVING_SECONDS:
                 raise
             for reader in readers:
                 reader.refresh()

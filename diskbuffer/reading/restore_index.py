@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.index.streams import NO_LEADS, Streams
+from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 S = TypeVar("S", bound=Streams)
 
-# For a reader whose view is torn by a writer that evicts, seals and opens segments at the same time.
-_TRIES, _PATIENCE = 200, 10.0  # seconds
+# Of a reader whose view is torn by a writer that evicts, seals and opens segments at the same time.
+_TRIES = 200
 
 
 def read_index(store: Store, context: int, kind: type[S]) -> S:
@@ -28,7 +29,7 @@ def read_index(store: Store, context: int, kind: type[S]) -> S:
     if store.writable:
         return _read_index(store, kind(store.layout.streams, store.layout.segment_rows, context))
     begun, tries = time.monotonic(), 0
-    while tries < 3 or (tries < _TRIES and time.monotonic() - begun < _PATIENCE):
+    while tries < 3 or (tries < _TRIES and time.monotonic() - begun < MOVING_SECONDS):
         tries += 1
         store.reread()
         try:

@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 # Fields of a table of what may be given, which begins with one row of addresses of Python's own objects, ...
 ROWS, ITEMS = 0, 1  # how many rows follow; where a tuple's items begin
 ARRAY, FLOAT, FLOAT64, DTYPE64, TRUE, FALSE = range(2, 8)
+STREAMS = 8
 # ... and has a row for each value: first the observations before the step, then those after it, then all else.
 PLACE = 0  # where the value's address is to be written to
 TYPED = 1  # dtype
@@ -33,7 +34,6 @@ NDIMS, DIMS = 2, 3  # of an array of all streams; with a single one, its axis ma
 SCALAR = 4  # numpy's type of single numbers, 0 where the value is not one number of one stream
 KIND = 5
 STAGED, SIZE = 6, 7  # where a number is copied to, or what is rounded to float32; a number's bytes
-STREAMS = 8
 FIELDS = 9
 
 _OTHER, _FLAG, _SINGLE, _DOUBLE = range(4)  # kinds: flags, float32 and float64, of which Python and numpy have several types
@@ -78,7 +78,7 @@ def _find_array(table: Any, n: int, array: int) -> int:
     flags, dims, ndim = load_i32(array + FLAGS), load_i32(array + NDIM), table[n, NDIMS]
     if flags & CONTIGUOUS == 0 or flags & ALIGNED == 0:
         return 0
-    if dims != ndim and (dims != ndim - 1 or table[n, STREAMS] != 1):
+    if dims != ndim and (dims != ndim - 1 or table[0, STREAMS] != 1):
         return 0
     shape, wanted, size = load_i64(array + SHAPE), table[n, DIMS] + 8 * (ndim - dims), 1
     for d in range(dims):
@@ -136,7 +136,7 @@ class Given:
         places = [(path, kernel.VALUE) for path in schema.obs] + [(path, kernel.NEXT) for path in schema.obs]
         places += [(path, kernel.VALUE) for path in schema.step]
         self.table = np.zeros((2 * len(order) + 1, FIELDS), np.int64)
-        self.table[0, [ROWS, ITEMS]] = len(places), objects.TUPLE_ITEMS
+        self.table[0, [ROWS, ITEMS, STREAMS]] = len(places), objects.TUPLE_ITEMS, streams
         of_all = (np.ndarray, float, np.float64, np.dtype(np.float64), True, False)
         self.table[0, ARRAY : FALSE + 1] = [id(each) for each in of_all]
         for row, (path, field) in zip(self.table[1:], places, strict=False):
@@ -147,7 +147,7 @@ class Given:
 
     def _describe(self, row: Array, column: Column, streams: int) -> None:
         dtype, dims = np.dtype(column.np_dtype.type), np.array((streams, *column.shape), np.int64)  # the dtype that arrays share
-        row[[TYPED, NDIMS, DIMS, STREAMS]] = id(dtype), len(dims), dims.ctypes.data, streams
+        row[[TYPED, NDIMS, DIMS]] = id(dtype), len(dims), dims.ctypes.data
         self._kept += [dtype, dims]
         row[KIND] = {"bool": _FLAG, "float32": _SINGLE, "float64": _DOUBLE}.get(dtype.name, _OTHER)
         is_number = streams == 1 and column.shape == ()

@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-_PATIENCE = 5.0  # seconds that a fork waits for all locks; what holds one for so long is given up on
+_FORK_SECONDS = 5.0  # that a fork waits for all locks; what holds one for so long is given up on
 
 
 class Renewed(Protocol):
@@ -57,7 +57,7 @@ def renew(thing: Renewed) -> None:
 
 def _before() -> None:
     _lock.acquire()
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _FORK_SECONDS
     for store in sorted(_paused, key=lambda store: id(store.lock)):  # the order in which mixtures take them, too
         if store.lock.acquire(timeout=max(0.0, until - time.monotonic())):
             _held.append(store.lock)

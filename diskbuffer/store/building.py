@@ -30,7 +30,7 @@ from diskbuffer.store.system.files import Files
 _ALWAYS = {"lost+found"}  # what a file system may have in its topmost directory
 _OURS = {SEGMENTS, "zarr.json"}  # by one of which a directory that is being built, or removed, is known
 _LONG = 200  # bytes of a name that leaves no room for more
-_PATIENCE = 60.0  # seconds to wait for somebody else who makes a store in the same directory
+_BUILDING_SECONDS = 60.0  # to wait for somebody else who makes a store in the same directory
 _TRIES = 100
 _INSIDE = re.compile(r"\.[0-9a-f]{8}\.new")
 
@@ -124,7 +124,7 @@ class Building:
         try:
             fd = self._home.open_lock(".", write=False)
             self._locks.append(fd)
-            while not (locked := self._home.lock(fd, exclusive=True)) and time.monotonic() - begun < _PATIENCE:
+            while not (locked := self._home.lock(fd, exclusive=True)) and time.monotonic() - begun < _BUILDING_SECONDS:
                 time.sleep(0.01)
         except OSError:  # there are no such locks
             return

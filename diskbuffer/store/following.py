@@ -18,6 +18,7 @@ from diskbuffer.store.system.files import Files
 
 Int64 = npt.NDArray[np.int64]
 
+MOVING_SECONDS = 10.0  # that a reader tries again while a writer elsewhere moves segments under it
 WayBack = tuple[Files, Origin]  # the store that a kill left on its way to a mark, which is read in its place, and its note
 
 

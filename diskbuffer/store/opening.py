@@ -18,7 +18,7 @@ from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held
 
-_PATIENCE = 60.0  # seconds that a reader waits for a writer that recovers a store
+_RECOVERY_SECONDS = 60.0  # that a reader waits for a writer that recovers a store
 
 
 def open_store(
@@ -135,7 +135,7 @@ def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:
     while (origin := Origin.read(files)) is not None and origin.back_to is not None:
         if not is_held(files):
             return marks.find(files, origin.back_to), (files, origin)
-        if time.monotonic() - begun > _PATIENCE:
+        if time.monotonic() - begun > _RECOVERY_SECONDS:
             raise LockedError(f"{files.root} is going back to a mark, which takes long; try again later")
         time.sleep(0.01)
     return files, None
@@ -156,7 +156,7 @@ def _is_written_to(store: Store) -> bool:
             )
         if state is not None and not state.clean and state.boot == files.boot_id():
             return True
-        if time.monotonic() - begun > _PATIENCE:
+        if time.monotonic() - begun > _RECOVERY_SECONDS:
             raise LockedError(f"{store.root} is being recovered by its writer, which takes long; try again later")
         time.sleep(0.01)
     return False

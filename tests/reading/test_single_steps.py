@@ -44,7 +44,7 @@ def _same(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch, name: str, *
     for at_once in (True, False):
         with monkeypatch.context() as patch:
             if not at_once:
-                patch.setattr(SingleSteps, "copied", lambda *_: None)
+                patch.setattr(SingleSteps, "filled", lambda *_: None)
             try:
                 found = flatten(getattr(buffer, name)(*args, **kwargs))
                 results.append({path: (v.dtype, v.shape, v.numpy().tobytes()) for path, v in found.items()})

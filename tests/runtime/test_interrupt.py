@@ -5,16 +5,19 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numba.core.event as events
 import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.native.compiling import compiled
 from diskbuffer.runtime import signals
+from diskbuffer.store.segments import mapped
 
 COLUMNS = {"obs": db.Column((1024,), "uint8"), "action": db.Column((), "int64")}
 
@@ -67,7 +70,7 @@ def adding(path: Path, storm: Storm, interrupts: int) -> None:
     with db.ReplayBuffer(path, **options) as buffer:  # type: ignore[arg-type]
         added: list[int] = []
         n = 0
-        while n < 300:  # all code is loaded first: where an interrupt strikes numba at that, llvmlite keeps a lock for good
+        while n < 300:
             buffer.add(frames(n), np.full(2, n), zero, frames(n + 1), none, none)
             added.append(n)
             n += 1
@@ -146,13 +149,13 @@ def test_a_keyboard_interrupt_at_any_instant_leaves_the_buffer_whole(
 
 
 class Strike:
-    """Send a signal at one instruction of the guard's own code, and count them."""
+    """Send a signal at one instruction of a file's code, by default the guard's, and count them."""
 
-    def __init__(self, at: int, number: int) -> None:
-        self.at, self.number, self.instructions = at, number, 0
+    def __init__(self, at: int, number: int, file: str = signals.__file__) -> None:
+        self.at, self.number, self.file, self.instructions = at, number, file, 0
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != signals.__file__:
+        if frame.f_code.co_filename != self.file:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -219,11 +222,81 @@ def test_a_guard_within_a_guard_puts_signals_off_until_the_outer_one_is_left() -
         signal.signal(signal.SIGUSR1, before)
 
 
+def mapping(path: Path, apart: int) -> None:
+    """Strike at the instructions that map files, so far apart: none is left mapped that was not verified."""
+    with db.ReplayBuffer(path, columns=COLUMNS, n_envs=2, segment_rows=64, autoreset="disabled") as buffer:
+        for n in range(100):
+            buffer.add(frames(n), np.full(2, n), np.zeros(2), frames(n + 1), np.zeros(2, np.bool_), np.zeros(2, np.bool_))
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        maps, verified, wanted = buffer._store.maps, set[int](), range(4)
+        verify = maps._verify
+
+        def note(slots: Sequence[int], *, damaged: bool = False) -> None:
+            verify(slots, damaged=damaged)
+            verified.update(slots)
+
+        maps._verify = note
+        at, struck, interrupted = 0, True, 0
+        while struck:
+            at += apart
+            for slot in wanted:
+                maps.retire(slot)
+            verified.clear()
+            strike = Strike(at, signal.SIGINT, mapped.__file__)
+            try:
+                sys.settrace(strike.trace)
+                maps.ensure(wanted)
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            struck = strike.instructions >= at
+            assert {slot for slot in wanted if maps.sources[:, slot].any()} <= verified, at
+        assert interrupted > 10
+
+
+@pytest.mark.some(1)
+def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    run_alone("mapping", str(tmp_path / "store"), str(amount(211, 7)))
+
+
+class StrikeTheCompiler(events.Listener):  # type: ignore[misc]
+    """Send a signal once numba begins to load or to compile something."""
+
+    def on_start(self, event: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    def on_end(self, event: Any) -> None: ...
+
+
+def test_a_signal_while_compiled_code_is_loaded_is_handled_once_it_is_there() -> None:
+    class Struck(BaseException): ...
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise Struck
+
+    @compiled
+    def double(number: int) -> int:
+        return 2 * number
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Struck), events.install_listener("numba:compiler_lock", StrikeTheCompiler()):
+            double(2)
+        assert len(double.signatures) == 1  # type: ignore[attr-defined]
+        assert double(2) == 4
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 if __name__ == "__main__":
     scenario, argument, *more = sys.argv[1:]
     if scenario == "striking":
         for also in (None, signal.SIGTERM, signal.SIGINT):
             striking(int(argument), also)
+    elif scenario == "mapping":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        mapping(Path(argument), *map(int, more))
     else:
         storm = Storm()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell started this in the background

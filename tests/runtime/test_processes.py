@@ -188,7 +188,7 @@ def test_forks_in_the_middle_of_everything_sample(
 
 @pytest.mark.parametrize("patience", [5.0, 0.0], ids=["it ends", "it does not end"])
 def test_a_fork_while_another_thread_compiles_can_compile(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_PATIENCE", patience)
+    monkeypatch.setattr(forks, "_FORK_SECONDS", patience)
     begun, over = threading.Event(), threading.Event()
 
     def compile_for_long() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WELL, WRONG, FAILED = 0, 1, 2  # exit codes: all is well, something is wrong with a store, it could not be looked at
+EIGHTHS = " ▁▂▃▄▅▆▇█"  # of a character's height
 _WIDE = 160  # columns of output that is no terminal's, so that nothing is cut
 
 

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, plain, show, show_json, table
+from diskbuffer.inspect.commands.output import EIGHTHS, WELL, WRONG, complain, number, plain, show, show_json, table
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
 from diskbuffer.inspect.view import StoreView
 
-_BARS = " ▁▂▃▄▅▆▇█"
 _SHOWN = 8  # different values that are counted one by one in the table
 
 
@@ -46,10 +45,10 @@ def stats(path: str, /, *, rows: int = MOST_ROWS, seconds: float = SECONDS, seed
     return WRONG if view.damage is not None or any(finding["kind"] == "damaged" for finding in found["findings"]) else WELL
 
 
-def bars(counts: list[int]) -> str:
+def _histogram(counts: list[int]) -> str:
     """Draw a histogram in one line."""
     most = max(counts, default=0)
-    return "".join(_BARS[math.ceil(8 * n / most)] if most else " " for n in counts)
+    return "".join(EIGHTHS[math.ceil(8 * n / most)] if most else " " for n in counts)
 
 
 def _show(view: StoreView, found: dict[str, Any]) -> None:
@@ -78,4 +77,4 @@ def _shape(values: dict[str, Any]) -> str:
     counts = values.get("counts")
     if counts is not None and len(counts) <= _SHOWN:
         return ", ".join(f"{value}: {100 * n / values['n']:.3g} %" for value, n in counts.items())
-    return bars(values["histogram"]["counts"])
+    return _histogram(values["histogram"]["counts"])

@@ -12,11 +12,11 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
+from diskbuffer.inspect.commands.output import EIGHTHS
 from diskbuffer.inspect.pictures import as_pictures
 from diskbuffer.runtime.packages import needed
 
 _NARROWEST = 32  # characters that a frame is wide, where there is room
-_BARS = " ▁▂▃▄▅▆▇█"
 
 
 def frames_across(width: int) -> int:
@@ -67,7 +67,7 @@ def bars(values: npt.NDArray[Any], width: int) -> str:
     found = []
     for part in np.array_split(np.where(finite, numbers, mean), min(width, len(numbers))):
         value = part[np.argmax(np.abs(part - mean))]
-        found.append(_BARS[1 + round((value - low) / (high - low) * 7)] if high > low else _BARS[4])
+        found.append(EIGHTHS[1 + round((value - low) / (high - low) * 7)] if high > low else EIGHTHS[4])
     return "".join(found)
 
 

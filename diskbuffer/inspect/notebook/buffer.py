@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from diskbuffer.inspect import pictures
+from diskbuffer.inspect.notebook.episode import film_strip
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
-from diskbuffer.inspect.notebook.source import Source
-
-if TYPE_CHECKING:
-    from diskbuffer.reading.episodes import Episodes
+from diskbuffer.reading.episode_columns import EpisodeColumns
+from diskbuffer.reading.episode_reader import EpisodeReader
 
 
-def html(source: Source, stats: Mapping[str, Any], derived: frozenset[str], episodes: Episodes) -> str:
+def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str], episodes: EpisodeColumns) -> str:
     """Show a buffer.
 
     Parameters
     ----------
-    source : Source
+    source : EpisodeReader
     stats : mapping
         As `ReplayBuffer.stats` returns it.
     derived : frozenset of str
         Those of the columns that were written later.
-    episodes : Episodes
+    episodes : EpisodeColumns
         All there are.
     """
     capacity = "of no limit" if stats["capacity"] is None else f"of {stats['capacity']:,}"
@@ -48,14 +47,14 @@ def html(source: Source, stats: Mapping[str, Any], derived: frozenset[str], epis
     )
 
 
-def _newest(source: Source, episodes: Episodes) -> str:
+def _newest(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Show a film strip of the newest episode that is over; of the newest of all where none is."""
     if not len(episodes) or not pictures.picture_columns(source.columns):
         return ""
     over = np.flatnonzero(episodes.ending != "running")
     some = over if len(over) else np.arange(len(episodes))
     number = int(some[np.argmax(episodes.start[some] // source.streams + episodes.length[some])])
-    return title(f"Episode {number}") + image(episodes[number].film_strip().data, "film strip")
+    return title(f"Episode {number}") + image(film_strip(source, episodes.one(number), 8, None).data, "film strip")
 
 
 def _size(n: float) -> str:

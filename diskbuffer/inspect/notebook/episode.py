@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,9 @@ from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.shown import Picture, Video
-from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.reading.episode_columns import EpisodeFields
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.schema import FLAGS, TAG, is_obs
-
-if TYPE_CHECKING:
-    from diskbuffer.reading.episodes import Episode
 
 _MOST_FRAMES = 1000  # of a movie, where nothing else is asked for
 _MOVIE_HEIGHT = 300  # pixels, about, of small frames
@@ -25,13 +23,13 @@ _FEW = 8  # components of a column that is plotted without being asked for
 _PANELS = 8  # of a plot, where nothing else is asked for
 
 
-def frames(source: Source, episode: Episode, column: str | None, n: int | None) -> npt.NDArray[Any]:
+def frames(source: EpisodeReader, episode: EpisodeFields, column: str | None, n: int | None) -> npt.NDArray[Any]:
     """Return rows of an episode; see `Episode.frames`."""
     path = column or _seen(source)
     return source.episode(path, episode, None if n is None else _rows(path, episode, n))
 
 
-def film_strip(source: Source, episode: Episode, n: int, column: str | None) -> Picture:
+def film_strip(source: EpisodeReader, episode: EpisodeFields, n: int, column: str | None) -> Picture:
     """Return a film strip; see `Episode.film_strip`."""
     path = column or _picture(source)
     rows = _rows(path, episode, n)
@@ -39,7 +37,13 @@ def film_strip(source: Source, episode: Episode, n: int, column: str | None) -> 
 
 
 def video(
-    source: Source, episode: Episode, fps: float, column: str | None, every: int | None, scale: int | None, kind: str | None
+    source: EpisodeReader,
+    episode: EpisodeFields,
+    fps: float,
+    column: str | None,
+    every: int | None,
+    scale: int | None,
+    kind: str | None,
 ) -> Video:
     """Return a movie; see `Episode.video`."""
     if kind not in (None, "mp4", "gif"):
@@ -57,7 +61,7 @@ def video(
     return Video(data, kind, len(pixels), fps, every)
 
 
-def plot(source: Source, episode: Episode, columns: Sequence[str] | None) -> Picture:
+def plot(source: EpisodeReader, episode: EpisodeFields, columns: Sequence[str] | None) -> Picture:
     """Return a plot; see `Episode.plot`."""
     if isinstance(columns, str):
         raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
@@ -70,7 +74,7 @@ def plot(source: Source, episode: Episode, columns: Sequence[str] | None) -> Pic
     return Picture(pictures.curves(values, title=_name(episode)))
 
 
-def html(source: Source | None, episode: Episode) -> str:
+def html(source: EpisodeReader | None, episode: EpisodeFields) -> str:
     """Show an episode as a table, and a film strip or a plot."""
     rows: list[tuple[str, object]] = [
         ("stream", episode.stream),
@@ -81,37 +85,38 @@ def html(source: Source | None, episode: Episode) -> str:
     if source is None:
         return page(title("Episode"), table(rows))
     return page(
-        title("Episode"), unless_it_fails(lambda: table([*rows, _returns(episode)]) + _drawn(source, episode), table(rows))
+        title("Episode"),
+        unless_it_fails(lambda: table([*rows, _returns(source, episode)]) + _drawn(source, episode), table(rows)),
     )
 
 
-def _returns(episode: Episode) -> tuple[str, str]:
-    returns = episode.returns
+def _returns(source: EpisodeReader, episode: EpisodeFields) -> tuple[str, str]:
+    returns = source.returns(episode)
     if np.isnan(returns).all():
         raise InputError("the episode was evicted since, or cleared; buffer.episodes has those that are there")
     return "return", brief(returns)
 
 
-def _drawn(source: Source, episode: Episode) -> str:
+def _drawn(source: EpisodeReader, episode: EpisodeFields) -> str:
     if pictures.picture_columns(source.columns):
         return image(film_strip(source, episode, 8, None).data, "film strip")
     return image(plot(source, episode, None).data, "rewards and actions")
 
 
-def _name(episode: Episode) -> str:
+def _name(episode: EpisodeFields) -> str:
     tag = f", {episode.tag}" if episode.tag else ""
     return f"{episode.length:,} steps from {episode.start} on, {episode.ending}{tag}"
 
 
-def _rows(path: str, episode: Episode, n: int) -> npt.NDArray[np.int64]:
+def _rows(path: str, episode: EpisodeFields, n: int) -> npt.NDArray[np.int64]:
     return pictures.spread(episode.length + is_obs(path), n)
 
 
-def _labels(episode: Episode, rows: npt.NDArray[np.int64]) -> list[str]:
+def _labels(episode: EpisodeFields, rows: npt.NDArray[np.int64]) -> list[str]:
     return [f"{row:,}" + (" (final)" if row == episode.length and episode.ending != "running" else "") for row in rows.tolist()]
 
 
-def _picture(source: Source) -> str:
+def _picture(source: EpisodeReader) -> str:
     """Return the column of pictures that is shown where none is asked for."""
     found = next(iter(pictures.picture_columns(source.columns)), None)
     if found is None:
@@ -119,7 +124,7 @@ def _picture(source: Source) -> str:
     return found
 
 
-def _seen(source: Source) -> str:
+def _seen(source: EpisodeReader) -> str:
     """Return the column of frames where none is asked for: pictures, or the only observation."""
     obs = [path for path in source.columns if is_obs(path)]
     found = next(iter(pictures.picture_columns(source.columns)), obs[0] if len(obs) == 1 else None)
@@ -128,7 +133,7 @@ def _seen(source: Source) -> str:
     return found
 
 
-def _plotted(source: Source) -> list[str]:
+def _plotted(source: EpisodeReader) -> list[str]:
     """Return the columns that are plotted where nothing is asked for: rewards and actions first, few numbers, no flags."""
     order = {"reward": 0, "action": 1}
     small = [

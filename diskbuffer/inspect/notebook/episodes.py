@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, note, page, table, title, unless_it_fails
-from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.reading.episode_columns import EpisodeColumns
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.schema import is_obs
-
-if TYPE_CHECKING:
-    from diskbuffer.reading.episodes import Episodes
 
 _EACH_END, _PICTURES = 5, 8
 _HEAD = ("", "stream", "start", "length", "return", "ending", "tag")
 
 
-def html(source: Source, episodes: Episodes) -> str:
+def html(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Show episodes; reads the rewards of ten and the pictures of eight, however many there are."""
     n, steps = len(episodes), int(episodes.length.sum())
     parts = [title("Episodes", details=f"{n:,}, of {steps:,} steps")]
     if n:
-        parts.append(unless_it_fails(lambda: _ends(episodes)))
+        parts.append(unless_it_fails(lambda: _ends(source, episodes)))
         parts.append(unless_it_fails(lambda: strip(source, episodes)))
     return page(*parts)
 
 
-def strip(source: Source, episodes: Episodes) -> str:
+def strip(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Show a picture from the middle of some episodes, spread evenly; nothing where there are no pictures."""
     column = next(iter(pictures.picture_columns(source.columns)), None)
     if column is None:
@@ -44,17 +40,17 @@ def strip(source: Source, episodes: Episodes) -> str:
     return image(pictures.film_strip(frames, None, labels, height=120), "frames from the middle of some episodes")
 
 
-def _ends(episodes: Episodes) -> str:
+def _ends(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Show the first and the last."""
     n = len(episodes)
     numbers = np.arange(n) if n <= 2 * _EACH_END + 1 else np.r_[:_EACH_END, n - _EACH_END : n]
-    some = episodes[numbers]
-    returns = some.returns
+    some = episodes.some(numbers)
+    returns = source.sum_rewards(some)
     rows: list[tuple[object, ...]] = []
     for at, number in enumerate(numbers.tolist()):
         if at and number > numbers[at - 1] + 1:
             rows.append(("...",) * len(_HEAD))
-        stream, start, length, ending, tag = some[at]
+        stream, start, length, ending, tag = some.one(at)
         sums = returns[at] if np.ndim(returns[at]) else float(returns[at])
         rows.append((number, stream, start, f"{length:,}", brief(sums), ending, tag))
     gone = int(np.isnan(returns.reshape(len(some), -1)).all(1).sum())

@@ -10,32 +10,31 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.notebook.source import Source
 from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
+from diskbuffer.reading.episode_columns import EpisodeColumns
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.runtime.packages import needed
 from diskbuffer.schema import TAG
 
 if TYPE_CHECKING:
     import pandas
 
-    from diskbuffer.reading.episodes import Episodes
-
 _FEW = 32  # components of a column that is in a table without being asked for
 _MOST = 2**12  # components of one that is asked for
 
 
-def of_episodes(episodes: Episodes, returns: bool) -> pandas.DataFrame:
+def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) -> pandas.DataFrame:
     """Return a row for each episode; see `Episodes.to_pandas`."""
     pd = _pandas()
     columns: dict[str, Any] = {"stream": episodes.stream, "start": episodes.start, "length": episodes.length}
     if returns:
-        columns |= _components("returns", episodes.returns)
+        columns |= _components("returns", source.sum_rewards(episodes))
     columns |= {"ending": pd.Categorical(episodes.ending.astype(object)), "tag": episodes.tag.astype(object)}
     found: pandas.DataFrame = pd.DataFrame(columns, pd.RangeIndex(len(episodes), name="episode"))
     return found
 
 
-def of_steps(source: Source, episodes: Episodes, columns: Sequence[str] | None) -> pandas.DataFrame:
+def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[str] | None) -> pandas.DataFrame:
     """Return a row for each step; see `ReplayBuffer.to_pandas`."""
     pd = _pandas()
     there = {path: column for path, column in source.columns.items() if path != TAG}  # which is a number: episodes have its name

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.reading.episode_columns import EpisodeColumns
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.schema import is_obs
-
-if TYPE_CHECKING:
-    from diskbuffer.reading.episodes import Episodes
 
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 2**12  # steps that are read in one call
@@ -40,7 +38,7 @@ class StepList:
     apart: int
 
     @classmethod
-    def of(cls, source: Source, episodes: Episodes) -> StepList:
+    def of(cls, source: EpisodeReader, episodes: EpisodeColumns) -> StepList:
         """List the steps of episodes."""
         before = np.maximum(source.elapsed(episodes.start), 0)
         return cls(episodes.start, np.cumsum(episodes.length), before, source.streams)
@@ -67,13 +65,13 @@ class StepList:
         return places - first
 
 
-def shape_of(source: Source, path: str) -> tuple[int, ...]:
+def shape_of(source: EpisodeReader, path: str) -> tuple[int, ...]:
     """Return the shape of a column's value of one step, as batches have it."""
     shape = source.columns[path].shape
     return (source.frame_stack, *shape) if is_obs(path) and source.frame_stack > 1 else shape
 
 
-def read_steps(source: Source, path: str, steps: StepList, places: Int64, *, following: bool = False) -> npt.NDArray[Any]:
+def read_steps(source: EpisodeReader, path: str, steps: StepList, places: Int64, *, following: bool = False) -> npt.NDArray[Any]:
     """Return a column's values of the steps at places, (n, ...), as batches have them; read some thousands at a time."""
     found = np.zeros((len(places), *shape_of(source, path)), source.columns[path].np_dtype)
     for first in range(0, len(places), _AT_ONCE):

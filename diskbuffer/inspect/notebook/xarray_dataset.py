@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.notebook.source import Source
 from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
 from diskbuffer.inspect.pictures import picture_kind
+from diskbuffer.reading.episode_columns import EpisodeColumns
+from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.runtime.packages import needed
 from diskbuffer.schema import TAG, is_obs
 
 if TYPE_CHECKING:
     import xarray
 
-    from diskbuffer.reading.episodes import Episodes
-
 _STEP, _FRAME = "step", "frame"
 _COORDINATES = (_STEP, "episode", "stream", "t", "ending", "tag")
 
 
-def of_steps(source: Source, episodes: Episodes, dims: Mapping[str, Sequence[str]]) -> xarray.Dataset:
+def of_steps(source: EpisodeReader, episodes: EpisodeColumns, dims: Mapping[str, Sequence[str]]) -> xarray.Dataset:
     """Return a data set of steps; see `ReplayBuffer.to_xarray`."""
     xr = needed("xarray", "xarray", "notebook", "to make a data set of it")
     from xarray.core.indexing import LazilyIndexedArray
@@ -60,7 +59,7 @@ def of_steps(source: Source, episodes: Episodes, dims: Mapping[str, Sequence[str
     return found
 
 
-def _named(source: Source, dims: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def _named(source: EpisodeReader, dims: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Return the names of each column's dimensions after the first."""
     for path in dims:
         if path not in source.columns:

@@ -25,7 +25,7 @@ from diskbuffer.wording import counted
 
 Int64 = npt.NDArray[np.int64]
 _MOST = 20_000_000  # drawn steps, of which each takes 30 bytes here for a moment
-_BINS, _BARS = 60, 40
+_BINS, _MOST_BARS = 60, 40
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _by_age(counts: Int64, ages: Int64, streams: int) -> dict[str, Any]:
 
 def _by_times(counts: Int64) -> dict[str, Any]:
     most = int(counts.max())
-    width = max(1, -(-(most + 1) // _BARS))
+    width = max(1, -(-(most + 1) // _MOST_BARS))
     steps = np.bincount(counts // width)
     note = "Bars: how many steps were drawn so many times." + (f" Each bar stands for {width} numbers." if width > 1 else "")
     return {"times": (np.arange(len(steps)) * width).tolist(), "steps": steps.tolist(), "note": note}

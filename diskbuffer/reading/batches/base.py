@@ -82,7 +82,7 @@ class Arrays(ABC):
 
     def note(self, drawn: Draw, steps: npt.NDArray[Any]) -> None:
         """Take what is delivered beside the columns: the names of the steps, and what the sampler tells of them."""
-        notes = {name: value for name, value in drawn.notes.items() if not name.startswith("_")} | {"steps": steps}
+        notes = drawn.delivered_notes() | {"steps": steps}
         self.notes = {name: self._pin(name, note) for name, note in notes.items()} if self.pinned else notes
 
     def _pin(self, name: str, note: npt.NDArray[Any]) -> npt.NDArray[Any]:

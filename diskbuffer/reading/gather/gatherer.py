@@ -89,7 +89,7 @@ class Gatherer:
         self._batches += 1
         looked_at = self._batches % _LOOK == 0
         before = _major_faults() if looked_at else 0
-        filled = single.copied(copy, index, mapped, *steps)
+        filled = single.filled(copy, index, mapped, *steps)
         if looked_at:
             self._cold = _major_faults() - before > len(steps[0]) // _COLD
         return filled

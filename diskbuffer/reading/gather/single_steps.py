@@ -5,13 +5,11 @@ Of a batch of 256 steps of a few numbers, that is a third of the time. Columns i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from diskbuffer.index.fields import LOW, SLOTS
 from diskbuffer.index.index import Index
@@ -35,8 +33,7 @@ AFTER = 3  # 1 for observations after the step, which are in the row after it
 FIELDS = 4
 
 MOST = 65_536  # bytes of an array: larger ones are in pooled memory, as fresh pages cost more than the gather
-ALL, NOT_MAPPED = -1, -2  # of the compiled functions, which else return the place of a step that there is not
-_NO_NOTES: Mapping[str, Array] = MappingProxyType({})
+ALL, NOT_MAPPED = -1, -2  # of the compiled functions, which else return which of the wanted steps there is not
 _AHEAD = 8  # how many steps before it is copied a row is asked for
 
 
@@ -72,8 +69,9 @@ def copy_drawn(
 
 @compiled
 def _copy(table: Any, mapped: Any, segment_rows: int, wanted: Any, streams: Any, positions: Any, filled: int) -> int:
+    """Copy steps by their streams and positions to the arrays whose addresses, as objects, lie at `filled`; then their names."""
     n = positions.shape[0]
-    places = np.empty((n, 4), np.int64)  # slot and row of a step, and of the one after it
+    rows = np.empty((n, 4), np.int64)  # slot and row of a step, and of the one after it
     for i in range(n):
         stream, first = streams[i], table[streams[i], LOW] // segment_rows
         for after in range(2):
@@ -81,17 +79,17 @@ def _copy(table: Any, mapped: Any, segment_rows: int, wanted: Any, streams: Any,
             slot = load_i64(table[stream, SLOTS] + 8 * (segment - first))
             if slot >= mapped.shape[1]:
                 return NOT_MAPPED
-            places[i, 2 * after], places[i, 2 * after + 1] = slot, positions[i] + after - segment * segment_rows
+            rows[i, 2 * after], rows[i, 2 * after + 1] = slot, positions[i] + after - segment * segment_rows
     for w in range(wanted.shape[0]):
         column, row_bytes, out = wanted[w, COLUMN], wanted[w, ROW_BYTES], load_i64(load_i64(filled + 8 * w) + DATA)
         which = 2 * wanted[w, AFTER]
         for i in range(n):
             if i + _AHEAD < n:
-                prefetch(mapped[column, places[i + _AHEAD, which], 0] + places[i + _AHEAD, which + 1] * row_bytes)
-            source = mapped[column, places[i, which], 0]
+                prefetch(mapped[column, rows[i + _AHEAD, which], 0] + rows[i + _AHEAD, which + 1] * row_bytes)
+            source = mapped[column, rows[i, which], 0]
             if source == 0:
                 return NOT_MAPPED
-            source += places[i, which + 1] * row_bytes
+            source += rows[i, which + 1] * row_bytes
             if wanted[w, FLAG]:
                 for k in range(row_bytes):
                     store_u8(out + i * row_bytes + k, load_u8(source + k) != 0)
@@ -118,6 +116,8 @@ class SingleSteps:
     ----------
     names : tuple of str
         Of the arrays: the columns' paths, ``next_`` before that of an observation after the step.
+    keys : list of (tuple, key)
+        Where each is in a batch: the keys of the dicts above it, and its own there.
     most : int
         Steps that can be read at once.
     """
@@ -131,7 +131,7 @@ class SingleSteps:
                 kinds.append((columns.schema[path].shape, columns.schema[path].np_dtype))
         self.names = tuple(names)
         nested = [tuple(map(key_of, name.split("/"))) for name in names]
-        self._places = [(keys[:-1], keys[-1]) for keys in nested]
+        self.keys = [(keys[:-1], keys[-1]) for keys in nested]
         self._wanted, self._kinds = np.array(wanted, np.int64).reshape(-1, FIELDS), kinds
         largest = max((row[ROW_BYTES] for row in wanted), default=1)
         self.most = MOST // max(largest, 1)
@@ -141,7 +141,7 @@ class SingleSteps:
         """Tell whether all of the columns are flat, and objects are where compiled code looks for them."""
         return bool(objects.TUPLE_ITEMS) and not columns.targets[:, kernel.CHUNK_ROWS].any()
 
-    def copied(self, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
+    def filled(self, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
         """Return the arrays of steps, and their names, filled by a function above; None where only a plan can, or can say why."""
         size = steps[0].size
         if size > self.most:
@@ -150,17 +150,3 @@ class SingleSteps:
         steps = (*map(np.array, steps),)  # read-only ones would be another type to numba, which would compile all of it once more
         code = copy(index.table, mapped, index.segment_rows, self._wanted, *steps, objects.TUPLE_ITEMS, id(filled))
         return filled if code == ALL else None
-
-    def batch(self, filled: tuple[Array, ...], notes: Mapping[str, Array] = _NO_NOTES) -> dict[str, Any]:
-        """Return filled arrays, and a draw's notes, as a batch of tensors, nested as the columns' paths are."""
-        batch: dict[str, Any] = {}
-        for (path, key), array in zip(self._places, filled, strict=False):
-            values = batch
-            for name in path:
-                values = values.setdefault(name, {})
-            values[key] = torch.from_numpy(array)
-        for name, note in notes.items():
-            if not name.startswith("_"):
-                batch[name] = torch.from_numpy(note)
-        batch["steps"] = torch.from_numpy(filled[-1])
-        return batch

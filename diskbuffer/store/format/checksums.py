@@ -29,7 +29,7 @@ UInt64 = npt.NDArray[np.uint64]
 OBS, STEP = 0, 1  # words of a row's checksum
 NOT_YET = 0x5A5A5A5A  # combined with the second word, by exclusive or, of a stream's newest row if its episode is not over
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-NARROW = 256  # bytes of a row that are put together first
+_NARROW = 256  # bytes of a row that are put together first
 _WORD = 2**64 - 1
 
 
@@ -97,9 +97,7 @@ def row_checksums(
 
     `rows` has the values, (n, ...), of each column that belongs to the word. About 0.3 us a row of narrow columns.
     """
-    arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in covered(schema, word)]
-    if sum(array.shape[1] for array in arrays) <= NARROW:
-        arrays = [side_by_side(n, arrays)]
+    arrays = covered_bytes(schema, n, rows, word)
     zeros = bytes(-sum(array.shape[1] for array in arrays) % 8)
     found = _row_seeds(salt, stream, first + apart * np.arange(n), word).tolist()
     for row, crc in enumerate(found):
@@ -109,7 +107,13 @@ def row_checksums(
     return np.array(found, np.uint32)
 
 
-def side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def covered_bytes(schema: Schema, n: int, rows: Mapping[str, npt.NDArray[Any]], word: int) -> list[npt.NDArray[np.uint8]]:
+    """Return the bytes, (n, bytes), of the columns that a word covers; of narrow columns, as one array."""
+    arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in covered(schema, word)]
+    return [_side_by_side(n, arrays)] if sum(array.shape[1] for array in arrays) <= _NARROW else arrays
+
+
+def _side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
     """Put rows of bytes together, with zeros after, up to a multiple of 8: one call of the library for each row."""
     total, at = sum(array.shape[1] for array in arrays), 0
     together = np.zeros((n, -(-total // 8) * 8), np.uint8)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.store.format.layout import IDENTITY_BYTES, Layout
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.overlay import Layers
@@ -111,30 +112,23 @@ class Maps:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
         columns = [(path, self._paths.index(path)) for path in (self._paths if paths is None else paths)]
         mapped = []
-        for slot in slots:
-            missing = [path for path, column in columns if slot not in self._held[column]]
-            if not missing:
-                continue
-            mapped.append(slot)
-            try:
-                for path in missing:
-                    self.get(path, slot)
-            except CorruptionError:
-                self._verify_mapped(mapped, damaged=True)  # which tells whether the file is damaged, or just another by now
-                raise
-            except BaseException:  # such as a Ctrl-C: none of them is verified
-                for one in mapped:
-                    self.retire(one)
-                raise
-        if mapped:
-            self._verify_mapped(mapped)
-
-    def _verify_mapped(self, slots: list[int], *, damaged: bool = False) -> None:
         try:
-            self._verify(slots, damaged=damaged)
-        except BaseException:
-            for slot in slots:
-                self.retire(slot)
+            try:
+                for slot in slots:
+                    missing = [path for path, column in columns if slot not in self._held[column]]
+                    if missing:
+                        mapped.append(slot)
+                    for path in missing:
+                        self.get(path, slot)
+            except CorruptionError:
+                self._verify(mapped, damaged=True)  # which tells whether the file is damaged, or just another by now
+                raise
+            if mapped:
+                self._verify(mapped)
+        except BaseException:  # such as a Ctrl-C: what is not verified is not read
+            with Uninterrupted():
+                for slot in mapped:
+                    self.retire(slot)
             raise
 
     def get(self, path: str, slot: int) -> Map:

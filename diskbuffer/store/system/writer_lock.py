@@ -18,7 +18,7 @@ from diskbuffer.store.system.files import Files
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-_PATIENCE = 0.05  # seconds, in which a process that asks whether there is a writer releases it
+_PROBE_SECONDS = 0.05  # in which a process that asks whether there is a writer releases it
 
 # What errors advise: adapters say it in their own terms.
 READ_BESIDE = "open it here with mode='r', to read beside it"
@@ -58,7 +58,7 @@ class WriterLock:
             finally:
                 if fd >= 0:
                     os.close(fd)
-            if time.monotonic() - begun > _PATIENCE:
+            if time.monotonic() - begun > _PROBE_SECONDS:
                 raise self._held()
             time.sleep(0.001)
 

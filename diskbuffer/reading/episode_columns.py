@@ -1,0 +1,128 @@
+"""Which episodes a store holds, and the sums of their rewards: read from two flags of each, and from the rewards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.streams import Streams
+from diskbuffer.schema import TAG, Column
+from diskbuffer.store.store import Store
+
+Int64 = npt.NDArray[np.int64]
+RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
+TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
+
+
+class EpisodeFields(NamedTuple):
+    """What is known of one episode; see `EpisodeColumns`."""
+
+    stream: int
+    start: int
+    length: int
+    ending: str
+    tag: str
+
+
+@dataclass(frozen=True)
+class EpisodeColumns:
+    """Episodes, stream after stream, as columns of equal length, (n,).
+
+    `start` is the name of the first step that can be sampled, `length` the number of those steps, `ending` one of the four above.
+    """
+
+    stream: Int64
+    start: Int64
+    length: Int64
+    ending: npt.NDArray[np.str_]
+    tag: npt.NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def one(self, number: int) -> EpisodeFields:
+        """Return one of them."""
+        return EpisodeFields(*(column[number].item() for column in self._columns))
+
+    def some(self, which: Any) -> EpisodeColumns:
+        """Return some of them, by a slice, a mask or numbers."""
+        return EpisodeColumns(*(column[which] for column in self._columns))
+
+    @property
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.stream, self.start, self.length, self.ending, self.tag
+
+
+def list_episodes(store: Store, index: Streams) -> EpisodeColumns:
+    """Read the episodes of an index; the store's lock must be held. O(episodes)."""
+    streams = store.layout.streams
+    names = np.array(["", *store.layout.tags])
+    columns: list[list[Any]] = [[], [], [], [], []]
+    for stream in range(streams):
+        head = int(index.table[stream, HEAD])
+        starts = np.maximum(index.starts(stream), index.table[stream, FLOOR])
+        ends = np.append(starts[1:] - 1, head) if len(starts) else starts
+        some = ends > starts
+        starts, ends = starts[some], ends[some]
+        tagged = TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN
+        store.maps.ensure(index.slots(stream).tolist(), ("terminated", "truncated", *((TAG,) if tagged else ())))  # all at once
+        ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
+        ending[_at(store, index, stream, ends - 1, "truncated")] = TRUNCATED
+        ending[_at(store, index, stream, ends - 1, "terminated")] = TERMINATED
+        if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
+            ending[-1] = RUNNING
+        tags = np.zeros(len(starts), np.int64)
+        if tagged:
+            tags = _at(store, index, stream, starts, TAG).astype(np.int64)
+            tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
+        found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
+        for column, values in zip(columns, found, strict=True):
+            column.append(values)
+    stream_, start, length, ending_, tag = (np.concatenate(column) for column in columns)
+    return EpisodeColumns(stream_, start, length, ending_, tag)
+
+
+def sum_rewards(store: Store, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
+    """Sum up the rewards of episodes; the store's lock must be held."""
+    path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
+    rows, streams = index.segment_rows, store.layout.streams
+    sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
+    firsts = episodes.start // streams
+    there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
+    sums[~there] = np.nan
+    for stream in range(streams):
+        mine = np.flatnonzero((episodes.stream == stream) & there)
+        mine = mine[np.argsort(firsts[mine], kind="stable")]
+        begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
+        low = int(index.table[stream, LOW])
+        if len(mine):
+            store.maps.ensure(index.slots(stream)[(begins[0] - low) // rows : (ends[-1] - 1 - low) // rows + 1].tolist(), (path,))
+        for ordinal in range(int(begins[0]) // rows, int(ends[-1] - 1) // rows + 1) if len(mine) else ():
+            first = ordinal * rows
+            here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
+            if here.start >= here.stop:
+                continue
+            bounds = np.stack([np.maximum(begins[here], first), np.minimum(ends[here], first + rows)], axis=1) - first
+            with np.errstate(invalid="ignore", over="ignore"):  # what lies between episodes may be anything
+                values = store.values(path, int(index.slots(stream)[ordinal - low // rows])).astype(np.float64)
+                values = np.concatenate([values, np.zeros((1, *values.shape[1:]))])
+                sums[mine[here]] += np.add.reduceat(values, bounds.ravel(), axis=0)[::2]
+    return sums
+
+
+def _at(store: Store, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
+    """Read a flat column at positions of a stream, in ascending order."""
+    rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
+    found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
+    segments = positions // rows
+    for segment in range(segments[0], segments[-1] + 1) if len(positions) else ():
+        here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
+        if here.start == here.stop:
+            continue
+        values = store.values(name, int(index.slots(stream)[segment - first]))
+        found[here] = values[positions[here] % rows]
+    return found
