@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.episodes import Episode
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
-from diskbuffer.reading.episodes import Episode
 from diskbuffer.schema import KEPT, TAG, Column, is_obs
 
 
