@@ -64,7 +64,6 @@ TOUCHES_FILES = {
     "inspect.commands.show": "a picture or a movie, where the caller wants it",
     "inspect.memory": "what the system tells of this process",
     "inspect.plan": "the directory that a store is to be in, and its disk",
-    "inspect.view": "when a file of a damaged store has changed",
     "inspect.trial": "a temporary store, and what its files compressed to",
     "inspect.disk": "a store's files, past the page cache, for their speed",
     "inspect.page.picture": "a PNG in memory",

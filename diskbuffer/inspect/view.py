@@ -26,6 +26,7 @@ from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.recovery import power_loss
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
 
 T = TypeVar("T")
@@ -156,14 +157,8 @@ class StoreView:
             return changed
 
     def _stamp(self) -> list[tuple[str, int, int, int]]:
-        """Return what is another one when a file of the store has changed: each file's name, number, size and time."""
-        found = []
-        for directory, _, names in os.walk(self.path):
-            for name in names:
-                with contextlib.suppress(OSError):  # it is gone by now
-                    status = os.lstat(os.path.join(directory, name))
-                    found.append((os.path.join(directory, name), status.st_ino, status.st_size, status.st_mtime_ns))
-        return sorted(found)
+        """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
+        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in Files(self.path).walk())
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that this tells of."""
