@@ -10,6 +10,7 @@ import numpy as np
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.source import Source
+from diskbuffer.wording import size
 
 if TYPE_CHECKING:
     from diskbuffer.reading.episodes import Episodes
@@ -34,10 +35,10 @@ def html(source: Source, stats: Mapping[str, Any], derived: frozenset[str], epis
         "steps": f"{stats['steps']:,} {capacity}" + (f", {stats['added']:,} ever" if stats["added"] != stats["steps"] else ""),
         "episodes": f"{stats['episodes']:,}",
         "environments": f"{stats['n_envs']:,}",
-        "disk": _size(disk) + (f", {disk / raw:.1%} of {_size(raw)} uncompressed" if raw else ""),
+        "disk": size(disk) + (f", {disk / raw:.1%} of {size(raw)} uncompressed" if raw else ""),
     }
     rows = [
-        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), _size(c.row_bytes), "derived" if name in derived else "")
+        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), size(c.row_bytes), "derived" if name in derived else "")
         for name, c in source.columns.items()
     ]
     return page(
@@ -56,12 +57,3 @@ def _newest(source: Source, episodes: Episodes) -> str:
     some = over if len(over) else np.arange(len(episodes))
     number = int(some[np.argmax(episodes.start[some] // source.streams + episodes.length[some])])
     return title(f"Episode {number}") + image(episodes[number].film_strip().data, "film strip")
-
-
-def _size(n: float) -> str:
-    """Write a number of bytes."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:,.3g} TB"
