@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version", "wording"),
+    ("errors", "version", "wording", "endings"),
     ("native", "runtime", "paths"),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading.episodes import RUNNING, list_episodes, sum_rewards
+from diskbuffer.reading.episodes import list_episodes, sum_rewards
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.store import Store
 

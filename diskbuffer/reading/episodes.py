@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from diskbuffer.inspect.notebook.source import Source
 
 Int64 = npt.NDArray[np.int64]
-RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
 
 

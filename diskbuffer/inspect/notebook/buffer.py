@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.source import Source
@@ -53,7 +54,7 @@ def _newest(source: Source, episodes: Episodes) -> str:
     """Show a film strip of the newest episode that is over; of the newest of all where none is."""
     if not len(episodes) or not pictures.picture_columns(source.columns):
         return ""
-    over = np.flatnonzero(episodes.ending != "running")
+    over = np.flatnonzero(episodes.ending != RUNNING)
     some = over if len(over) else np.arange(len(episodes))
     number = int(some[np.argmax(episodes.start[some] // source.streams + episodes.length[some])])
     return title(f"Episode {number}") + image(episodes[number].film_strip().data, "film strip")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
@@ -108,7 +109,7 @@ def _rows(path: str, episode: Episode, n: int) -> npt.NDArray[np.int64]:
 
 
 def _labels(episode: Episode, rows: npt.NDArray[np.int64]) -> list[str]:
-    return [f"{row:,}" + (" (final)" if row == episode.length and episode.ending != "running" else "") for row in rows.tolist()]
+    return [f"{row:,}" + (" (final)" if row == episode.length and episode.ending != RUNNING else "") for row in rows.tolist()]
 
 
 def _picture(source: Source) -> str:

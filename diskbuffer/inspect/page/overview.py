@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.inspect.page.plain_values import scalar
 from diskbuffer.inspect.summary import NEWEST, summary
 from diskbuffer.inspect.view import StoreView
@@ -15,7 +16,7 @@ def overview(view: StoreView) -> dict[str, Any]:
     found = summary(view)
     episodes, disk = found["episodes"], found["disk"]
     returns, lengths = episodes["returns"], episodes["lengths"]
-    over = episodes["count"] - episodes["endings"].get("running", 0)
+    over = episodes["count"] - episodes["endings"].get(RUNNING, 0)
     figures = {name: found[name] for name in ("steps", "capacity", "environments")}
     figures |= {"episodes": episodes["count"], "disk_bytes": disk["total"], "raw_bytes": disk["raw"], "ratio": disk["ratio"]}
     figures |= {"disk": size(disk["total"]), "raw": size(disk["raw"])}
