@@ -3,7 +3,7 @@
 import { $, count, element, facts, get, list, number, plural, throttled } from "./api.js";
 import { Chart, runningMean } from "./charts.js";
 
-const seen = []; // [seconds, rows ever], since the page was opened
+const seen = []; // [seconds, steps ever added, of which store], since the page was opened or the store was replaced
 const KEPT = 1800;
 let returns, lengths, pacing, app;
 
