@@ -13,7 +13,7 @@ from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
-from diskbuffer.inspect.notebook.shown import Picture, Video
+from diskbuffer.inspect.notebook.shown import KINDS, Picture, Video
 from diskbuffer.inspect.notebook.source import Source
 from diskbuffer.schema import FLAGS, TAG, is_obs
 
@@ -43,8 +43,8 @@ def video(
     source: Source, episode: Episode, fps: float, column: str | None, every: int | None, scale: int | None, kind: str | None
 ) -> Video:
     """Return a movie; see `Episode.video`."""
-    if kind not in (None, "mp4", "gif"):
-        raise InputError(f"kind must be 'mp4' or 'gif', found {kind!r}")
+    if kind not in (None, *KINDS):
+        raise InputError(f"kind must be {' or '.join(map(repr, KINDS))}, found {kind!r}")
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, found {every}")
     path = column or _picture(source)
