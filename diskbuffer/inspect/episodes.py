@@ -89,7 +89,8 @@ def build(store: Store, index: Streams) -> EpisodeTable:
         mine = np.flatnonzero(found.stream == stream)
         lengths = found.length[mine]
         after[mine] = lengths.sum() - np.cumsum(lengths)
-        whole[mine] = np.isin(found.start[mine] // streams, index.starts(stream))
+        starts, firsts = index.starts(stream), found.start[mine] // streams  # ascending, both
+        whole[mine] = np.append(starts, -1)[np.searchsorted(starts, firsts)] == firsts
     sums = sum_rewards(store, index, found)
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
     return EpisodeTable(np.arange(n), found.stream, found.start, found.length, returns, found.ending, found.tag, after, whole)

@@ -315,6 +315,20 @@ def test_a_store_that_is_being_written(
 # Single commands
 
 
+@pytest.mark.parametrize("command", app._SIMPLE)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_needs_no_parser_does_the_same_without(
+    command: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "store", PIXELS)
+    line = [command, str(tmp_path / "store"), *options]
+    assert app._is_simple(line)
+    told = Told(capsys, *line)
+    assert (told.code, told.out) == (app._parsed(line), capsys.readouterr().out)
+    assert not app._is_simple([command, *options])
+    assert not app._is_simple([*line, "--help"])
+
+
 def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, FLOATS, n_envs=5)
