@@ -72,15 +72,16 @@ class StoreView:
 
     def _open(self) -> None:
         self._episodes: EpisodeTable | None = None
+        nothing = NotAStoreError(f"there is no store at {self.path}")  # or one that is being made
         try:
             if not is_there(self.path):
-                raise NotAStoreError(f"there is no store at {self.path}")
+                raise nothing
             store = open_store(self.path, writable=False)
             self._store, self._index, self.damage = store, _read(store), None
         except CorruptionError as error:
             self._open_remains(str(error))
-        except NotAStoreError:
-            damage = _damaged_group(self.path)
+        except NotAStoreError as error:
+            damage = None if error is nothing else _damaged_group(self.path)
             if damage is None:
                 raise
             self._open_remains(damage)

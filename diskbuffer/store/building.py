@@ -53,9 +53,9 @@ def is_there(root: Path) -> bool:
                 f"{str(root)[:100]}...: the path is longer than the file system allows; give a shorter one"
             ) from None
         raise
-    if files.exists(COPY):
-        raise NotAStoreError(f"{root / GROUP} is missing; `diskbuffer check --repair` restores it from its copy, {COPY}")
     if names and not any(_INSIDE.fullmatch(name) for name in names):
+        if files.exists(COPY):
+            raise NotAStoreError(f"{root / GROUP} is missing; `diskbuffer check --repair` restores it from its copy, {COPY}")
         raise NotAStoreError(
             f"{root} is a directory with other things in it and no diskbuffer store; give the path of a store, "
             "or one where nothing is yet"
