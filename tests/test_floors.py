@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version", "wording"),
+    ("errors", "version", "wording", "endings"),
     ("runtime", "paths"),
     ("native",),
     ("schema", "inputs", "environment", "draws"),
@@ -66,7 +66,6 @@ TOUCHES_FILES = {
     "inspect.commands.show": "a picture or a movie, where the caller wants it",
     "inspect.memory": "what the system tells of this process",
     "inspect.plan": "the directory that a store is to be in, and its disk",
-    "inspect.view": "when a file of a damaged store has changed",
     "inspect.trial": "a temporary store, and what its files compressed to",
     "inspect.disk": "a store's files, past the page cache, for their speed",
     "inspect.page.picture": "a PNG in memory",

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading.episode_columns import RUNNING, list_episodes, sum_rewards
+from diskbuffer.reading.episode_columns import list_episodes, sum_rewards
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.store import Store
 
@@ -88,7 +89,8 @@ def build(store: Store, index: Streams) -> EpisodeTable:
         mine = np.flatnonzero(found.stream == stream)
         lengths = found.length[mine]
         after[mine] = lengths.sum() - np.cumsum(lengths)
-        whole[mine] = np.isin(found.start[mine] // streams, index.starts(stream))
+        starts, firsts = index.starts(stream), found.start[mine] // streams  # ascending, both
+        whole[mine] = np.append(starts, -1)[np.searchsorted(starts, firsts)] == firsts
     sums = sum_rewards(store, index, found)
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
     return EpisodeTable(np.arange(n), found.stream, found.start, found.length, returns, found.ending, found.tag, after, whole)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import CUT_OFF, FLAGGED
 from diskbuffer.schema import TAG, Column, is_obs
 from diskbuffer.wording import counted
 
@@ -160,10 +161,10 @@ class Findings:
         if damaged:
             text = f"{counted(damaged, 'row')} lie beside damage and could not be read: run diskbuffer check"
             self._tell("damaged", "", damaged, damaged, text)
-        cut = int((endings == "cut off").sum())
+        cut = int((endings == CUT_OFF).sum())
         if cut:
-            self._tell("cut off", "", cut, len(endings), f"{_share(cut, len(endings), 'episode')} {_have(cut)} no end: cut off")
-        over = int(np.isin(endings, ["terminated", "truncated"]).sum())
+            self._tell(CUT_OFF, "", cut, len(endings), f"{_share(cut, len(endings), 'episode')} {_have(cut)} no end: {CUT_OFF}")
+        over = int(np.isin(endings, FLAGGED).sum())
         if not over and steps >= 1000:
             self._tell("no endings", "", 0, steps, "no episode has terminated or been truncated (is the end given to add()?)")
         for path, seen in self._seen.items():

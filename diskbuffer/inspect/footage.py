@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.inspect.episodes import EpisodeTable, newest, when_they_ended
 from diskbuffer.inspect.pictures import picture_columns
 from diskbuffer.inspect.view import StoreView
-from diskbuffer.reading.episode_columns import RUNNING
 from diskbuffer.schema import BUILT_IN, TAG, is_obs
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.wording import counted

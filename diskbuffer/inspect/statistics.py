@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Columns, Findings
@@ -72,7 +73,7 @@ def statistics(
         _look(view, columns, stream, first, n, looked)
     table = view.episodes()
     looked.findings.end(table.ending, looked.steps, looked.damaged)
-    over = table.whole & (table.ending != "running")
+    over = table.whole & (table.ending != RUNNING)
     returns = table.returns[over]
     looked_at = {"rows": looked.rows, "steps": looked.steps, "of_rows": int(counts.sum()), "seed": seed, "stopped": stopped}
     return {

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.view import StoreView
-from diskbuffer.reading.episode_columns import RUNNING
 from diskbuffer.schema import Column
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout

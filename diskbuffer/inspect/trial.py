@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer.endings import FLAGGED
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise, Source
 from diskbuffer.inspect.memory import anonymous_bytes
@@ -194,7 +195,7 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         layout=layout.attributes(layout.first_slots()),
         steps=figures["steps"],
         rows=figures["raw_bytes"] // row_bytes,
-        episodes=int(np.isin(endings, ["terminated", "truncated"]).sum()),
+        episodes=int(np.isin(endings, FLAGGED).sum()),
         segments=figures["segments"],
         stepping=source.stepping / played,
         adding=adding / played,

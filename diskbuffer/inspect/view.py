@@ -12,21 +12,22 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, EvictedError, InputError, NotAStoreError
+from diskbuffer.errors import CorruptionError, DiskBufferError, EvictedError, InputError, NotAStoreError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
+from diskbuffer.inspect.damaged import open_remains
 from diskbuffer.inspect.episodes import EpisodeTable, build
 from diskbuffer.inspect.rows import SegmentRows
 from diskbuffer.paths import local_path
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema import TAG, Schema
+from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
-from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.recovery import power_loss
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
 
 T = TypeVar("T")
@@ -70,14 +71,26 @@ class StoreView:
         self._open()
 
     def _open(self) -> None:
-        if not is_there(self.path):
-            raise NotAStoreError(f"there is no store at {self.path}")
-        try:
-            self._store, self._index, self.damage = *_open_whole(self.path), None
-        except CorruptionError as error:
-            self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
-            self._store, self._index, self.damage = *_open_damaged(self.path), str(error)
         self._episodes: EpisodeTable | None = None
+        nothing = NotAStoreError(f"there is no store at {self.path}")  # or one that is being made
+        try:
+            if not is_there(self.path):
+                raise nothing
+            store = open_store(self.path, writable=False)
+            self._store, self._index, self.damage = store, _read(store), None
+        except CorruptionError as error:
+            self._open_remains(str(error))
+        except NotAStoreError as error:
+            damage = None if error is nothing else _damaged_group(self.path)
+            if damage is None:
+                raise
+            self._open_remains(damage)
+
+    def _open_remains(self, damage: str) -> None:
+        """See what is left of a damaged store."""
+        self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
+        store = open_remains(self.path)
+        self._store, self._index, self.damage = store, _read(store), damage
 
     @property
     def layout(self) -> Layout:
@@ -156,14 +169,8 @@ class StoreView:
             return changed
 
     def _stamp(self) -> list[tuple[str, int, int, int]]:
-        """Return what is another one when a file of the store has changed: each file's name, number, size and time."""
-        found = []
-        for directory, _, names in os.walk(self.path):
-            for name in names:
-                with contextlib.suppress(OSError):  # it is gone by now
-                    status = os.lstat(os.path.join(directory, name))
-                    found.append((os.path.join(directory, name), status.st_ino, status.st_size, status.st_mtime_ns))
-        return sorted(found)
+        """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
+        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in Files(self.path).walk())
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that this tells of."""
@@ -180,8 +187,17 @@ class StoreView:
         """
         with self._lock:
             if self._episodes is None:
-                self._episodes = self._retried(lambda: build(self._store, self._index))
+                try:
+                    self._episodes = self._list()
+                except CorruptionError as error:
+                    if self.damage is not None:
+                        raise
+                    self._open_remains(str(error))
+                    self._episodes = self._list()
             return self._episodes
+
+    def _list(self) -> EpisodeTable:
+        return self._retried(lambda: build(self._store, self._index))
 
     def read(self, column: str, steps: Any) -> npt.NDArray[Any]:
         """Read rows of a column by the names of their steps.
@@ -253,20 +269,11 @@ class StoreView:
                     raise
 
 
-def _open_whole(path: Any) -> tuple[Store, Streams]:
-    store = open_store(path, writable=False)
-    return store, _read(store)
-
-
-def _open_damaged(path: Any) -> tuple[Store, Streams]:
-    """Open a store that is damaged, with the rows that match their checksums."""
-    store = open_store(path, writable=False, recover=False)
-    _, synced = how_it_was_left(State.read(store.files, store.layout.salt), store.files, store.layout.streams)
-    kept = power_loss.find_what_counts(store, synced, damaged=True)
-    store.read_what_counts(kept)
-    with contextlib.suppress(CorruptionError):  # then reading these chunks says so
-        power_loss.hide_bad_chunks(store, kept)
-    return store, _read(store)
+def _damaged_group(path: Any) -> str | None:
+    """Return what is wrong with the file that describes a store, where its copy can stand in for it."""
+    with contextlib.suppress(DiskBufferError, OSError):
+        return directory.damaged_group(path)
+    return None
 
 
 def _read(store: Store) -> Streams:

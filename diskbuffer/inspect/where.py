@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import ENDINGS
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.episodes import EpisodeTable
 
@@ -25,7 +26,6 @@ Bools = npt.NDArray[np.bool_]
 NUMBERS = ("episode", "stream", "start", "length", "return", "age")
 TEXTS = ("ending", "tag")
 TRUTHS = ("whole",)
-ENDINGS = ("terminated", "truncated", "cut off", "running")
 _LONGEST, _DEEPEST = 2000, 50
 _RETURN = "rETURN"  # stands for "return", which is a keyword of Python's, while its parser works
 _CONSTANTS = {"nan": math.nan, "inf": math.inf}

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
-RUNNING, TERMINATED, TRUNCATED, CUT_OFF = "running", "terminated", "truncated", "cut off"
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
 
 

@@ -24,7 +24,7 @@ from typing import Self
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, NotAStoreError
 from diskbuffer.store.format import zarr_metadata
-from diskbuffer.store.format.layout import SEGMENTS, Layout
+from diskbuffer.store.format.layout import COPY, GROUP, SEGMENTS, Layout
 from diskbuffer.store.system.files import Files
 
 _ALWAYS = {"lost+found"}  # what a file system may have in its topmost directory
@@ -54,6 +54,8 @@ def is_there(root: Path) -> bool:
             ) from None
         raise
     if names and not any(_INSIDE.fullmatch(name) for name in names):
+        if files.exists(COPY):
+            raise NotAStoreError(f"{root / GROUP} is missing; `diskbuffer check --repair` restores it from its copy, {COPY}")
         raise NotAStoreError(
             f"{root} is a directory with other things in it and no diskbuffer store; give the path of a store, "
             "or one where nothing is yet"

@@ -17,7 +17,7 @@ from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.building import Building, remove_left
 from diskbuffer.store.format import zarr_metadata
-from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
+from diskbuffer.store.format.layout import CHECKSUMS, COPY, GROUP, SEGMENTS, TABLE, TABLE_SLOTS, TAIL, Layout
 from diskbuffer.store.last_writer import NAME as STATE
 from diskbuffer.store.last_writer import LastShutdown, State, older_note
 from diskbuffer.store.segments.table import SegmentTable, table_file
@@ -25,9 +25,7 @@ from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.writer_lock import WriterLock
 
-_GROUP = "zarr.json"
 _SLOT = re.compile(r"c\.([0-9]{1,9})\.0")  # a file of row checksums
-_COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
 
 
 def read_metadata(root: Path | Files) -> tuple[Layout, int]:
@@ -38,7 +36,7 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     """
     files = files_at(root)
     try:
-        found = _described(files, _GROUP)
+        found = _described(files, GROUP)
     except FileNotFoundError:
         raise NotAStoreError(f"there is no store at {files.root}") from None
     except ValueError as error:
@@ -149,14 +147,14 @@ def write_group(files: Files, layout: Layout, slots: int) -> Layout:
     What the layout tells of must be on the disk: where only the copy gets there, opening goes by it.
     """
     generations = [layout.generation]
-    for name in (_GROUP, _COPY):
+    for name in (GROUP, COPY):
         with contextlib.suppress(OSError, ValueError):
             found, _ = _described(files, name)
             generations += [found.generation] if found.salt == layout.salt else []
     layout = dataclasses.replace(layout, generation=max(generations) + 1)
     contents = zarr_metadata.encode_json(zarr_metadata.root(layout, slots))
-    files.replace_contents(_COPY, contents)
-    files.replace_contents(_GROUP, contents)
+    files.replace_contents(COPY, contents)
+    files.replace_contents(GROUP, contents)
     return layout
 
 
@@ -170,9 +168,9 @@ def damaged_group(root: Path) -> str | None:
     except (NotAStoreError, CorruptionError) as error:
         if copied is None:
             raise
-        return f"{error}; repair restores it from the copy in {_COPY}"
+        return f"{error}; repair restores it from the copy in {COPY}"
     if copied is not None and copied[0].salt != found[0].salt and _segments_known(root, *copied) > _segments_known(root, *found):
-        return f"it describes another store; repair restores it from the copy in {_COPY}"
+        return f"it describes another store; repair restores it from the copy in {COPY}"
     return None
 
 
@@ -183,15 +181,15 @@ def outdated_group(root: Path) -> str | None:
     """
     if is_copied(root):
         return None
-    copied, found = _read_copy(root), _described(Files(root), _GROUP)
+    copied, found = _read_copy(root), _described(Files(root), GROUP)
     if copied is None or copied[0].salt != found[0].salt:
         return "the copy from which it could be restored is damaged; repair makes another"
     if copied[0].generation == found[0].generation + 1 and not _was_closed(root, copied[0].salt):
         return None
     if copied[0].generation > found[0].generation:
-        return f"it is older than its copy in {_COPY}, which counts; opening for writing, or repair, writes it anew"
+        return f"it is older than its copy in {COPY}, which counts; opening for writing, or repair, writes it anew"
     if copied[0].generation < found[0].generation:
-        return f"the copy in {_COPY} is older than it; opening for writing, or repair, writes it anew"
+        return f"the copy in {COPY} is older than it; opening for writing, or repair, writes it anew"
     return "it and its copy differ; opening for writing, or repair, writes both anew"
 
 
@@ -219,7 +217,7 @@ def older_description(root: Path, salt: int) -> str | None:
     if state is None or state.generation <= generation:
         return None
     return (
-        f"{root / _GROUP} and its copy {_COPY} are older than {root / STATE} (number {generation}, and {state.generation}): "
+        f"{root / GROUP} and its copy {COPY} are older than {root / STATE} (number {generation}, and {state.generation}): "
         "older files of this store were put in the place of newer ones"
     )
 
@@ -236,7 +234,7 @@ def with_all_slots(root: Path, layout: Layout, slots: int) -> tuple[Layout, int]
 
 def _read_copy(root: Path | Files) -> tuple[Layout, int] | None:
     try:
-        return _described(files_at(root), _COPY)
+        return _described(files_at(root), COPY)
     except (OSError, ValueError):
         return None
 
@@ -255,7 +253,7 @@ def is_copied(root: Path | Files) -> bool:
     """Tell whether the group's file and its copy are the same."""
     files = files_at(root)
     try:
-        return files.read(_GROUP) == files.read(_COPY)
+        return files.read(GROUP) == files.read(COPY)
     except OSError:
         return False
 
@@ -263,7 +261,7 @@ def is_copied(root: Path | Files) -> bool:
 def restore_group(root: Path) -> None:
     """Put the copy of the group's own file in its place."""
     files = Files(root)
-    files.replace_contents(_GROUP, files.read(_COPY))
+    files.replace_contents(GROUP, files.read(COPY))
 
 
 def refuse_links(files: Files, layout: Layout, slots: int, below: str = "") -> None:

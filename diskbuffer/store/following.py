@@ -76,7 +76,7 @@ class Following:
             return
         self._refuse_exchanged()
         root = self._files.root
-        if damaged and directory.read_metadata(root)[0].removals != self._description.layout.removals:
+        if damaged and directory.read_metadata(self._files.anew())[0].removals != self._description.layout.removals:
             raise EvictedError(f"{root}: a column was removed by the writer; refresh, and read again")
         for slot in slots:
             if self._table.length(slot) == 0 or (self._seen[:2, slot] != self._table.identity(slot)).any():
@@ -85,7 +85,7 @@ class Following:
     def reread_columns(self, maps: Maps) -> int:
         """See which columns there are by now; return the number of slots."""
         while True:
-            layout, slots = directory.read_metadata(self._files.root)
+            layout, slots = directory.read_metadata(self._files.anew())
             known = self._description.layout
             anew = layout.removals != known.removals
             more = len(layout.schema) > len(known.schema)
@@ -93,7 +93,7 @@ class Following:
                 if anew or more:
                     self._table.take_columns(layout)
             except CorruptionError:  # their files are gone, as the writer removed one more meanwhile
-                if directory.read_metadata(self._files.root)[0].removals == layout.removals:
+                if directory.read_metadata(self._files.anew())[0].removals == layout.removals:
                     raise
                 continue
             if anew or more:

@@ -30,6 +30,7 @@ class Verification:
         self._files, self._description, self._table = files, description, table
         self._sealed: dict[int, int] = {}  # slots that were seen to be sealed, and the word of the table that said so
         self._unverified: set[int] = set()
+        self._flags: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}  # in place of those that are damaged
 
     def load(self) -> None:
         """Read which slots are sealed: all at once, which takes a hundredth of the time."""
@@ -50,6 +51,7 @@ class Verification:
     def forget_unverified(self) -> None:
         """Go by the table again: a writer has opened the store since."""
         self._unverified.clear()
+        self._flags.clear()
 
     def check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Raise a CorruptionError where a file does not match the table's checksum."""
@@ -87,8 +89,14 @@ class Verification:
         layout = self._description.layout
         self._checked(path, slot, -1 if path in layout.chunks_of else layout.flat_bytes(path))
 
+    def replace_flags(self, path: str, slot: int, flags: npt.NDArray[np.bool_]) -> None:
+        """Have this reader see other flags, (segment_rows,), than those of a segment that are damaged."""
+        self._flags[path, slot] = flags
+
     def flags(self, path: str, slot: int, length: int) -> npt.NDArray[np.bool_]:
         """Return a copy of the first `length` values of a flag in one segment, without keeping its map."""
+        if (path, slot) in self._flags:
+            return self._flags[path, slot][:length].copy()
         size = self._description.layout.flat_bytes(path)
         return self._checked(path, slot, size).array(np.bool_, (size,))[:length].copy()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +171,82 @@ def test_what_is_left_of_a_damaged_store_is_shown(tmp_path: Path, capsys: pytest
     assert Told(capsys, "episodes", path).code == 1
 
 
+def ways_to_damage(path: Path, rng: np.random.Generator) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """Yield what may happen to a store's files and directories: a file of each array, whatever number it has."""
+
+    def delete(place: Path) -> None:
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+    def cut(file: Path) -> None:
+        data = file.read_bytes()
+        file.write_bytes(data[: len(data) // 2])
+
+    def flip(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+        file.write_bytes(data)
+
+    def misplace(directory: Path) -> None:
+        shutil.rmtree(directory)
+        directory.write_text("no directory")
+
+    found: dict[str, list[str]] = {}
+    for name in sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and file.stat().st_size):
+        found.setdefault(re.sub(r"\d+", "N", name), []).append(name)
+    for names in found.values():
+        for word, way in (("delete", delete), ("cut", cut), ("flip", flip)):
+            name = str(rng.choice(names))
+            yield f"{word} {name}", partial(_apply, way, name)
+    for name in sorted(str(place.relative_to(path)) for place in path.rglob("*") if place.is_dir()):
+        yield f"delete {name}", partial(_apply, delete, name)
+        yield f"misplace {name}", partial(_apply, misplace, name)
+
+
+def _apply(way: Callable[[Path], object], name: str, path: Path) -> None:
+    way(path / name)
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("kind", ["sealed", "not sealed", "a ring", "killed"])
+def test_every_command_on_every_kind_of_damage(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], any_seed: int, amount: Any
+) -> None:
+    """What can be read is shown, and is what was recorded; a repair then mends the store."""
+    rng, pristine, path = np.random.default_rng(any_seed), tmp_path / "pristine", tmp_path / "store"
+    options: dict[str, Any] = {"capacity": 100} if kind == "a ring" else {}
+    fill(pristine, PIXELS, n_envs=2, steps=10 if kind == "not sealed" else 120, **options)
+    with db.ReplayBuffer(pristine) as buffer:
+        buffer.tag("some", buffer.episodes.start[:1])
+        if kind == "killed":
+            shutil.copytree(pristine, tmp_path / "killed")
+    pristine = tmp_path / "killed" if kind == "killed" else pristine
+    rows = {(row["stream"], row["start"], row["length"]): row for row in Told(capsys, "episodes", pristine, "--json").json()}
+    every = list(ways_to_damage(pristine, rng))
+    for at in rng.permutation(len(every))[: amount(2, len(every))].tolist():
+        what, apply = every[at]
+        for place in (path, tmp_path / "snapshot"):
+            shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(pristine, path)
+        apply(path)
+        before = contents(path)
+        lines: list[list[str | Path]] = [*each(path, tmp_path), ["stats", path], ["episodes", path, "--json"]]
+        told = {str(line[0]): Told(capsys, *line) for line in lines}
+        assert contents(path) == before, what
+        codes = {command: one.code for command, one in told.items()}
+        assert codes["check"] in (0, 1), (what, told["check"].err)
+        looking = [told[command] for command in ("info", "episodes", "show", "stats")]
+        assert all(one.code in (0, codes["check"]) for one in looking), (what, codes, told["episodes"].err)
+        assert all(one.out.strip() for one in looking), what
+        assert all(one.code == 0 or "diskbuffer check" in one.err for one in looking[:3]), what
+        for row in told["episodes"].json():
+            whole = rows.get((row["stream"], row["start"], row["length"]))
+            assert whole is None or (whole["return"], whole["ending"]) == (row["return"], row["ending"]), what
+            assert row["return"] == row["length"], what  # each reward is 1
+        repaired = Told(capsys, "check", path, "--repair", "--quiet")
+        assert repaired.code == 0, (what, repaired.err)
+        assert [Told(capsys, command, path).code for command in ("info", "episodes", "show", "check")] == [0, 0, 0, 0], what
+
+
 def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS)
@@ -178,7 +256,8 @@ def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, cap
     assert "34 x 33" in told.out
     assert "damaged" in told.err
     told = Told(capsys, "episodes", path)
-    assert (told.code, told.out) == (2, "")
+    assert told.code == 1
+    assert "2 episodes" in told.out  # of the only stream, as the checksums of the lengths tell
     assert "_segments/stream" in told.err
 
 
@@ -234,6 +313,20 @@ def test_a_store_that_is_being_written(
 
 
 # Single commands
+
+
+@pytest.mark.parametrize("command", app._SIMPLE)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_needs_no_parser_does_the_same_without(
+    command: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "store", PIXELS)
+    line = [command, str(tmp_path / "store"), *options]
+    assert app._is_simple(line)
+    told = Told(capsys, *line)
+    assert (told.code, told.out) == (app._parsed(line), capsys.readouterr().out)
+    assert not app._is_simple([command, *options])
+    assert not app._is_simple([*line, "--help"])
 
 
 def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

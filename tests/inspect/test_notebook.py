@@ -147,6 +147,17 @@ def test_an_episode_becomes_a_movie(tmp_path: Path) -> None:
             assert image.size == (16, 16)
             assert getattr(image, "n_frames", 1) == animated.frames == -(-(episode.length + 1) // 2)
         assert pictures_in(animated._repr_html_()) == [("image/gif", animated.data)]
+        assert animated.save(tmp_path / "episode.GIF").read_bytes() == animated.data
+        for movie, other, name in (
+            (video, "gif", "a.gif"),
+            (animated, "mp4", "a.mp4"),
+            (video, "gif", "a.avi"),
+            (video, "gif", "a"),
+        ):
+            said = rf"ends with \.{movie.kind}, found '{name}': .*makes \.{other} with kind='{other}'"
+            with pytest.raises(db.InputError, match=said):
+                movie.save(tmp_path / name)
+            assert not (tmp_path / name).exists()
         for wrong in ({"kind": "avi"}, {"every": 0}, {"fps": 0}, {"column": "nope"}, {"column": "obs/joints"}):
             with pytest.raises(db.InputError):
                 episode.video(**wrong)
@@ -165,6 +176,8 @@ def test_a_plot_has_rewards_and_actions_and_what_is_asked_for(buffer: db.ReplayB
     episode = buffer.episodes[0]
     picture = episode.plot()
     assert (tmp_path / "plot.png").samefile(picture.save(tmp_path / "plot.png"))
+    with pytest.raises(db.InputError, match=r"ends with \.png, found 'plot\.jpg'"):
+        picture.save(tmp_path / "plot.jpg")
     assert (tmp_path / "plot.png").read_bytes() == picture._repr_png_() == picture.data
     assert Image.open(io.BytesIO(picture.data)).size[0] == 800
     assert Image.open(io.BytesIO(episode.plot(["reward"]).data)).size[1] < Image.open(io.BytesIO(picture.data)).size[1]

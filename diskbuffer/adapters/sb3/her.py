@@ -16,6 +16,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
 from diskbuffer.adapters.sb3.stored import batched
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
@@ -95,7 +96,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
             lengths = buffer.elapsed(episodes.start[mine]) + episodes.length[mine]  # with steps that are evicted
             later = np.cumsum(episodes.length[mine][::-1])[::-1] - episodes.length[mine]
             for one, length, after in zip(mine.tolist(), lengths.tolist(), later.tolist(), strict=True):
-                self._note_episode(stream, length, after, episodes.ending[one] == "running")
+                self._note_episode(stream, length, after, episodes.ending[one] == RUNNING)
 
     def _note_episode(self, stream: int, length: int, later: int, running: bool) -> None:
         """Note an episode of so many steps, and how many there are after it in its stream.

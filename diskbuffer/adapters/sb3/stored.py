@@ -18,6 +18,7 @@ from diskbuffer.adapters.column_names import name_of
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.endings import CUT_OFF
 from diskbuffer.environment import describe
 from diskbuffer.errors import DiskBufferError, InputError, SchemaError
 from diskbuffer.reading.batches.base import Batch
@@ -277,7 +278,7 @@ class Stored(OpenedLate):
         if self._buffer is None:
             return np.zeros(0, np.int64)
         episodes = self._buffer.episodes
-        cut = episodes.ending == "cut off"
+        cut = episodes.ending == CUT_OFF
         return np.asarray(episodes.start[cut] + (episodes.length[cut] - 1) * self.n_envs)
 
     def remaining(self, steps: Any) -> npt.NDArray[np.int64]:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.episode import film_strip
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
 from diskbuffer.reading.episode_columns import EpisodeColumns
 from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.wording import size
 
 
 def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str], episodes: EpisodeColumns) -> str:
@@ -33,10 +35,10 @@ def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str
         "steps": f"{stats['steps']:,} {capacity}" + (f", {stats['added']:,} ever" if stats["added"] != stats["steps"] else ""),
         "episodes": f"{stats['episodes']:,}",
         "environments": f"{stats['n_envs']:,}",
-        "disk": _size(disk) + (f", {disk / raw:.1%} of {_size(raw)} uncompressed" if raw else ""),
+        "disk": size(disk) + (f", {disk / raw:.1%} of {size(raw)} uncompressed" if raw else ""),
     }
     rows = [
-        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), _size(c.row_bytes), "derived" if name in derived else "")
+        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), size(c.row_bytes), "derived" if name in derived else "")
         for name, c in source.columns.items()
     ]
     return page(
@@ -51,16 +53,7 @@ def _newest(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     """Show a film strip of the newest episode that is over; of the newest of all where none is."""
     if not len(episodes) or not pictures.picture_columns(source.columns):
         return ""
-    over = np.flatnonzero(episodes.ending != "running")
+    over = np.flatnonzero(episodes.ending != RUNNING)
     some = over if len(over) else np.arange(len(episodes))
     number = int(some[np.argmax(episodes.start[some] // source.streams + episodes.length[some])])
     return title(f"Episode {number}") + image(film_strip(source, episodes.one(number), 8, None).data, "film strip")
-
-
-def _size(n: float) -> str:
-    """Write a number of bytes."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:,.3g} TB"

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
-from diskbuffer.inspect.notebook.shown import Picture, Video
+from diskbuffer.inspect.notebook.shown import KINDS, Picture, Video
 from diskbuffer.reading.episode_columns import EpisodeFields
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.schema import FLAGS, TAG, is_obs
@@ -46,8 +47,8 @@ def video(
     kind: str | None,
 ) -> Video:
     """Return a movie; see `Episode.video`."""
-    if kind not in (None, "mp4", "gif"):
-        raise InputError(f"kind must be 'mp4' or 'gif', found {kind!r}")
+    if kind not in (None, *KINDS):
+        raise InputError(f"kind must be {' or '.join(map(repr, KINDS))}, found {kind!r}")
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, found {every}")
     path = column or _picture(source)
@@ -113,7 +114,7 @@ def _rows(path: str, episode: EpisodeFields, n: int) -> npt.NDArray[np.int64]:
 
 
 def _labels(episode: EpisodeFields, rows: npt.NDArray[np.int64]) -> list[str]:
-    return [f"{row:,}" + (" (final)" if row == episode.length and episode.ending != "running" else "") for row in rows.tolist()]
+    return [f"{row:,}" + (" (final)" if row == episode.length and episode.ending != RUNNING else "") for row in rows.tolist()]
 
 
 def _picture(source: EpisodeReader) -> str:

@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diskbuffer.errors import InputError
 from diskbuffer.inspect.notebook.html import data_uri, escaped
+
+KINDS = ("mp4", "gif")  # of movies
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,8 @@ class Picture:
         return self.data
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file, in place of what is there; return its path."""
-        return _save(self.data, path)
+        """Write it to a file, whose name must end with .png, in place of what is there; return its path."""
+        return _save(self.data, path, "png", "pictures are written as PNG")
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,20 @@ class Video:
         return f'<video controls loop autoplay muted playsinline src="{data_uri(self.data, "video/mp4")}"></video>'
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file, in place of what is there; return its path."""
-        return _save(self.data, path)
+        """Write it to a file, in place of what is there; return its path.
+
+        Raises
+        ------
+        InputError
+            The path does not end with the movie's kind: .mp4 or .gif.
+        """
+        others = " or ".join(f".{kind} with kind={kind!r}" for kind in KINDS if kind != self.kind)
+        return _save(self.data, path, self.kind, f"this movie was made as {self.kind.upper()}; episode.video() makes {others}")
 
 
-def _save(data: bytes, path: str | os.PathLike[str]) -> Path:
+def _save(data: bytes, path: str | os.PathLike[str], kind: str, hint: str) -> Path:
     found = Path(path).expanduser()
+    if found.suffix.lower() != f".{kind}":
+        raise InputError(f"expected a path that ends with .{kind}, found {found.name!r}: {hint}")
     found.write_bytes(data)
     return found

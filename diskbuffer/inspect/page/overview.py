@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from diskbuffer.endings import RUNNING
 from diskbuffer.inspect.page.plain_values import scalar
 from diskbuffer.inspect.summary import NEWEST, summary
 from diskbuffer.inspect.view import StoreView
+from diskbuffer.wording import size
 
 
 def overview(view: StoreView) -> dict[str, Any]:
@@ -14,9 +16,10 @@ def overview(view: StoreView) -> dict[str, Any]:
     found = summary(view)
     episodes, disk = found["episodes"], found["disk"]
     returns, lengths = episodes["returns"], episodes["lengths"]
-    over = episodes["count"] - episodes["endings"].get("running", 0)
+    over = episodes["count"] - episodes["endings"].get(RUNNING, 0)
     figures = {name: found[name] for name in ("steps", "capacity", "environments")}
     figures |= {"episodes": episodes["count"], "disk_bytes": disk["total"], "raw_bytes": disk["raw"], "ratio": disk["ratio"]}
+    figures |= {"disk": size(disk["total"]), "raw": size(disk["raw"])}
     figures |= {
         "recent_episodes": min(over, NEWEST),
         "recent_return": scalar(returns["newest"]) if returns else None,
@@ -24,7 +27,8 @@ def overview(view: StoreView) -> dict[str, Any]:
     }
     columns = sorted(found["columns"], key=lambda column: -column["disk_bytes"])
     others = [{"name": name, "disk_bytes": disk[part]} for name, part in _OTHERS.items() if disk[part]]
-    return {"summary": figures, "columns": columns + others, "facts": _facts(found)}
+    worded = [part | {"disk": size(part["disk_bytes"])} for part in columns + others]
+    return {"summary": figures, "columns": worded, "facts": _facts(found)}
 
 
 _OTHERS = {"newest rows, not packed yet": "tail", "segment table": "table", "marks": "marks"}  # what is no column's

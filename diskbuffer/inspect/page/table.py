@@ -13,7 +13,6 @@ from diskbuffer.inspect.page.plain_values import thinned, to_list
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
 
-ENDINGS = ("terminated", "truncated", "cut off", "running")
 _COLUMNS = ("episode", "return", "length", "ending", "tag", "stream", "start", "age")
 _PLAIN = ("episode", "start", "stream", "ending", "tag")  # shown as they are: names, not amounts
 _POINTS = 4000
@@ -66,14 +65,13 @@ def points(view: StoreView, where: str) -> dict[str, Any]:
     rows = rows[np.argsort(ends[rows], kind="stable")]
     kept = thinned(np.stack([table.returns[rows], table.length[rows]], axis=1), _POINTS) if len(rows) else None
     shown = rows if kept is None else rows[kept]
-    ending = np.select([table.ending[shown] == name for name in ENDINGS], range(len(ENDINGS)), 0)
     return {
         "when": to_list(ends[shown]),
         "episode": to_list(table.episode[shown]),
         "start": to_list(table.start[shown]),
         "return": to_list(table.returns[shown]),
         "length": to_list(table.length[shown]),
-        "ending": to_list(ending),
+        "ending": table.ending[shown].tolist(),
         "matching": len(rows),
         "total": len(table),
         "thinned": kept is not None,

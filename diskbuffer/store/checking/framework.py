@@ -55,6 +55,7 @@ class Framework:
         yield self._find_unfinished_return()
         layout, slots = directory.read_metadata(self._root)
         yield find_misplaced(self._root, zarr_metadata.nodes(layout, slots))
+        yield self._find_missing_directories(layout, slots)
         yield self._find_strange_metadata()
         yield self._find_older_files(layout)
         yield self._describe_anew(layout, slots)
@@ -69,6 +70,12 @@ class Framework:
     def _find_unfinished_return(self) -> Finder[None]:
         if note := marks.unfinished(self._root):
             yield self._finding(*note, partial(marks.finish_or_forget, self._files), blocks=True)
+
+    def _find_missing_directories(self, layout: Layout, slots: int) -> Finder[None]:
+        for path in zarr_metadata.nodes(layout, slots):
+            if not self._files.exists(path):
+                what = "the directory is missing; repair makes it anew, and the rest cannot be looked at before"
+                yield self._finding(path, what, partial(self._files.make_directory, path), blocks=True)
 
     def _find_strange_metadata(self) -> Finder[None]:
         if outdated := directory.outdated_group(self._root):

@@ -30,6 +30,7 @@ OBS, STEP = 0, 1  # words of a row's checksum
 NOT_YET = 0x5A5A5A5A  # combined with the second word, by exclusive or, of a stream's newest row if its episode is not over
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _NARROW = 256  # bytes of a row that are put together first
+_MANY, _FEW = 32, 64  # rows, and bytes of one, with which a table is faster than the library
 _WORD = 2**64 - 1
 
 
@@ -98,6 +99,8 @@ def row_checksums(
     `rows` has the values, (n, ...), of each column that belongs to the word. About 0.3 us a row of narrow columns.
     """
     arrays = covered_bytes(schema, n, rows, word)
+    if n >= _MANY and len(arrays) == 1 and arrays[0].shape[1] <= _FEW:
+        return _side_by_side_checksums(arrays[0], _row_seeds(salt, stream, first + apart * np.arange(n), word))
     zeros = bytes(-sum(array.shape[1] for array in arrays) % 8)
     found = _row_seeds(salt, stream, first + apart * np.arange(n), word).tolist()
     for row, crc in enumerate(found):
@@ -111,6 +114,21 @@ def covered_bytes(schema: Schema, n: int, rows: Mapping[str, npt.NDArray[Any]], 
     """Return the bytes, (n, bytes), of the columns that a word covers; of narrow columns, as one array."""
     arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in covered(schema, word)]
     return [_side_by_side(n, arrays)] if sum(array.shape[1] for array in arrays) <= _NARROW else arrays
+
+
+def _side_by_side_checksums(rows: npt.NDArray[np.uint8], seeds: UInt64) -> UInt32:
+    """Return the checksums of rows of few bytes, (n, bytes), by a table: a byte of all rows at a time.
+
+    For 16 bytes it takes a ninth of the time that the library does, one row after the other; for 100, as much.
+    """
+    found = ~seeds.astype(np.uint32)
+    for byte in np.ascontiguousarray(rows.T):
+        found = _TABLE[(found ^ byte) & np.uint32(0xFF)] ^ (found >> np.uint32(8))
+    return ~found
+
+
+# CRC32C of each byte, without the inversions before and after
+_TABLE = np.array([~google_crc32c.extend(0xFFFFFFFF, bytes([n])) & 0xFFFFFFFF for n in range(256)], np.uint32)
 
 
 def _side_by_side(n: int, arrays: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:

@@ -30,6 +30,8 @@ PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
 ATTRIBUTE = "diskbuffer"
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
+GROUP = "zarr.json"
+COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
 TABLE_SLOTS = 4096  # slots in one chunk file of the segment table
 ENTRY_BYTES = 16  # of a shard's index: offset and size of a chunk
 IDENTITY_BYTES = 32  # of a shard, before its index: whose rows these are

@@ -39,7 +39,7 @@ def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = F
             there, complete = _rows_that_count(store, slot, int(length[slot]), certain, damaged)
             if there > found[stream].get(first // rows, (0, 0))[1]:
                 found[stream][first // rows] = (slot, there, complete)
-    kept = [_run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
+    kept = [run(segments, max(0, synced[stream]) // rows) for stream, segments in enumerate(found)]
     for stream, (slots, lengths) in enumerate(kept):
         begins = store.table.get("first_row", int(slots[0])) if len(slots) else rows
         if not stays(store, stream) or synced[stream] < 0 or damaged:
@@ -88,9 +88,10 @@ def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged:
     return (n + 1, False) if n < length and obs[n] else (n, n == rows)
 
 
-def _run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64, Int64]:
+def run(segments: dict[int, tuple[int, int, bool]], synced: int) -> tuple[Int64, Int64]:
     """Choose, among the runs of segments without a gap, that which has the segment `synced`, or comes nearest before it.
 
+    Each is, by its number, a slot, how many rows, and whether these are all.
     What is newer than what was synced never counts without it.
     """
     runs: list[list[int]] = []

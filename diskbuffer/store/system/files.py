@@ -15,13 +15,11 @@ import errno
 import fcntl
 import mmap
 import os
-import shutil
 import stat
 import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,6 +60,10 @@ class Files:
     def below(self, name: str) -> Files:
         """Return the files of a directory in this one."""
         return Files(self.root / name, within=(self, name))
+
+    def anew(self) -> Files:
+        """Return the files of what is at the same path by now, which may be another directory."""
+        return Files(self.root)
 
     def __del__(self) -> None:
         for fd in getattr(self, "_held", {}).values():
@@ -129,6 +131,8 @@ class Files:
         with contextlib.suppress(FileNotFoundError):
             if not self.is_directory(name):
                 raise CorruptionError(f"{self.root / name} is no directory; a link in its place is not followed")
+            import shutil  # not needed to look into a store, and slow to import
+
             try:
                 with self._in(name) as (fd, last):
                     shutil.rmtree(last, dir_fd=fd)
@@ -164,6 +168,10 @@ class Files:
     def is_directory(self, name: str) -> bool:
         """Tell whether a name is a directory's; a FileNotFoundError where there is nothing."""
         return stat.S_ISDIR(self.stat(name).st_mode)
+
+    def is_link(self, name: str) -> bool:
+        """Tell whether a name is a link; a FileNotFoundError where there is nothing."""
+        return stat.S_ISLNK(self.stat(name).st_mode)
 
     # Files
 
@@ -250,6 +258,8 @@ class Files:
 
         As long as that takes no time, as in memory, there are no threads: to start them would take longer.
         """
+        from concurrent.futures import ThreadPoolExecutor  # not needed to look into a store, and slow to import
+
         left = iter(names)
         for name in left:
             begun = time.perf_counter()

@@ -1,4 +1,4 @@
-// Asking the server, and what is shown of the answers: numbers, sizes, elements.
+// Asking the server, and what is shown of the answers: numbers, elements.
 
 export class ApiError extends Error {
   constructor(status, message) {
@@ -66,12 +66,6 @@ export function number(value) {
   if (Number.isInteger(value)) return plain.format(value);
   const size = Math.abs(value);
   return size !== 0 && (size < 0.001 || size >= 1e7) ? value.toExponential(2) : plain.format(Number(value.toPrecision(4)));
-}
-
-export function bytes(value) {
-  if (value === null || value === undefined) return "–";
-  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (value >= size) return `${(value / size).toPrecision(3)} ${unit}`;
-  return `${value} B`;
 }
 
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;

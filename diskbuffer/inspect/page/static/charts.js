@@ -26,11 +26,11 @@ function axis(more) {
   };
 }
 
-// A chart in a box. `series` are { name, colour, kind: "line" | "points" | "steps" | "bars" | "band", width };
+// A chart in a box. `series` are { name, colour, kind: "line" | "points" | "steps" | "bars", width };
 // data are [x, y, y, ...], of numbers or null.
 export class Chart {
-  constructor(box, { series, label, legend = false, select = null, click = null, sync = null, yMin = null, xName = "" }) {
-    Object.assign(this, { box, series, label, legend, select, click, sync, yMin, xName });
+  constructor(box, { series, label, select = null, click = null, yMin = null, xName = "" }) {
+    Object.assign(this, { box, series, label, select, click, yMin, xName });
     this.plot = null;
     this.data = null;
     this.shape = "";
@@ -53,8 +53,7 @@ export class Chart {
   }
 
   height() {
-    const legend = this.legend ? 26 : 0;
-    return Math.max(60, this.box.clientHeight - legend);
+    return Math.max(60, this.box.clientHeight);
   }
 
   redraw() {
@@ -88,7 +87,7 @@ export class Chart {
     const options = {
       width: this.box.clientWidth,
       height: this.height(),
-      legend: { show: this.legend, live: false },
+      legend: { show: false },
       padding: [8, 12, 0, 0],
       cursor: { drag: { x: Boolean(this.select), y: false, setScale: false }, y: false, points: { show: false } },
       select: { show: Boolean(this.select) },

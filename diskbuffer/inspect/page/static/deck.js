@@ -242,7 +242,7 @@ export class Deck {
       const n = nearest(curve.x, this.at);
       const there = curve.x[n] === this.at || (curve.thinned && this.at < length);
       const values = curve.series.map((one) => (there ? one[n] : null));
-      const shown = values.slice(0, 6).map((value) => (curve.names && value !== null ? (curve.names[value] ?? number(value)) : number(value)));
+      const shown = values.slice(0, 6).map(number);
       pairs.push([curve.name, there ? (curve.thinned ? "≈ " : "") + shown.join(", ") + (values.length > 6 ? ", …" : "") : "–"]);
     }
     this.values.replaceChildren(...pairs.map(([name, value]) => element("div", {}, element("dt", { title: name }, name), element("dd", {}, value))));

@@ -3,7 +3,7 @@
 import { $, count, element, get, number, plural, throttled } from "./api.js";
 import { Chart } from "./charts.js";
 
-const ENDINGS = ["terminated", "truncated", "cut off", "running"];
+const ENDINGS = ["terminated", "truncated", "cut off", "running"]; // each has a colour, in page.css
 const PAGE = 50;
 const MOST = 5000; // episodes in a selection: their names are in the commands
 const chosen = new Set(); // of episodes, by their first step
@@ -92,11 +92,11 @@ export const follow = throttled(() => load(), 2000);
 function drawLine() {
   if (!points) return;
   const values = points[$("timeline-value").value];
-  const split = ENDINGS.map((_, ending) => values.map((value, n) => (points.ending[n] === ending ? value : null)));
+  const split = ENDINGS.map((ending) => values.map((value, n) => (points.ending[n] === ending ? value : null)));
   $("timeline-note").textContent =
     `${plural(points.matching, "episode")}${points.matching === points.total ? "" : ` of ${count(points.total)}`}` +
     (points.thinned ? `, ${count(points.episode.length)} of them drawn` : "");
-  const there = ENDINGS.filter((_, ending) => points.ending.includes(ending));
+  const there = ENDINGS.filter((ending) => points.ending.includes(ending));
   $("timeline-legend").replaceChildren(...there.map((name) => element(`span.ending.${name.replace(" ", "-")}`, {}, name)));
   chart.set([points.when, ...split], points.matching ? plural(points.matching, "episode") : where ? "no episode is like that" : "no episodes yet");
 }

@@ -1,9 +1,9 @@
 // Steps, episodes, returns over time, lengths, disk by column, steps a second, who writes.
 
-import { $, bytes, count, element, facts, get, list, number, plural, throttled } from "./api.js";
+import { $, count, element, facts, get, list, number, plural, throttled } from "./api.js";
 import { Chart, runningMean } from "./charts.js";
 
-const seen = []; // [seconds, rows ever], since the page was opened
+const seen = []; // [seconds, steps ever added, of which store], since the page was opened or the store was replaced
 const KEPT = 1800;
 let returns, lengths, pacing, app;
 
@@ -82,7 +82,7 @@ function draw(found, points) {
     ["Episodes", count(summary.episodes), summary.environments > 1 ? `of ${plural(summary.environments, "environment")}` : "of one environment"],
     ["Return", number(summary.recent_return), summary.recent_episodes ? `mean of the last ${count(summary.recent_episodes)}` : "no episode has ended"],
     ["Length", number(summary.recent_length), summary.recent_episodes ? "steps, of the same" : ""],
-    ["On disk", bytes(summary.disk_bytes), summary.ratio ? `instead of ${bytes(summary.raw_bytes)}: ${number(Number(summary.ratio.toPrecision(2)))} times as small` : ""],
+    ["On disk", summary.disk, summary.ratio ? `instead of ${summary.raw}: ${number(Number(summary.ratio.toPrecision(2)))} times as small` : ""],
     ["Steps a second", "–", "now"],
   ]);
   $("tiles").lastElementChild.querySelector("dd").firstChild.replaceWith(element("span", { "data-pace": true }, "–"));
@@ -101,7 +101,7 @@ function draw(found, points) {
       const bar = element("i");
       bar.style.width = `${(100 * (column.disk_bytes ?? 0)) / most}%`;
       return element("tr", {}, element("td", {}, column.name), element("td", {}, column.shape ? column.shape.join("×") || "–" : ""), element("td", {}, column.dtype ?? ""),
-        element("td.number", {}, bytes(column.disk_bytes)), element("td.number", {}, column.ratio ? column.ratio.toFixed(column.ratio < 10 ? 1 : 0) : ""),
+        element("td.number", {}, column.disk), element("td.number", {}, column.ratio ? column.ratio.toFixed(column.ratio < 10 ? 1 : 0) : ""),
         element("td", {}, element("span.meter", { title: column.codec ?? column.kind ?? "" }, bar)));
     })),
   );
