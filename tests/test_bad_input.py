@@ -741,13 +741,14 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
 
 def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
     errors = {name: getattr(db, name) for name in db.__all__ if name.endswith("Error")}
-    assert len(errors) == 13
+    assert len(errors) == 15
     assert all(issubclass(error, db.DiskBufferError) for error in errors.values())
     assert issubclass(db.InputError, ValueError)
     assert issubclass(db.EmptyBufferError, LookupError)
     assert issubclass(db.EvictedError, LookupError)
     assert issubclass(db.MissingPackageError, ImportError)
-    for error in (db.LockedError, db.NotAStoreError, db.FormatError, db.CorruptionError, db.ReadOnlyError):
+    kinds = (db.LockedError, db.NotAStoreError, db.FormatError, db.CorruptionError, db.ReadOnlyError, db.SourceError)
+    for error in kinds:
         assert issubclass(error, OSError)
 
 
