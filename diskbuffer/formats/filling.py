@@ -119,7 +119,7 @@ class _Filler:
             buffer._writing().extend(values, obs, next_obs, stream, new_episode)
 
     def _first_step(self, episode: EpisodeData) -> dict[str, Any]:
-        """Return an episode's first step, its observations as stacks, the earlier frames of which come from before the episode."""
+        """Return an episode's first step, its observations as stacks, whose earlier frames come from before the episode."""
         frames = self._buffer.frame_stack - 1
         values: dict[str, Any] = {}
         for path in episode.columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -32,8 +33,8 @@ class StoreSource:
     where : str, optional
         Which episodes, as ``diskbuffer episodes --where`` takes it.
     columns : collection of str, optional
-        These alone, and the flags; "obs" is all columns whose paths begin with "obs/", too. All by default, but for those that the
-        buffer writes for itself.
+        These alone, and the flags; "obs" is all columns whose paths begin with "obs/", too. All by default, but for those that
+        the buffer writes for itself.
     choose : callable, optional
         Is given the table of those episodes, and returns the table of those that are wanted. An episode of which it makes the
         start a later one begins there.
@@ -146,6 +147,12 @@ class StoreSource:
             return {}
         start = np.array([episode.start], np.int64)
         return {path: reader.episode_reader.steps(path, start)[0, :frames] for path in self._columns if is_obs(path)}
+
+    def part(self, which: Any) -> StoreSource:
+        """Return a source of some of the episodes, by a mask or numbers of rows of the table; this one closes both."""
+        part = copy.copy(self)
+        part._table = self._table.select(which)
+        return part
 
     def close(self) -> None:
         """Close the store."""
