@@ -85,9 +85,11 @@ def copy(
         resized = capacity != layout.capacity
     else:
         resized = False
-    asked = {"where": where, "columns": columns, "codec": codec or None, "chunk_rows": chunk_rows}
-    if all(value is None for value in asked.values()):
-        return _linked(store, path, layout, {"capacity": capacity} if resized else {}, frame_stack)
+    stacked = frame_stack not in (None, layout.frame_stack)
+    asked = (where, columns, codec or None, chunk_rows)
+    # What goes for a capacity was noted for the store's own stack: with a longer one too few steps would be left.
+    if all(option is None for option in asked) and not (resized and stacked):
+        return _linked(store, path, layout, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
 
     def choose(table: EpisodeTable) -> EpisodeTable:
         return newest_steps(table, capacity, layout) if isinstance(capacity, int) else table
@@ -158,16 +160,15 @@ def rewrite(
 
 def _linked(store: StorePath, path: Path, layout: Layout, resize: dict[str, int | None], frame_stack: int | None) -> Path:
     """Make a snapshot, with another capacity or stack where one is given."""
-    stacked = frame_stack not in (None, layout.frame_stack)
     with ReplayBuffer(store, mode="r", frame_stack=frame_stack) as buffer:
-        if not (resize or stacked):
+        if not (resize or frame_stack):
             return buffer.snapshot(path)
         task = {"edit": "snapshot", "of": layout.salt, **resize, "frame_stack": frame_stack}
         with Unfinished(path, task) as unfinished:
             if not unfinished.place.exists():
                 buffer.snapshot(unfinished.place)
             with ReplayBuffer(unfinished.place, mode="r+", frame_stack=frame_stack) as made:
-                if stacked:
+                if frame_stack:
                     with made._store.lock:
                         made._store.description.change(made._store.table.slots, frame_stack=frame_stack)
                 if resize:

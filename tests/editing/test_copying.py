@@ -53,7 +53,7 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
         editing.copy(*arguments, **options)
 
 
-@examples(25, 400)
+@examples(8, 400)
 @given(seed=SEEDS, interrupted=st.booleans())
 def test_a_copy_that_is_recorded_anew_shows_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, interrupted: bool
@@ -76,7 +76,7 @@ def test_a_copy_that_is_recorded_anew_shows_the_same(
             stores.assert_same(stores.episodes(path / "copy", frame_stack=frames), stores.episodes(made.path, frame_stack=frames))
 
 
-@examples(15, 300)
+@examples(5, 200)
 @given(seed=SEEDS, where=st.sampled_from(["length > 9", "tag == 'good' or stream == 1", "episode in (0, 2, 3)", "not whole"]))
 def test_conditions_choose_episodes_and_delete_the_others(
     tmp_path_factory: pytest.TempPathFactory, seed: int, where: str
@@ -100,7 +100,7 @@ def test_conditions_choose_episodes_and_delete_the_others(
             assert not (path / target).exists()
 
 
-@examples(15, 300)
+@examples(5, 200)
 @given(seed=SEEDS, capacity=st.integers(8, 150), frames=st.sampled_from([None, 1, 2, 4]))
 def test_a_smaller_capacity_keeps_the_newest_steps(
     tmp_path_factory: pytest.TempPathFactory, seed: int, capacity: int, frames: int | None
@@ -139,19 +139,36 @@ def test_environments_share_a_smaller_capacity_by_age(tmp_path: Path) -> None:
     assert sorted(len(one["reward"]) for one in stores.episodes(tmp_path / "copy")) == [4, 10, 11]
 
 
+def test_a_copied_ring_goes_on_as_a_ring(tmp_path: Path) -> None:
+    made = stores.make(tmp_path / "store", 2, columns=stores.COLUMNS["frames"], n_envs=1, capacity=None)
+    with db.ReplayBuffer(made.path) as buffer:
+        random = np.random.default_rng(0)
+        for _ in range(30):
+            stores.add_episode(buffer, 20, random, "truncated")
+        buffer.resize(300)
+    editing.copy(made.path, tmp_path / "copy", where="length > 0", progress=False)
+    assert len(stores.episodes(tmp_path / "copy")) == len(stores.episodes(made.path))
+    with db.ReplayBuffer(tmp_path / "copy", autoreset="disabled") as buffer:
+        for _ in range(30):
+            stores.add_episode(buffer, 20, random, "truncated")
+            assert 300 <= len(buffer) < 300 + made.options["segment_rows"] + 40
+    assert db.check(tmp_path / "copy", progress=False).ok
+
+
 def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 5, capacity=None, columns=stores.COLUMNS["frames"], segment_rows=8)
     with db.ReplayBuffer(made.path) as buffer:
         buffer.seal()
     editing.copy(made.path, tmp_path / "copy", progress=False)
-    editing.copy(made.path, tmp_path / "resized", capacity=70, frame_stack=2, progress=False)
+    editing.copy(made.path, tmp_path / "resized", capacity=70, progress=False)
+    editing.copy(made.path, tmp_path / "stacked", frame_stack=2, progress=False)
     stores.assert_same(stores.episodes(tmp_path / "copy"), stores.episodes(made.path))
-    for name in ("copy", "resized"):
+    for name in ("copy", "resized", "stacked"):
         shared = [file for file in (tmp_path / name).rglob("c.*") if os.stat(file).st_nlink > 1]
         assert shared
         with db.ReplayBuffer(tmp_path / name, mode="r") as buffer, db.ReplayBuffer(made.path, mode="r") as source:
             assert set(buffer.steps().tolist()) <= set(source.steps().tolist())
-    assert stores.described(tmp_path / "resized")["frame_stack"] == 2
+    assert stores.described(tmp_path / "stacked")["frame_stack"] == 2
 
 
 def test_columns_codecs_and_chunks_are_chosen(tmp_path: Path) -> None:
