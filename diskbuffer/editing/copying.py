@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +23,6 @@ from diskbuffer.options import checked_capacity
 from diskbuffer.paths import local_path
 from diskbuffer.schema import Column
 from diskbuffer.store.directory import read_metadata
-from diskbuffer.store.format.layout import Layout
 
 StorePath = str | os.PathLike[str]
 
@@ -89,7 +89,7 @@ def copy(
     asked = (where, columns, codec or None, chunk_rows)
     # What goes for a capacity was noted for the store's own stack: with a longer one too few steps would be left.
     if all(option is None for option in asked) and not (resized and stacked):
-        return _linked(store, path, layout, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
+        return _linked(store, path, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
 
     def choose(table: EpisodeTable) -> EpisodeTable:
         return newest_steps(table, capacity, layout) if isinstance(capacity, int) else table
@@ -158,15 +158,14 @@ def rewrite(
     return change(NewStore.like(source)).write(path, task, episodes, int(source.table.length.sum()), progress)
 
 
-def _linked(store: StorePath, path: Path, layout: Layout, resize: dict[str, int | None], frame_stack: int | None) -> Path:
+def _linked(store: StorePath, path: Path, resize: dict[str, int | None], frame_stack: int | None) -> Path:
     """Make a snapshot, with another capacity or stack where one is given."""
     with ReplayBuffer(store, mode="r", frame_stack=frame_stack) as buffer:
         if not (resize or frame_stack):
             return buffer.snapshot(path)
-        task = {"edit": "snapshot", "of": layout.salt, **resize, "frame_stack": frame_stack}
-        with Unfinished(path, task) as unfinished:
-            if not unfinished.place.exists():
-                buffer.snapshot(unfinished.place)
+        # No run goes on with what another has left: it may be older, and is made in a moment.
+        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}, anew=True) as unfinished:
+            buffer.snapshot(unfinished.place)
             with ReplayBuffer(unfinished.place, mode="r+", frame_stack=frame_stack) as made:
                 if frame_stack:
                     with made._store.lock:

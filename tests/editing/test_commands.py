@@ -83,7 +83,7 @@ def test_each_command_makes_its_store(store: Path, tmp_path: Path, capsys: pytes
 
 def test_what_is_wrong_is_told_in_a_sentence(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = tmp_path / "new"
-    for message, arguments in {
+    wrong: dict[str, list[str | Path]] = {
         "COLUMN=CODEC": ["copy", store, new, "--codec", "obs"],
         "a number of steps, or all": ["copy", store, new, "--capacity", "many"],
         "for which that holds": ["delete", store, new, "--where", "length > 100"],
@@ -91,11 +91,11 @@ def test_what_is_wrong_is_told_in_a_sentence(store: Path, tmp_path: Path, capsys
         "give a tag, or --remove": ["tag", store],
         "two or more different paths": ["split", store, new, "--fraction", "1"],
         "no column": ["rename-column", store, new, "none", "some"],
-        "already": ["copy", store, store.parent / "full", "--where", "length > 1"],
-    }.items():
-        if message == "already":
-            (store.parent / "full").mkdir()
-            (store.parent / "full" / "file").touch()
+        "already": ["copy", store, tmp_path / "full", "--where", "length > 1"],
+    }
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for message, arguments in wrong.items():
         told = Told(capsys, *arguments)
         assert told.code == 2
         assert message in told.err

@@ -16,6 +16,7 @@ import diskbuffer as db
 from diskbuffer import editing
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
+from diskbuffer.recording.recorder import Recorder
 from tests.amounts import examples
 from tests.editing import stores
 
@@ -24,9 +25,6 @@ SEEDS = st.integers(0, 10**6)
 
 def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: Any) -> None:
     """Copy a store, with interruptions between any two additions to it, blocks of it being a few rows."""
-    from diskbuffer.buffer import ReplayBuffer
-    from diskbuffer.recording.recorder import Recorder
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.filling._BLOCK", int(random.integers(1, 20)) * 1300)
         patched.setattr("diskbuffer.formats.filling._MOST_ROWS", int(random.integers(1, 40)))
@@ -44,7 +42,7 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
 
         patched.setattr(Recorder, "extend", counted(Recorder.extend))
         for name in ("write", "tag", "flush"):
-            patched.setattr(ReplayBuffer, name, counted(getattr(ReplayBuffer, name)))
+            patched.setattr(db.ReplayBuffer, name, counted(getattr(db.ReplayBuffer, name)))
         for left in random.integers(0, 30, 3).tolist():  # noqa: B007  what `call` counts down
             with contextlib.suppress(KeyboardInterrupt):
                 editing.copy(*arguments, **options)
@@ -60,7 +58,8 @@ def test_a_copy_that_is_recorded_anew_shows_the_same(
 ) -> None:
     path = tmp_path_factory.mktemp("stores")
     made = stores.make(path / "store", seed)
-    before, everything = stores.episodes(made.path), {"where": "length > 0", "progress": False}
+    before = stores.episodes(made.path)
+    everything: dict[str, Any] = {"where": "length > 0", "progress": False}
     if not before:
         return
     if interrupted:
@@ -85,18 +84,16 @@ def test_conditions_choose_episodes_and_delete_the_others(
     made = stores.make(path / "store", seed)
     every = stores.episodes(made.path)
     chosen = parse(where).select(StoreView(made.path).episodes()).tolist()
-    for target, holds, edit in (
-        ("some", True, lambda to: editing.copy(made.path, to, where=where, progress=False)),
-        ("others", False, lambda to: editing.delete(made.path, to, where, progress=False)),
-    ):
+    for target, holds in (("some", True), ("others", False)):
         wanted = [one for one, held in zip(every, chosen, strict=True) if held == holds]
+        edit = editing.copy if holds else editing.delete
         if wanted and any(chosen):
-            edit(path / target)
+            edit(made.path, path / target, where=where, progress=False)
             stores.assert_same(stores.episodes(path / target), wanted)
             assert db.check(path / target, progress=False).ok
         else:
             with pytest.raises(db.InputError, match="no"):
-                edit(path / target)
+                edit(made.path, path / target, where=where, progress=False)
             assert not (path / target).exists()
 
 
@@ -217,3 +214,48 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
     with pytest.raises(db.NotAStoreError, match="no store"):
         editing.copy(tmp_path / "nothing", tmp_path / "copy", progress=False)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store", "there"]
+
+
+def test_a_copy_is_made_beside_a_writer(tmp_path: Path) -> None:
+    """It has what was there when it began; an interrupted one begins anew where the writer has added since."""
+    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["frames"], frame_stack=3) as buffer:
+        random = np.random.default_rng(0)
+        for n in range(6):
+            stores.add_episode(buffer, 9, random, "running" if n == 5 else "truncated")
+        before = stores.episodes(tmp_path / "store")
+        editing.copy(tmp_path / "store", tmp_path / "copy", where="length > 0", progress=False)
+        editing.copy(tmp_path / "store", tmp_path / "snapshot", progress=False)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(db.ReplayBuffer, "flush", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                editing.copy(tmp_path / "store", tmp_path / "later", where="length > 0", progress=False)
+        stores.add_episode(buffer, 9, random, "truncated")
+        editing.copy(tmp_path / "store", tmp_path / "later", where="length > 0", progress=False)
+        after = stores.episodes(tmp_path / "store")
+    assert len(after) == len(before) + 1
+    for name, wanted in (("copy", before), ("snapshot", before), ("later", after)):
+        stores.assert_same(stores.episodes(tmp_path / name), wanted)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_at_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stores.make(tmp_path / "store", 4, columns=stores.COLUMNS["frames"], n_envs=1)
+    extend, left = Recorder.extend, 2
+
+    def full(self: Recorder, *given: Any, **named: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        return extend(self, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "extend", full)
+        with pytest.raises(OSError, match="No space left"):
+            editing.copy(made.path, tmp_path / "copy", where="length > 0", progress=False)
+    assert not (tmp_path / "copy").exists()
+    editing.copy(made.path, tmp_path / "copy", where="length > 0", progress=False)
+    stores.assert_same(stores.episodes(tmp_path / "copy"), stores.episodes(made.path))
+
+
+def interrupted(_: Any) -> None:
+    raise KeyboardInterrupt

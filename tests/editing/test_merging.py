@@ -189,7 +189,7 @@ def test_tags_and_conditions_split_a_store_and_the_rest_goes_to_one_more(tmp_pat
         ("one of", {}),
     ):
         with pytest.raises(db.InputError, match=message):
-            parts("wrong", 2, **how)  # type: ignore[arg-type]
+            parts("wrong", 2, **how)
     assert not list(tmp_path.glob("*wrong*"))
 
 
