@@ -108,6 +108,9 @@ class ReplayBuffer:
         Threads that decode a batch; the machine's cores, eight at most.
     segment_rows : int, optional
         Rows of a segment, a power of two: the unit of eviction. Chosen from the capacity.
+    chunk_rows : int, optional
+        Rows that are compressed together, where rows are compressed (those of 1 KiB and more): 1, 2, 4 or 8. More of them take
+        less of the disk, and more time to pick single steps from. 4 by default, and fewer where a row has more than 64 KB.
     protected : bool, optional
         Whether there is a place for episodes that are never evicted, such as demonstrations: ``extend(..., protect=True)``. They
         come on top of the capacity. False, or as the store has it.
@@ -169,6 +172,7 @@ class ReplayBuffer:
         seed: int | None = None,
         threads: int | None = None,
         segment_rows: int | None = None,
+        chunk_rows: int | None = None,
         protected: bool | None = None,
         capacity_each: bool | None = None,
         environment: Mapping[str, Any] | None = None,
@@ -196,6 +200,7 @@ class ReplayBuffer:
             padding=padding,
             autoreset=autoreset,
             segment_rows=segment_rows,
+            chunk_rows=chunk_rows,
             protected=protected,
             capacity_each=capacity_each,
             environment=environment,

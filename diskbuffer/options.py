@@ -16,7 +16,7 @@ from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
-from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of, tail_rows_of
+from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
 from diskbuffer.wording import counted
 
 OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
@@ -36,6 +36,7 @@ class Wanted:
     padding: str | None
     autoreset: str | None
     segment_rows: int | None
+    chunk_rows: int | None
     protected: bool | None
     capacity_each: bool | None
     environment: dict[str, Any] | None
@@ -46,7 +47,7 @@ class Wanted:
         if self.schema is None:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
         streams = (self.n_envs or 1) + bool(self.protected)
-        chunk_rows = chunk_rows_of(self.schema)
+        chunk_rows = chunk_rows_of(self.schema, self.chunk_rows)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema.columns)
         layout = Layout(
             self.schema,
@@ -92,6 +93,7 @@ class Options:
     padding: str | None = None
     autoreset: str | None = None
     segment_rows: int | None = None
+    chunk_rows: int | None = None
     protected: bool | None = None
     capacity_each: bool | None = None
     environment: Any = None
@@ -123,6 +125,7 @@ class Options:
             known.padding,
             known.autoreset,
             self.segment_rows,
+            self.chunk_rows,
             self.protected,
             self.capacity_each,
             described,
@@ -141,6 +144,9 @@ class Options:
         _check_capacity(self.capacity, n_envs, frames, each=bool(self.capacity_each))
         if rows is not None and (not isinstance(rows, int | np.integer) or not 8 <= rows <= 2**30 or rows & (rows - 1)):
             raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {rows}")
+        chunk = self.chunk_rows
+        if chunk is not None and (type(chunk) is not int or chunk not in CHUNK_ROWS):
+            raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {chunk!r}")
 
     def _check_choices(self) -> None:
         for name, flag in (("protected", self.protected), ("capacity_each", self.capacity_each)):
@@ -214,6 +220,9 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     ):
         if asked is not None and asked != has:
             lines.append(f"  {name}: stored {has}, asked for {asked}")
+    chunks = sorted({*stored.chunks_of.values()} - {wanted.chunk_rows})
+    if wanted.chunk_rows is not None and chunks:
+        lines.append(f"  chunk_rows: stored {' and '.join(map(str, chunks))}, asked for {wanted.chunk_rows}")
     lines += differences(stored.environment, wanted.environment)[0]
     if wanted.metadata is not None and wanted.metadata != stored.metadata:
         lines.append(f"  metadata: stored {_shown(stored.metadata)}, asked for {_shown(wanted.metadata)}")

@@ -286,6 +286,8 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "segment_rows no power of two": ({"segment_rows": 12}, "segment_rows.*12"),
     "segment_rows too small": ({"segment_rows": 4}, "segment_rows.*4"),
     "segment_rows in floats": ({"segment_rows": 8.0}, r"segment_rows.*8\.0"),
+    "chunk_rows that no chunk has": ({"chunk_rows": 3}, "chunk_rows.*3"),
+    "chunk_rows in floats": ({"chunk_rows": 4.0}, r"chunk_rows.*4\.0"),
     "no threads": ({"threads": 0}, "threads.*0"),
     "threads as text": ({"threads": "2"}, "threads.*'2'"),
     "seed below 0": ({"seed": -1}, "seed.*-1"),

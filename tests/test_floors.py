@@ -34,6 +34,7 @@ FLOORS = (
     ("",),
     ("adapters", "inspect", "precompile"),
     ("formats",),
+    ("editing",),
     ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "inspect.commands"),
     ("cli",),
     ("__main__",),

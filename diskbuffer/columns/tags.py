@@ -58,4 +58,4 @@ def numbers_of(columns: DerivedColumns, names: Collection[str]) -> list[int]:
             raise InputError(
                 "a store has 65,535 different tags, and strings in columns, at most; keep numbers in a column of your own"
             )
-        return [columns.store.add_tag(name) for name in names]
+        return columns.store.add_tags(list(names))

@@ -52,6 +52,11 @@ class EpisodeData:
         The environment it is of.
     protected : bool
         Whether it is never evicted.
+    lead : mapping of str to array
+        Where the recording of stacked frames began in the middle of the episode: (frame_stack - 1, ...) of each observation's
+        column, the frames ahead of the first row. Else empty, and the first stack is filled up.
+    running : bool
+        Whether it is not over: it may go on with the next steps of its environment.
     """
 
     columns: Mapping[str, Rows]
@@ -59,6 +64,8 @@ class EpisodeData:
     tag: str = ""
     stream: int = 0
     protected: bool = False
+    lead: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    running: bool = False
 
     def flag(self, name: str) -> bool:
         """Return the flag of the last step, "terminated" or "truncated"."""
@@ -80,7 +87,7 @@ class Contents:
     environment, metadata : mapping or None
         As `ReplayBuffer` takes them.
     derived : frozenset of str
-        Columns that were computed from others: priorities, advantages.
+        Columns that were computed from others: priorities, advantages. In a store they are written once the steps are there.
     n_envs : int
         How many streams the episodes are of.
     protected : bool

@@ -9,28 +9,39 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import SourceError
+from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.nested import put
 from diskbuffer.schema import KEPT, Column, is_obs
 from diskbuffer.wording import counted
 
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
 _BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, of all columns together
 _MOST_ROWS = 65536
 
 
-def fill(buffer: ReplayBuffer, episodes: Iterable[EpisodeData], told: Callable[[int], None]) -> None:
+def fill(
+    buffer: ReplayBuffer,
+    episodes: Iterable[EpisodeData],
+    told: Callable[[int], None],
+    derived: Mapping[str, Column] | None = None,
+) -> None:
     """Add episodes to a buffer, but for those steps that an earlier call with the same episodes has added to it.
 
     Each stream is filled in the order in which its episodes come, so how many steps it has ever had tells how far it was filled.
+    Derived columns are written after the steps that they are of, those of an earlier call, too.
 
     Parameters
     ----------
     buffer : ReplayBuffer
-        Empty, or filled in part with the same episodes, perhaps by a process that was killed.
+        Empty, or filled in part with the same episodes, perhaps by a process that was killed. Opened with
+        ``autoreset="disabled"``: with "next_step", steps that look like resets are none.
     episodes : iterable of EpisodeData
     told : callable
         Is given how many steps were added, or found to be there, each time.
+    derived : mapping of str to Column, optional
+        Columns to be written later than the steps, as `ReplayBuffer.write` does.
 
     Raises
     ------
@@ -39,44 +50,128 @@ def fill(buffer: ReplayBuffer, episodes: Iterable[EpisodeData], told: Callable[[
     InputError
         As `ReplayBuffer.extend` raises it, of values: a NaN, say.
     """
-    filler = _Filler(buffer, told)
+    buffer._expect_cut_offs()  # an episode without a flag is nothing to warn of: the source says where each one ends
+    filler = _Filler(buffer, told, derived or {})
     for number, episode in enumerate(episodes):
-        _check(number, episode, filler.columns)
+        _check(number, episode, {**filler.columns, **filler.derived})
         filler.add(episode)
-    buffer.cut_off()
-    _tag(buffer, filler.tags)
+    filler.finish()
     buffer.flush()
 
 
 class _Filler:
-    def __init__(self, buffer: ReplayBuffer, told: Callable[[int], None]) -> None:
-        self._buffer, self._told = buffer, told
-        self.columns = {name: c for name, c in buffer.columns.items() if name not in buffer.derived and name not in KEPT}
-        self.tags: dict[int, list[str]] = {}  # of each stream's episodes, in their order
+    def __init__(self, buffer: ReplayBuffer, told: Callable[[int], None], derived: Mapping[str, Column]) -> None:
+        self._buffer, self._told, self.derived = buffer, told, derived
+        self.columns = {name: c for name, c in buffer.columns.items() if name not in (*buffer.derived, *derived, *KEPT)}
         self._block = max(1, min(_MOST_ROWS, _BLOCK // sum(column.row_bytes for column in self.columns.values())))
-        self._there = buffer._reader.counts()[1].tolist()  # steps of each stream that were added before, and not yet passed
+        layout = buffer._store.layout
+        self._protected = layout.n_envs if layout.protected else None  # the stream of protected episodes
+        self._streams = layout.streams
+        self._ever = self._counts()[1].tolist()  # steps that each stream has had when this began
+        self._passed = [0] * self._streams  # steps of the episodes so far
+        self._runs = [False] * self._streams  # whether the last one of these is not over
+        self._tags: list[list[str]] = [[] for _ in range(self._streams)]  # of the episodes, in their order
+        self._later: list[tuple[int, int, dict[str, Array]]] = []  # derived values: stream, number of the first step, values
+        self._waiting = 0  # steps of these
+
+    def _counts(self) -> tuple[Int64, Int64]:
+        """Return how many steps each stream has, and has ever had; that of protected episodes is one of them."""
+        return self._buffer._reader.counts()
 
     def add(self, episode: EpisodeData) -> None:
         """Add what is not there yet of an episode."""
-        stream = self._buffer.n_envs if episode.protected else episode.stream
-        self.tags.setdefault(stream, []).append(episode.tag)
-        begin = min(self._there[stream], episode.steps)
-        self._there[stream] -= begin
+        stream = episode.stream
+        if episode.protected:
+            if self._protected is None:
+                raise InputError("this buffer has no place for protected episodes; create it with protected=True")
+            stream = self._protected
+        self._tags[stream].append(episode.tag)
+        self._runs[stream] = episode.running
+        number = self._passed[stream]
+        self._passed[stream] += episode.steps
+        begin = min(max(self._ever[stream] - number, 0), episode.steps)
         self._told(begin)
-        block = episode.steps if episode.protected else self._block  # each call with protected steps starts an episode
-        for first in range(begin, episode.steps, block):
-            last = min(first + block, episode.steps)
+        if begin == 0 and episode.lead and self._buffer.frame_stack > 1:
+            self._extend(stream, self._first_step(episode), new_episode=True)
+            self._told(1)
+            begin = 1
+        for first in range(begin, episode.steps, self._block):
+            last = min(first + self._block, episode.steps)
             values: dict[str, Any] = {}
             for path in episode.columns:
                 if path in self.columns:
                     put(values, path, _rows(episode, path, first, last))
-            self._buffer.extend(
-                **values, env=episode.stream, protect=episode.protected, new_episode=None if episode.protected else first == 0
-            )
+            self._extend(stream, values, new_episode=first == 0)
             self._told(last - first)
+        for first in range(0, episode.steps if self.derived else 0, _MOST_ROWS):
+            last = min(first + _MOST_ROWS, episode.steps)
+            values = {name: np.asarray(episode.columns[name][first:last]) for name in self.derived}
+            self._later.append((stream, number + first, values))
+            self._waiting += last - first
+            if self._waiting >= _MOST_ROWS:
+                self._write_derived()
+
+    def _extend(self, stream: int, values: dict[str, Any], *, new_episode: bool) -> None:
+        """Add steps to a stream. Protected episodes go on in another call here, as those of environments do."""
+        buffer = self._buffer
+        with buffer._store.lock:
+            obs, next_obs = values.pop("obs", None), values.pop("next_obs", None)
+            buffer._writing().extend(values, obs, next_obs, stream, new_episode)
+
+    def _first_step(self, episode: EpisodeData) -> dict[str, Any]:
+        """Return an episode's first step, its observations as stacks, whose earlier frames come from before the episode."""
+        frames = self._buffer.frame_stack - 1
+        values: dict[str, Any] = {}
+        for path in episode.columns:
+            if path not in self.columns:
+                continue
+            found = _rows(episode, path, 0, 1)
+            if is_obs(path):
+                rows = np.concatenate([episode.lead[path][-frames:], found])
+                put(values, path, rows[None, :-1])
+                put(values, f"next_{path}", rows[None, 1:])
+            else:
+                put(values, path, found)
+        return values
+
+    def _write_derived(self) -> None:
+        """Write the derived values that wait to the steps that are there still."""
+        there, ever = self._counts()
+        for stream in {stream for stream, _, _ in self._later}:
+            mine = [(number, values) for of, number, values in self._later if of == stream]
+            lengths = [len(next(iter(values.values()))) for _, values in mine]
+            ages = np.concatenate(
+                [ever[stream] - 1 - number - np.arange(n) for (number, _), n in zip(mine, lengths, strict=True)]
+            )
+            kept = ages < there[stream]
+            steps = self._buffer.recent_steps(ages[kept], stream)
+            for name in self.derived:
+                self._buffer.write(name, steps, np.concatenate([values[name] for _, values in mine])[kept])
+        self._later, self._waiting = [], 0
+
+    def finish(self) -> None:
+        """End the episodes that are over, and write what is written once the steps are there."""
+        self._write_derived()
+        for name, column in self.derived.items():  # also where there are no steps
+            self._buffer.write(name, np.zeros(0, np.int64), np.zeros((0, *column.shape), column.np_dtype))
+        with self._buffer._store.lock:
+            self._buffer._writing().cut_off(stream for stream in range(self._streams) if not self._runs[stream])
+        self._tag()
+
+    def _tag(self) -> None:
+        """Tag the episodes that are there: the newest ones of each stream."""
+        if not any(tag for of_stream in self._tags for tag in of_stream):
+            return
+        episodes = self._buffer.episodes
+        for stream, of_stream in enumerate(self._tags):
+            starts = episodes.start[episodes.stream == stream]
+            wanted = np.array(of_stream[len(of_stream) - len(starts) :], np.str_)
+            there = episodes.tag[episodes.stream == stream]
+            for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
+                self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
 
 
-def _rows(episode: EpisodeData, path: str, first: int, last: int) -> npt.NDArray[Any]:
+def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
     """Return a column of some steps; of an observation, a row more. The last one stands for a final one that is not known."""
     found = np.asarray(episode.columns[path][first : last + is_obs(path)])
     return np.concatenate([found, found[-1:]]) if is_obs(path) and len(found) == last - first else found
@@ -100,16 +195,3 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
             raise SourceError(
                 f"episode {number}: rows of {path!r} are {found.dtype}{list(found.shape[1:])}, and should be {column}"
             )
-
-
-def _tag(buffer: ReplayBuffer, tags: Mapping[int, list[str]]) -> None:
-    """Tag the episodes that are there: the newest ones of each stream."""
-    if not any(tag for of_stream in tags.values() for tag in of_stream):
-        return
-    episodes = buffer.episodes
-    for stream, of_stream in tags.items():
-        starts = episodes.start[episodes.stream == stream]
-        wanted = np.array(of_stream[len(of_stream) - len(starts) :])
-        there = episodes.tag[episodes.stream == stream]
-        for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
-            buffer.tag(tag, starts[(wanted == tag) & (there != tag)])

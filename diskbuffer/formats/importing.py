@@ -92,6 +92,7 @@ def import_(
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
         wanted = _columns(contents, columns, allow_nan)
+        derived = {name: column for name, column in wanted.items() if name in contents.derived and "/" not in name}
         settings = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
         task = {"import": format, "source": str(path), "options": _shown(options), **settings}
         with Unfinished(store, task) as unfinished:
@@ -99,7 +100,7 @@ def import_(
                 ReplayBuffer(
                     unfinished.place,
                     capacity,
-                    columns=wanted,
+                    columns={name: column for name, column in wanted.items() if name not in derived},
                     n_envs=contents.n_envs,
                     frame_stack=contents.frame_stack,
                     padding=contents.padding,  # type: ignore[arg-type]
@@ -110,7 +111,7 @@ def import_(
                 ) as buffer,
                 bar(contents.steps, 0, progress, "steps") as shown,
             ):
-                fill(buffer, reading.episodes(), shown.update)
+                fill(buffer, reading.episodes(), shown.update, derived)
             unfinished.finish()
             return unfinished.target
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.endings import RUNNING
 from diskbuffer.episodes import Episode
-from diskbuffer.errors import CorruptionError, InputError
+from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData
-from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.episodes import EpisodeTable, build
 from diskbuffer.inspect.where import parse
+from diskbuffer.reading.reader import until_found
 from diskbuffer.schema import KEPT, TAG, Column, is_obs
+from diskbuffer.store.format.layout import Layout
+
+_ALWAYS = ("terminated", "truncated")  # which a store has in any case
 
 
 class StoreSource:
@@ -29,7 +34,13 @@ class StoreSource:
     where : str, optional
         Which episodes, as ``diskbuffer episodes --where`` takes it.
     columns : collection of str, optional
-        These alone, and the flags. All by default, but for those that the buffer writes for itself.
+        These alone, and the flags; "obs" is all columns whose paths begin with "obs/", too. All by default, but for those that
+        the buffer writes for itself.
+    choose : callable, optional
+        Is given the table of those episodes, and returns the table of those that are wanted. An episode of which it makes the
+        start a later one begins there.
+    frame_stack : int, optional
+        Frames in an observation, where these are not as many as the store says.
 
     Raises
     ------
@@ -37,25 +48,48 @@ class StoreSource:
         The store is damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], where: str | None = None, columns: Collection[str] | None = None) -> None:
-        view = StoreView(path)
-        if view.damage is not None:
-            raise CorruptionError(view.damage)
-        self._table = _in_order(view.episodes(), where, view.layout.streams)
-        self._buffer = ReplayBuffer(path, mode="r")
-        known = {name: column for name, column in self._buffer.columns.items() if name not in (*KEPT, TAG)}
-        for name in columns or ():
-            if name not in known:
-                raise InputError(f"there is no column {name!r}; there are {', '.join(known)}")
-        flags = ("terminated", "truncated")
-        self._columns = {name: known[name] for name in known if columns is None or name in (*columns, *flags)}
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        where: str | None = None,
+        columns: Collection[str] | None = None,
+        *,
+        choose: Callable[[EpisodeTable], EpisodeTable] | None = None,
+        frame_stack: int | None = None,
+    ) -> None:
+        condition = None if where is None else parse(where)
+        self._buffer = ReplayBuffer(path, mode="r", frame_stack=frame_stack)
+        try:
+            store, reader = self._buffer._store, self._buffer._reader
+            with store.lock:
+                table = until_found([reader], lambda: build(store, reader.index))
+            table = table if condition is None else table.select(condition.select(table))
+            table = table if choose is None else choose(table)
+            self._table = table.select(np.lexsort((table.stream, table.start // store.layout.streams)))
+            self._columns = self._chosen(columns)
+        except BaseException:
+            self._buffer.close()
+            raise
         self.losses: Mapping[str, str] = {}
+
+    def _chosen(self, columns: Collection[str] | None) -> dict[str, Column]:
+        known = {name: column for name, column in self._buffer.columns.items() if name not in (*KEPT, TAG)}
+        if columns is None:
+            return known
+        if isinstance(columns, str):
+            raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
+        wanted = {*_ALWAYS}
+        for name in columns:
+            found = [path for path in known if path == name or path.startswith(f"{name}/")]
+            if not found:
+                raise InputError(f"there is no column {name!r}; there are {', '.join(known)}")
+            wanted.update(found)
+        return {name: column for name, column in known.items() if name in wanted}
 
     @property
     def contents(self) -> Contents:
         """What the store holds."""
-        buffer, table = self._buffer, self._table
-        layout = buffer._store.layout
+        buffer, table, layout = self._buffer, self._table, self.layout
         return Contents(
             self._columns,
             len(table),
@@ -65,10 +99,15 @@ class StoreSource:
             derived=buffer.derived & self._columns.keys(),
             n_envs=buffer.n_envs,
             protected=layout.protected and bool((table.stream == buffer.n_envs).any()),
-            frame_stack=layout.frame_stack,
+            frame_stack=buffer.frame_stack,
             padding=layout.padding,
             tags=bool((table.tag != "").any()),
         )
+
+    @property
+    def layout(self) -> Layout:
+        """The store's layout."""
+        return self._buffer._store.layout
 
     @property
     def table(self) -> EpisodeTable:
@@ -80,7 +119,8 @@ class StoreSource:
         """What is the same as long as the same episodes are read from the same store; as JSON."""
         table = self._table
         numbers = np.stack([table.stream, table.start, table.length], axis=1)
-        return [self._buffer._store.layout.salt, numbers.tolist(), sorted(self._columns)]
+        texts = [table.ending.tolist(), table.tag.tolist()]
+        return [self.layout.salt, numbers.tolist(), texts, sorted(self._columns), self._buffer.frame_stack]
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
@@ -91,7 +131,29 @@ class StoreSource:
             episode = Episode(stream, int(table.start[row]), length, str(table.ending[row]), str(table.tag[row]))
             columns = {name: _Rows(read, name, column, episode) for name, column in self._columns.items()}
             protected = stream == self._buffer.n_envs
-            yield EpisodeData(columns, length, episode.tag, 0 if protected else stream, protected)
+            yield EpisodeData(
+                columns,
+                length,
+                episode.tag,
+                0 if protected else stream,
+                protected,
+                lead=self._lead(episode, whole=bool(table.whole[row])),
+                running=episode.ending == RUNNING,
+            )
+
+    def _lead(self, episode: Episode, *, whole: bool) -> dict[str, npt.NDArray[Any]]:
+        """Return the frames ahead of an episode's first row, where its first stack has such."""
+        reader, frames = self._buffer._reader, self._buffer.frame_stack - 1
+        if frames == 0 or (whole and not reader.index.has_lead(episode.stream, episode.start // reader.streams)):
+            return {}
+        start, source = np.array([episode.start], np.int64), self._buffer.episodes._source
+        return {path: source.steps(path, start)[0, :frames] for path in self._columns if is_obs(path)}
+
+    def part(self, which: Any) -> StoreSource:
+        """Return a source of some of the episodes, by a mask or numbers of rows of the table; this one closes both."""
+        part = copy.copy(self)
+        part._table = self._table.select(which)
+        return part
 
     def close(self) -> None:
         """Close the store."""
@@ -112,8 +174,3 @@ class _Rows:
             return np.zeros((0, *self.shape[1:]), self.dtype)
         found: npt.NDArray[Any] = self._read(self._path, self._episode, wanted)
         return found
-
-
-def _in_order(table: EpisodeTable, where: str | None, streams: int) -> EpisodeTable:
-    some = table if where is None else table.select(parse(where).select(table))
-    return some.select(np.lexsort((some.stream, some.start // streams)))

@@ -52,6 +52,10 @@ class Unfinished:
         self.place = self._directory / "data"
         self._task = json.loads(json.dumps(task))
 
+    def is_begun(self) -> bool:
+        """Tell whether an earlier run has begun the same, and not finished it."""
+        return bool(_read(self._directory / _TASK) == self._task)
+
     def __enter__(self) -> Self:
         if self.target.is_symlink() or (self.target.exists() and not _is_empty(self.target)):
             raise InputError(f"there is something at {self.target} already; give a path at which there is nothing")

@@ -183,6 +183,12 @@ class Streams:
         """Return where the episodes of a stream start; the first may reach behind the oldest row."""
         return self._starts[stream].values
 
+    def has_lead(self, stream: int, position: int) -> bool:
+        """Tell whether there is a lead-in of the episode whose first row is at a position."""
+        firsts = self._leads[stream].values[::2]
+        at = int(np.searchsorted(firsts, position))
+        return at < len(firsts) and int(firsts[at]) == position
+
     def slots(self, stream: int) -> Int64:
         """Return the slots of a stream's segments, oldest first."""
         return self._slots[stream].values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -206,11 +207,13 @@ class Store:
             begins = tuple(np.maximum(lows, begins or 0).tolist())
         self.description.change(self.table.slots, capacity=capacity, begins=begins)
 
-    def add_tag(self, tag: str) -> int:
-        """Return the number of a tag, a new one if need be."""
-        if tag not in self.layout.tags:
-            self.description.change(self.table.slots, tags=(*self.layout.tags, tag))
-        return self.layout.tags.index(tag) + 1
+    def add_tags(self, tags: Sequence[str]) -> list[int]:
+        """Return the numbers of tags, new ones if need be, in their order."""
+        every = tuple(dict.fromkeys([*self.layout.tags, *tags]))
+        if every != self.layout.tags:
+            self.description.change(self.table.slots, tags=every)
+        numbers = {tag: number for number, tag in enumerate(every, 1)}
+        return [numbers[tag] for tag in tags]
 
     # Columns
 

@@ -234,3 +234,20 @@ def test_no_chunk_becomes_larger_whatever_the_data() -> None:
         rows = np.concatenate([kinds[rng.integers(4)][k : k + 4] for k in range(0, 64, 4)])
         before, after = shard.seal(rows, late=seed % 2 == 1)
         assert (after <= before).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_as_many_rows_are_compressed_together_as_are_asked_for(rows: int, tmp_path: Path) -> None:
+    columns = {"obs": Column((40, 40), "uint8"), "action": Column((), "int64")}
+    frames = games(61, np.random.default_rng(0))
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, chunk_rows=rows, segment_rows=16) as buffer:
+        buffer.extend(frames, np.arange(60), np.ones(60))
+        buffer.seal()
+    with db.ReplayBuffer(tmp_path / "store", chunk_rows=rows) as buffer:
+        assert buffer._store.layout.chunks_of == {"obs": rows}
+        assert zarr.open_array(tmp_path / "store" / "obs", mode="r").chunks == (rows, 40, 40)
+        np.testing.assert_array_equal(buffer.episode(0)["obs"].numpy(), frames)
+        assert buffer.check(progress=False).ok
+    other = 4 if rows == 8 else 8
+    with pytest.raises(SchemaError, match=f"chunk_rows: stored {rows}, asked for {other}"):
+        db.ReplayBuffer(tmp_path / "store", chunk_rows=other)

@@ -23,6 +23,7 @@ from diskbuffer.environment import is_sane
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
 from diskbuffer.schema import Schema
 from diskbuffer.store.format import codec
+from diskbuffer.store.format.sizes import CHUNK_ROWS
 
 FORMAT = 1
 MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
@@ -224,7 +225,7 @@ class Layout:
             and 8 <= rows < 2**31
             and rows & (rows - 1) == 0
             and self.frame_stack > 0
-            and all(n in (1, 2, 4, 8) and path in self.schema.recorded for path, n in self.chunks_of.items())
+            and all(n in CHUNK_ROWS and path in self.schema.recorded for path, n in self.chunks_of.items())
             and self.tail_rows % 8 == 0
             and 8 <= self.tail_rows <= 2**20
             and self.streams <= MOST_STREAMS

@@ -13,8 +13,11 @@ TAIL_BYTES = 2 * 1024**2  # of a stream in a column; packing has a cost of its o
 ALL_TAILS_BYTES = 64 * 1024**2  # of all streams in a column: it is allocated when the store is created
 
 
-def chunk_rows_of(schema: Schema) -> dict[str, int]:
-    """Choose which columns are packed, and how many rows are compressed together: 4 up to 64 KB, then fewer.
+CHUNK_ROWS = (1, 2, 4, 8)  # rows that can be compressed together
+
+
+def chunk_rows_of(schema: Schema, asked: int | None = None) -> dict[str, int]:
+    """Choose which columns are packed, and how many rows are compressed together: `asked`, or 4 up to 64 KB a row, then fewer.
 
     Eight take a quarter less of the disk, and a tenth more time to pick single transitions from.
     """
@@ -27,7 +30,7 @@ def chunk_rows_of(schema: Schema) -> dict[str, int]:
                 f"files that are mapped; rows of {least} and more have a codec. Leave out codec={column.codec!r}"
             )
         if column.row_bytes >= least:
-            chosen[path] = next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
+            chosen[path] = asked or next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
     return chosen
 
 

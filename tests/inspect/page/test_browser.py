@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 import diskbuffer as db
 from bench.browser import PHONE, WIDE, chromium, complaints, resize, until, why_not
+from diskbuffer.cli import main
 from tests.inspect.page.serving import served
 from tests.inspect.stores import COLUMNS, make_store
 
@@ -259,10 +261,15 @@ def test_the_commands_of_a_selection_run(page: Page, tmp_path: Path, monkeypatch
         page.find("#tag-name").clear()
         page.click("#tag-name")
         page.press('good "one"')
-        tag, export = (block.text for block in page.driver.find_elements("css selector", "#commands pre"))
+        tag, copy, delete, export = (block.text for block in page.driver.find_elements("css selector", "#commands pre"))
     monkeypatch.chdir(tmp_path)
     exec(export, {})
-    exec(tag, {})
+    for command in (tag, copy, delete):
+        assert main(shlex.split(command)[1:]) == 0
+    for made, episodes in (("chosen", [0, 3]), ("others", [1, 2, 4, 5])):
+        with db.ReplayBuffer(store, mode="r") as buffer, db.ReplayBuffer(tmp_path / f"{store.name}-{made}", mode="r") as other:
+            assert other.episodes.returns.tolist() == buffer.episodes.returns[episodes].tolist()
+            assert other.episodes.tag.tolist() == buffer.episodes.tag[episodes].tolist()
     with db.ReplayBuffer(store, mode="r") as buffer:
         assert buffer.episodes.tag.tolist() == ['good "one"', "", "", 'good "one"', "", ""]
         for number in (0, 3):

@@ -6,6 +6,7 @@ import { Chart } from "./charts.js";
 const ENDINGS = ["terminated", "truncated", "cut off", "running"]; // each has a colour, in page.css
 const PAGE = 50;
 const MOST = 5000; // episodes in a selection: their names are in the commands
+const LONGEST = 2000; // characters of a condition
 const chosen = new Set(); // of episodes, by their first step
 const numbers = new Map(); // of episodes that were seen, by their first step
 const running = new Set(); // of those, the ones that are not over
@@ -174,18 +175,26 @@ function cell(table, row, name) {
 }
 
 const quoted = (text) => JSON.stringify(text); // JSON's strings are Python's, too
+const inShell = (text) => `'${text.replaceAll("'", `'"'"'`)}'`;
 
 function drawChosen() {
   $("chosen").hidden = chosen.size === 0;
   if (!chosen.size) return;
   const starts = [...chosen].sort((a, b) => a - b);
   $("chosen-count").textContent = `${plural(chosen.size, "episode")} selected${chosen.size === MOST ? ", which is the most" : ""}`;
-  const { literal, shell } = app.state;
+  const { literal, shell, name } = app.state;
   const names = `[${starts.join(", ")}]`;
   const over = `[${starts.filter((start) => !running.has(start)).join(", ")}]`; // only these can be tagged
+  const where = `start in ${names}`;
+  const short = where.length <= LONGEST;
+  const tag = $("tag-name").value;
   const first = numbers.get(starts[0]);
   const commands = [
-    ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    buffer.tag(${quoted($("tag-name").value)}, ${over})`],
+    short && !tag.startsWith("-")
+      ? ["Tag them (in the process that writes: buffer.tag)", `diskbuffer tag ${shell} ${inShell(tag)} --where '${where}'`]
+      : ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    buffer.tag(${quoted(tag)}, ${over})`],
+    short ? ["Copy them to a store of their own", `diskbuffer copy ${shell} ./${inShell(`${name}-chosen`)} --where '${where}'`] : null,
+    short ? ["Make a store without them", `diskbuffer delete ${shell} ./${inShell(`${name}-others`)} --where '${where}'`] : null,
     ["Export them, one file each", `import diskbuffer as db, numpy as np\nfrom diskbuffer.nested import flatten\n\nwith db.ReplayBuffer(${literal}, mode="r") as buffer:\n    for episode in buffer.episodes[np.isin(buffer.episodes.start, ${names})]:\n        arrays = {path.replace("/", "."): values.numpy() for path, values in flatten(buffer.episode(episode)).items()}\n        np.savez_compressed(f"episode-{episode.start}.npz", **arrays)`],
     starts.length === 1 && first !== undefined ? ["As a video", `diskbuffer show ${shell} ${first} --out episode-${first}.mp4`] : null,
   ].filter(Boolean);

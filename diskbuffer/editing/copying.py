@@ -1,0 +1,186 @@
+"""Copies of a store: of some episodes or columns, with another capacity, compression or stack."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.editing.new_store import NewStore, identity, place_beside, some_columns
+from diskbuffer.editing.newest import newest_steps
+from diskbuffer.errors import InputError
+from diskbuffer.formats.data import EpisodeData
+from diskbuffer.formats.stored import StoreSource
+from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.where import parse
+from diskbuffer.options import checked_capacity
+from diskbuffer.paths import local_path
+from diskbuffer.schema import Column
+from diskbuffer.store.directory import read_metadata
+
+StorePath = str | os.PathLike[str]
+
+
+def copy(
+    store: StorePath,
+    new: StorePath,
+    *,
+    where: str | None = None,
+    columns: Collection[str] | None = None,
+    capacity: int | Literal["all"] | None = None,
+    codec: Mapping[str, str | None] | None = None,
+    chunk_rows: int | None = None,
+    frame_stack: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Copy a store, whole or in part; a training may be writing to it.
+
+    A copy with nothing else but another capacity or stack is a snapshot: files of sealed segments are shared by hard links, and
+    steps keep their names. Otherwise steps are recorded anew, one episode after the other.
+
+    Parameters
+    ----------
+    store, new : path-like
+        At `new` there must be nothing, or an empty directory.
+    where : str, optional
+        Which episodes: "return > 10 and ending == 'terminated'", as ``diskbuffer episodes --where`` has it.
+    columns : collection of str, optional
+        Which columns, by path; "obs" is all that begin with "obs/", too. Rewards and flags are always part of it.
+    capacity : int or "all", optional
+        Keep the newest so many steps, or all from now on. As the store's by default; no step is lost by that, also where the
+        store has more than its capacity: they go when something is added.
+    codec : mapping of str to str or None, optional
+        How columns are compressed, by path, as `Column` takes it; None has it chosen from the data.
+    chunk_rows : int, optional
+        Rows that are compressed together, as `ReplayBuffer` takes it.
+    frame_stack : int, optional
+        Frames in an observation. The steps are those that the store has when it is opened with as many.
+    progress : bool
+        Whether to show progress.
+
+    Returns
+    -------
+    pathlib.Path
+        The new store's path.
+
+    Raises
+    ------
+    InputError
+        There is no such column or episode, an option does not fit, or something is at `new` already.
+    CorruptionError
+        The store is damaged.
+    LockedError
+        Another process is making the same store.
+    """
+    path = place_beside(new, store)
+    layout, _ = read_metadata(local_path(store))
+    if capacity is not None:
+        capacity = None if capacity == "all" else checked_capacity(capacity, layout, frame_stack or layout.frame_stack)
+        resized = capacity != layout.capacity
+    else:
+        resized = False
+    stacked = frame_stack not in (None, layout.frame_stack)
+    asked = (where, columns, codec or None, chunk_rows)
+    # What goes for a capacity was noted for the store's own stack: with a longer one too few steps would be left.
+    if all(option is None for option in asked) and not (resized and stacked):
+        return _linked(store, path, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
+
+    def choose(table: EpisodeTable) -> EpisodeTable:
+        return newest_steps(table, capacity, layout) if isinstance(capacity, int) else table
+
+    def change(new: NewStore) -> NewStore:
+        changes: dict[str, Any] = {"capacity": capacity, "segment_rows": None} if resized else {}
+        changes |= {} if chunk_rows is None else {"chunk_rows": chunk_rows}
+        return new.changed(columns=_recoded(new.columns, codec or {}), **changes)
+
+    with closing(StoreSource(store, where, some_columns(columns), choose=choose, frame_stack=frame_stack)) as source:
+        return rewrite(source, path, "copy", change, progress)
+
+
+def delete(store: StorePath, new: StorePath, where: str, *, progress: bool = True) -> Path:
+    """Write a new store without some episodes. The store stays as it is: remove it once the new one is what you want.
+
+    Parameters
+    ----------
+    store, new : path-like
+        At `new` there must be nothing, or an empty directory.
+    where : str
+        Which episodes to leave out, as ``diskbuffer episodes --where`` has it.
+    progress : bool
+        Whether to show progress.
+
+    Returns
+    -------
+    pathlib.Path
+        The new store's path.
+
+    Raises
+    ------
+    InputError
+        It holds for no episode, or for all of them; or as for `copy`.
+    CorruptionError, LockedError
+        As for `copy`.
+    """
+    path, condition = place_beside(new, store), parse(where)
+
+    def choose(table: EpisodeTable) -> EpisodeTable:
+        gone = condition.select(table)
+        if not gone.any():
+            raise InputError(f"{store} has no episode for which that holds: there is nothing to delete")
+        return table.select(~gone)
+
+    with closing(StoreSource(store, choose=choose)) as source:
+        return rewrite(source, path, "delete", lambda new: new, progress)
+
+
+def rewrite(
+    source: StoreSource,
+    path: Path,
+    what: str,
+    change: Callable[[NewStore], NewStore],
+    progress: bool,
+    through: Callable[[EpisodeData], EpisodeData] = lambda episode: episode,
+) -> Path:
+    """Write a source's episodes to a new store, like its own but for a change. `through` is what each episode passes."""
+    if not len(source.table):
+        raise InputError("there is no such episode: nothing would be in the new store")
+
+    def episodes() -> Iterator[EpisodeData]:
+        return map(through, source.episodes())
+
+    task = {"edit": what, "of": identity(source)}
+    return change(NewStore.like(source)).write(path, task, episodes, int(source.table.length.sum()), progress)
+
+
+def _linked(store: StorePath, path: Path, resize: dict[str, int | None], frame_stack: int | None) -> Path:
+    """Make a snapshot, with another capacity or stack where one is given."""
+    with ReplayBuffer(store, mode="r", frame_stack=frame_stack) as buffer:
+        if not (resize or frame_stack):
+            return buffer.snapshot(path)
+        # No run goes on with what another has left: it may be older, and is made in a moment.
+        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}, anew=True) as unfinished:
+            buffer.snapshot(unfinished.place)
+            with ReplayBuffer(unfinished.place, mode="r+", frame_stack=frame_stack) as made:
+                if frame_stack:
+                    with made._store.lock:
+                        made._store.description.change(made._store.table.slots, frame_stack=frame_stack)
+                if resize:
+                    made.resize(resize["capacity"])
+            unfinished.finish()
+            return unfinished.target
+
+
+def _recoded(columns: Mapping[str, Column], codecs: Mapping[str, str | None]) -> dict[str, Column]:
+    """Return columns with other codecs."""
+    for name in codecs:
+        if name not in columns:
+            raise InputError(f"there is no recorded column {name!r} to compress; there are {', '.join(columns)}")
+    return {
+        name: dataclasses.replace(column, codec=codecs[name]) if name in codecs else column for name, column in columns.items()
+    }

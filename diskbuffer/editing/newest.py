@@ -1,0 +1,47 @@
+"""The newest steps of a table of episodes: what a store of a smaller capacity would have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.store.format.layout import Layout
+
+Int64 = npt.NDArray[np.int64]
+
+
+def newest_steps(table: EpisodeTable, capacity: int, layout: Layout) -> EpisodeTable:
+    """Return the newest steps, `capacity` of them, or all where there are fewer; protected episodes come on top.
+
+    Environments lose as many steps as makes them have equally many, those with fewer none: a step of one is as old as the step
+    of another after which as many came. With ``capacity_each`` every environment has its own share. The first episode that is
+    left of an environment may begin later than it did.
+    """
+    streams, envs = layout.streams, np.arange(layout.n_envs)
+    there = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
+    kept = np.minimum(there, capacity // layout.n_envs) if layout.capacity_each else _share(there, capacity)
+    lengths, starts = table.length.copy(), table.start.copy()
+    for env in envs.tolist():
+        mine = np.flatnonzero(table.stream == env)
+        mine = mine[np.argsort(table.start[mine])]
+        after = lengths[mine].sum() - np.cumsum(lengths[mine])
+        lengths[mine] = np.clip(kept[env] - after, 0, lengths[mine])
+    starts += (table.length - lengths) * streams
+    whole = table.whole & (lengths == table.length)
+    return replace(table, start=starts, length=lengths, whole=whole).select(lengths > 0)
+
+
+def _share(there: Int64, capacity: int) -> Int64:
+    """Return how many steps each environment keeps, so that all have `capacity`, and the most that one has is the least."""
+    if there.sum() <= capacity:
+        return there
+    low, high = 0, int(there.max())  # the most that one keeps: too few, and enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if np.minimum(there, middle).sum() >= capacity else (middle, high)
+    kept = np.minimum(there, high)
+    kept[np.flatnonzero(kept == high)[: int(kept.sum()) - capacity]] -= 1
+    return kept

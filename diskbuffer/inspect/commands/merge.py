@@ -1,0 +1,38 @@
+"""``diskbuffer merge``: several stores as one."""
+
+from __future__ import annotations
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.arguments import Whole
+from diskbuffer.inspect.commands.output import WELL
+
+
+def merge(
+    *paths: str,
+    columns: list[str] | None = None,
+    capacity: Whole | None = None,
+    allow_loss: list[str] | None = None,
+    quiet: bool = False,
+) -> int:
+    """Write the episodes of several stores to a new one. Killed, it goes on where it was when it is called again.
+
+    Parameters
+    ----------
+    paths
+        The directories of the stores, which are only read, and last where the new one is to be.
+    columns
+        One of the columns that are wanted; may be given several times. All by default.
+    capacity
+        Keep the newest so many steps. All by default.
+    allow_loss
+        What to go on without where stores differ in it: derived, environment or metadata; may be given several times.
+    quiet
+        Show no progress.
+    """
+    from diskbuffer.editing import merge as run
+
+    if len(paths) < 3:
+        raise InputError("give two or more stores to merge, and last the path of the new one")
+    *stores, new = paths
+    print(run(stores, new, columns=columns, capacity=capacity, allow_loss=allow_loss or (), progress=not quiet))
+    return WELL

@@ -1,0 +1,29 @@
+"""``diskbuffer tag``: tags of episodes, in the store itself."""
+
+from __future__ import annotations
+
+from diskbuffer.errors import InputError
+from diskbuffer.inspect.commands.output import WELL
+from diskbuffer.wording import counted
+
+
+def tag(store: str, tag: str | None = None, /, *, where: str | None = None, remove: bool = False) -> int:
+    """Tag episodes that are over, in place of the tag that they have. Nobody may have the store open for writing.
+
+    Parameters
+    ----------
+    store
+        The directory of the store, which is changed.
+    tag
+        The tag.
+    where
+        Which episodes, as `diskbuffer episodes` takes it: "return > 10". All that are over by default.
+    remove
+        Take their tags away: without TAG.
+    """
+    from diskbuffer.editing import tag as run
+
+    if (tag is None) != remove:
+        raise InputError("give a tag, or --remove to take tags away")
+    print(f"{counted(run(store, tag, where), 'episode')} {'without a tag' if tag is None else 'tagged'}")
+    return WELL

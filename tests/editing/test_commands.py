@@ -1,0 +1,111 @@
+"""The commands that edit stores, as users call them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.cli import main
+from tests.editing import stores
+
+
+class Told:
+    """What a command said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> None:
+        capsys.readouterr()
+        self.code = main([str(argument) for argument in arguments])
+        self.out, self.err = capsys.readouterr()
+        assert "Traceback" not in self.out + self.err
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["frames"]) as buffer:
+        for n in range(6):
+            stores.add_episode(buffer, n + 5, np.random.default_rng(n), "terminated" if n % 2 else "truncated")
+    return tmp_path / "store"
+
+
+def lengths(path: Path) -> list[int]:
+    with db.ReplayBuffer(path, mode="r") as buffer:
+        return [int(n) for n in buffer.episodes.length]
+
+
+def test_each_command_makes_its_store(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str | Path) -> None:
+        told = Told(capsys, *arguments)
+        assert told.code == 0, told.err
+        assert str(tmp_path) in told.out or "episode" in told.out
+
+    run("tag", store, "long", "--where", "length > 7")
+    run("tag", store, "--remove", "--where", "length == 10")
+    options = [
+        "--codec",
+        "obs=zstd:1",
+        "--chunk-rows",
+        "2",
+        "--capacity",
+        "100",
+        "--columns",
+        "obs",
+        "--columns",
+        "action",
+        "--quiet",
+    ]
+    run("copy", store, tmp_path / "copy", "--where", "tag == 'long'", "--frame-stack", "2", *options)
+    assert lengths(tmp_path / "copy") == [8, 9]
+    with db.ReplayBuffer(tmp_path / "copy", mode="r", frame_stack=2, chunk_rows=2) as buffer:
+        assert buffer.columns["obs"].codec == "zstd:1"
+        assert buffer.capacity == 100
+        assert "skill" not in buffer.columns
+    run("copy", tmp_path / "copy", tmp_path / "all", "--capacity", "all")
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as buffer:
+        assert buffer.capacity is None
+    run("delete", store, tmp_path / "others", "--where", "ending == 'terminated'", "--quiet")
+    assert lengths(tmp_path / "others") == [5, 7, 9]
+    run("split", store, tmp_path / "a", tmp_path / "b", "--fraction", "0.5", "--fraction", "0.5", "--seed", "3", "--quiet")
+    assert sorted(lengths(tmp_path / "a") + lengths(tmp_path / "b")) == [5, 6, 7, 8, 9, 10]
+    run("split", store, tmp_path / "c", tmp_path / "d", "--tag", "long", "--quiet")
+    assert (lengths(tmp_path / "c"), lengths(tmp_path / "d")) == ([8, 9], [5, 6, 7, 10])
+    run("split", store, tmp_path / "e", tmp_path / "f", "--where", "length < 7", "--quiet")
+    assert (lengths(tmp_path / "e"), lengths(tmp_path / "f")) == ([5, 6], [7, 8, 9, 10])
+    run("merge", tmp_path / "e", tmp_path / "f", store, tmp_path / "merged", "--quiet")
+    assert lengths(tmp_path / "merged") == [5, 6, 7, 8, 9, 10] * 2
+    run("rename-column", store, tmp_path / "renamed", "skill", "option", "--quiet")
+    with db.ReplayBuffer(tmp_path / "renamed", mode="r") as buffer:
+        assert "option" in buffer.columns
+
+
+def test_what_is_wrong_is_told_in_a_sentence(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = tmp_path / "new"
+    wrong: dict[str, list[str | Path]] = {
+        "COLUMN=CODEC": ["copy", store, new, "--codec", "obs"],
+        "a number of steps, or all": ["copy", store, new, "--capacity", "many"],
+        "for which that holds": ["delete", store, new, "--where", "length > 100"],
+        "two or more stores": ["merge", store, new],
+        "give a tag, or --remove": ["tag", store],
+        "two or more different paths": ["split", store, new, "--fraction", "1"],
+        "no column": ["rename-column", store, new, "none", "some"],
+        "already": ["copy", store, tmp_path / "full", "--where", "length > 1"],
+    }
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for message, arguments in wrong.items():
+        told = Told(capsys, *arguments)
+        assert told.code == 2
+        assert message in told.err
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["full", "store"]
+
+
+def test_the_documentations_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "editing.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "editing.md", "exec"), {})
+    assert lengths(tmp_path / "runs" / "long") == [40, 60]
+    assert lengths(tmp_path / "runs" / "short") == [5]

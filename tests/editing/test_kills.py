@@ -1,0 +1,68 @@
+"""A SIGKILL in the middle of an edit: the same call finishes it, nothing is there twice, and nothing half-made is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer import editing
+from tests.editing import stores
+
+CODE = """
+import sys, time
+from diskbuffer import editing
+from diskbuffer.formats import filling
+filling._BLOCK = 20_000
+told = filling._Filler._extend
+def slow(self, *given, **named):
+    told(self, *given, **named)
+    print("added", flush=True)
+    time.sleep(0.004)
+filling._Filler._extend = slow
+{call}
+"""
+CALLS = {
+    "copy": "editing.copy({one!r}, {new!r}, where='length > 0', progress=False)",
+    "merge": "editing.merge([{one!r}, {two!r}], {new!r}, progress=False)",
+    "split": "editing.split({one!r}, [{new!r}, {new!r} + '2'], fractions=[0.5, 0.5], progress=False)",
+}
+
+
+@pytest.mark.some(1)
+@pytest.mark.parametrize("what", CALLS)
+def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
+    options = {"columns": stores.COLUMNS["dict"], "frame_stack": 3, "padding": "first", "environment": None, "metadata": None}
+    for name, seed in (("one", 21), ("two", 22)):
+        made = stores.make(tmp_path / name, seed, protected=True, capacity=None, n_envs=2, **options)
+        with db.ReplayBuffer(made.path, autoreset="disabled") as buffer:
+            random = np.random.default_rng(seed)
+            for n in range(12):
+                stores.add_episode(buffer, 25, random, "truncated", n % 2 if n % 3 else 0, protect=n % 3 == 0)
+            buffer.tag("late", buffer.episodes.start[-3:])
+            for column in ("priority", "advantage"):
+                if column in buffer.derived:
+                    buffer.remove_column(column)
+            buffer.write("value", buffer.steps(), random.normal(size=len(buffer)))
+    places = {"one": str(tmp_path / "one"), "two": str(tmp_path / "two")}
+    exec(CALLS[what].format(**places, new=str(tmp_path / "whole")), {"editing": editing})
+    code = CODE.format(call=CALLS[what].format(**places, new=str(tmp_path / "new")))
+    for after in (8, 14)[: amount(1, 2)]:
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(after):
+                assert process.stdout.readline() == "added\n"
+            process.send_signal(signal.SIGKILL)
+        assert not (tmp_path / "new").exists()
+        assert (tmp_path / ".new.unfinished").is_dir()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    for suffix in ("", "2") if what == "split" else ("",):
+        stores.assert_same(stores.episodes(tmp_path / f"new{suffix}"), stores.episodes(tmp_path / f"whole{suffix}"))
+        assert db.check(tmp_path / f"new{suffix}", progress=False).ok
+    assert not list(tmp_path.glob(".*"))

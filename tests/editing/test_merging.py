@@ -1,0 +1,222 @@
+"""Several stores as one, and one as several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from diskbuffer import editing
+from tests.amounts import examples
+from tests.editing import stores
+
+SEEDS = st.integers(0, 10**6)
+
+
+def expected(parts: list[list[dict[str, Any]]], made: list[stores.Made]) -> list[dict[str, Any]]:
+    """Return the episodes of a merged store, stream after stream: those that run are over where others come after them."""
+    envs = max(one.options["n_envs"] for one in made)
+    found = []
+    for stream in [*range(envs), "protected"]:
+        mine = []
+        for episodes, one in zip(parts, made, strict=True):
+            number = one.options["n_envs"] if stream == "protected" else stream
+            is_there = stream == "protected" or stream < one.options["n_envs"]
+            mine += [dict(episode) for episode in episodes if is_there and episode["stream"] == number]
+        for n, episode in enumerate(mine):
+            episode["stream"] = envs if stream == "protected" else stream
+            if episode["ending"] == "running" and n < len(mine) - 1:
+                episode["ending"] = "cut off"
+        found += mine
+    return found
+
+
+@examples(3, 200)
+@given(seed=SEEDS, kind=st.sampled_from(sorted(stores.COLUMNS)), frames=st.sampled_from([1, 3]), count=st.integers(2, 3))
+def test_stores_are_merged_one_after_the_other(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, kind: str, frames: int, count: int
+) -> None:
+    path = tmp_path_factory.mktemp("stores")
+    options = {
+        "columns": stores.COLUMNS[kind],
+        "frame_stack": frames,
+        "padding": "zeros",
+        "environment": None,
+        "metadata": {"a": 1},
+    }
+    made = [stores.make(path / str(n), seed + n, **options) for n in range(count)]
+    parts = [stores.episodes(one.path) for one in made]
+    alike = len({frozenset(stores.described(one.path)["derived"] - {"tag"}) for one in made}) == 1
+    if not alike:
+        with pytest.raises(db.LossError, match="derived"):
+            editing.merge([one.path for one in made], path / "all", progress=False)
+    if not any(parts):
+        return
+    editing.merge([one.path for one in made], path / "all", allow_loss=["derived"], progress=False)
+    with db.ReplayBuffer(path / "all", mode="r") as buffer:
+        names = buffer.tags
+        assert buffer.metadata == {"a": 1}
+        assert buffer.n_envs == max(one.options["n_envs"] for one in made)
+    wanted = expected(parts, made)
+    shared = frozenset.intersection(*[stores.described(one.path)["derived"] for one in made]) | {"tag"}
+    tagged = any("tag" in stores.described(one.path)["derived"] for one in made)
+    for one in wanted:
+        for name in {"priority", "advantage"} - shared:
+            one.pop(name, None)
+        if tagged:  # its number may be another
+            one["tag"] = np.full(len(one["reward"]), names.index(one["its tag"]) + 1 if one["its tag"] else 0, np.uint16)
+    stores.assert_same(stores.episodes(path / "all"), wanted)
+    assert db.check(path / "all", progress=False).ok
+
+
+def test_the_newest_steps_are_those_of_the_last_store(tmp_path: Path) -> None:
+    for name, steps in (("one", 100), ("two", 60)):
+        with db.ReplayBuffer(tmp_path / name, columns=stores.COLUMNS["vectors"]) as buffer:
+            for n in range(steps // 10):
+                stores.add_episode(buffer, 10, np.random.default_rng(n), "truncated")
+    editing.merge([tmp_path / "one", tmp_path / "two"], tmp_path / "all", capacity=60, progress=False)
+    there = stores.episodes(tmp_path / "all")
+    stores.assert_same(there[-6:], stores.episodes(tmp_path / "two"))
+    assert 60 <= sum(len(one["reward"]) for one in there) < 60 + 64 + 8
+    assert stores.described(tmp_path / "all")["capacity"] == 60
+
+
+def test_strings_in_columns_are_the_same_strings_in_the_merged_store(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,)), "action": db.Column((), "int64"), "x_strings/task": db.Column((), "uint16")}
+    told = {"one": ["push", "lift", "push"], "two": ["lift", "turn"]}
+    for name, tasks in told.items():
+        with db.ReplayBuffer(tmp_path / name, columns=columns) as buffer:
+            for task in tasks:
+                number = buffer._numbers_of_strings([task])[0]
+                buffer.extend(np.zeros((3, 2)), [0, 0], [0, 0], x_strings={"task": [number] * 2}, new_episode=True)
+                buffer.cut_off()
+    editing.merge([tmp_path / "one", tmp_path / "two"], tmp_path / "all", progress=False)
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as buffer:
+        numbers = [int(episode["x_strings"]["task"][0]) for episode in buffer.iterate_episodes()]
+        assert [buffer.tags[number - 1] for number in numbers] == [*told["one"], *told["two"]]
+
+
+def test_stores_that_differ_are_refused_by_name(tmp_path: Path) -> None:
+    columns = stores.COLUMNS["vectors"]
+    others = {**columns, "action": db.Column((3,), "float32"), "skill": db.Column((), "int8")}
+    given: dict[str, dict[str, Any]] = {
+        "one": {"columns": columns, "metadata": {"run": 1}, "environment": stores.ENVIRONMENT},
+        "two": {"columns": others},
+        "three": {"columns": columns, "frame_stack": 3},
+        "four": {"columns": columns, "metadata": {"run": 2}, "environment": {**stores.ENVIRONMENT, "id": "Other-v0"}},
+    }
+    for name, options in given.items():
+        with db.ReplayBuffer(tmp_path / name, **options) as buffer:
+            stores.add_episode(buffer, 4, np.random.default_rng(0), "truncated")
+    one = tmp_path / "one"
+    with pytest.raises(db.SchemaError, match=r"(?s)action: float32\[2\] in .*one, float32\[3\] in .*two.*skill: none in .*one"):
+        editing.merge([one, tmp_path / "two"], tmp_path / "all", progress=False)
+    with pytest.raises(db.SchemaError, match=r"frame_stack: 1 in .*one, 3 in .*three"):
+        editing.merge([one, tmp_path / "three"], tmp_path / "all", progress=False)
+    with pytest.raises(db.LossError, match=r"(?s)environment: 'id' is Made-v0 in .*metadata: 'run' is 1 in") as raised:
+        editing.merge([one, tmp_path / "four"], tmp_path / "all", progress=False)
+    assert "--allow-loss environment --allow-loss metadata" in str(raised.value)
+    editing.merge([one, tmp_path / "four"], tmp_path / "all", allow_loss=["environment", "metadata"], progress=False)
+    with db.ReplayBuffer(tmp_path / "all") as buffer:
+        assert buffer.environment is None
+        assert buffer.metadata is None
+    editing.merge(
+        [one, tmp_path / "two"], tmp_path / "common", columns=["obs"], allow_loss=["environment", "metadata"], progress=False
+    )
+    assert len(stores.episodes(tmp_path / "common")) == 2
+    with pytest.raises(db.InputError, match="two or more stores"):
+        editing.merge([one], tmp_path / "alone", progress=False)
+
+
+# Splitting
+
+
+@examples(3, 200)
+@given(seed=SEEDS, draw=SEEDS, share=st.floats(0.1, 0.9))
+def test_fractions_split_a_store_into_parts_of_it(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, draw: int, share: float
+) -> None:
+    path = tmp_path_factory.mktemp("stores")
+    made = stores.make(path / "store", seed)
+    every = stores.episodes(made.path)
+    targets = [path / "train", path / "test"]
+    first = round(share * len(every))
+    if first in (0, len(every)):
+        with pytest.raises(db.InputError, match="would have no episode"):
+            editing.split(made.path, targets, fractions=[share, 1 - share], seed=draw, progress=False)
+        return
+    assert editing.split(made.path, targets, fractions=[share, 1 - share], seed=draw, progress=False) == targets
+    parts = [stores.episodes(target) for target in targets]
+    assert len(parts[0]) == first
+    chosen = np.isin(np.arange(len(every)), np.random.default_rng(draw).permutation(len(every))[:first])
+    for part, mask in zip(parts, (chosen, ~chosen), strict=True):
+        stores.assert_same(part, [one for one, held in zip(every, mask, strict=True) if held])
+    for target in targets:
+        assert db.check(target, progress=False).ok
+
+
+def test_tags_and_conditions_split_a_store_and_the_rest_goes_to_one_more(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["vectors"]) as buffer:
+        for n in range(9):
+            stores.add_episode(buffer, n + 1, np.random.default_rng(n), "truncated")
+        for n in range(6):
+            buffer.tag("even" if n % 2 == 0 else "odd", [buffer.episodes.start[n]])
+    every = stores.episodes(tmp_path / "store")
+
+    def parts(prefix: str, n: int, **how: Any) -> list[list[int]]:
+        targets = [tmp_path / f"{prefix}{part}" for part in range(n)]
+        editing.split(tmp_path / "store", targets, **how, progress=False)
+        found = [stores.episodes(target) for target in targets]
+        numbers = [[len(one["reward"]) - 1 for one in part] for part in found]
+        for part, of in zip(found, numbers, strict=True):
+            stores.assert_same(part, [every[number] for number in of])
+        return numbers
+
+    assert parts("tags", 3, tags=["odd", "even"]) == [[1, 3, 5], [0, 2, 4], [6, 7, 8]]
+    assert parts("where", 2, where=["length > 3"]) == [[3, 4, 5, 6, 7, 8], [0, 1, 2]]
+    assert parts("both", 2, where=["length > 3", "length < 9"]) == [[3, 4, 5, 6, 7, 8], [0, 1, 2]]
+    for message, how in (
+        ("in no store", {"tags": ["odd", "even"]}),
+        ("'none'", {"tags": ["none", "even"]}),
+        ("need 2", {"tags": ["odd", "even", "x"]}),
+        ("sum up to 1", {"fractions": [0.5, 0.4]}),
+        ("one of", {"fractions": [0.5, 0.5], "tags": ["odd"]}),
+        ("one of", {}),
+    ):
+        with pytest.raises(db.InputError, match=message):
+            parts("wrong", 2, **how)
+    assert not list(tmp_path.glob("*wrong*"))
+
+
+def test_a_split_that_was_killed_between_two_of_its_stores_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diskbuffer.formats.unfinished import Unfinished
+
+    made = stores.make(tmp_path / "store", 3)
+    targets, how = [tmp_path / str(n) for n in range(3)], {"fractions": [0.4, 0.3, 0.3], "progress": False}
+    editing.split(made.path, [tmp_path / f"whole{n}" for n in range(3)], **how)  # type: ignore[arg-type]
+    finish, left = Unfinished.finish, 1
+
+    def killed(self: Unfinished) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        finish(self)
+
+    monkeypatch.setattr(Unfinished, "finish", killed)
+    for _ in range(3):
+        left = 1
+        try:
+            editing.split(made.path, targets, **how)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            continue
+    for n, target in enumerate(targets):
+        stores.assert_same(stores.episodes(target), stores.episodes(tmp_path / f"whole{n}"))
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(db.InputError, match="already"):
+        editing.split(made.path, targets, **how)  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""Other names for columns, and tags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer import editing
+from tests.editing import stores
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "name"),
+    [("dict", "obs/camera", "obs/wrist%20camera"), ("dict", "action/move", "action/velocity"), ("frames", "obs", "obs/pixels")],
+)
+def test_a_renamed_column_has_the_same_values(kind: str, old: str, name: str, tmp_path: Path) -> None:
+    made = stores.make(tmp_path / "store", 11, columns=stores.COLUMNS[kind], frame_stack=3)
+    editing.rename_column(made.path, tmp_path / "new", old, name, progress=False)
+    wanted = stores.episodes(made.path)
+    assert wanted
+    for one in wanted:
+        one[name] = one.pop(old)
+    stores.assert_same(stores.episodes(tmp_path / "new"), wanted)
+    assert db.check(tmp_path / "new", progress=False).ok
+
+
+def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
+    made = stores.make(tmp_path / "store", 11, columns=stores.COLUMNS["vectors"])
+    with db.ReplayBuffer(made.path) as buffer:
+        buffer.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float64))
+        wanted = len(buffer)
+    editing.rename_column(made.path, tmp_path / "new", "value", "critic", progress=False)
+    with db.ReplayBuffer(tmp_path / "new", mode="r") as buffer:
+        assert "value" not in buffer.derived
+        assert buffer.at(buffer.steps(), columns=["critic"])["critic"].tolist() == list(range(wanted))
+
+
+@pytest.mark.parametrize(
+    ("old", "name", "message"),
+    [
+        ("none", "x", "no column 'none'"),
+        ("reward", "score", "every store has"),
+        ("action/move", "terminated", "every store has"),
+        ("action/move", "tag", "every store has"),
+        ("action/move", "reward/x", "every store has"),
+        ("obs/camera", "camera", "observations are"),
+        ("action/move", "obs/move", "observations are"),
+        ("action/move", "action/grip", "already"),
+        ("action/move", "action", "inside another"),
+        ("action/move", "_hidden", "identifier"),
+        ("action/move", "x_strings/move", "strings"),
+        ("value", "a/b", "identifier"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(old: str, name: str, message: str, tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["dict"]) as buffer:
+        stores.add_episode(buffer, 3, np.random.default_rng(0), "truncated")
+        buffer.write("value", buffer.steps(), np.zeros(3))
+    with pytest.raises(db.SchemaError, match=message):
+        editing.rename_column(tmp_path / "store", tmp_path / "new", old, name, progress=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+def test_tags_are_given_in_place(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["vectors"]) as buffer:
+        for n in range(5):
+            stores.add_episode(buffer, n + 1, np.random.default_rng(n), "truncated" if n < 4 else "running")
+    assert editing.tag(tmp_path / "store", "long", "length > 2") == 2  # the last one is not over
+    assert editing.tag(tmp_path / "store", "all") == 4
+    assert editing.tag(tmp_path / "store", None, "length == 1") == 1
+    with db.ReplayBuffer(tmp_path / "store") as buffer:
+        assert buffer.episodes.tag.tolist() == ["", "all", "all", "all", ""]
+        with pytest.raises(db.LockedError):
+            editing.tag(tmp_path / "store", "x")
+    for tag, where, message in (
+        ("x", "length > 100", "for which that holds"),
+        ("x", "ending == 'running'", "over"),
+        ("", None, "a tag"),
+    ):
+        with pytest.raises(db.InputError, match=message):
+            editing.tag(tmp_path / "store", tag, where)
