@@ -41,6 +41,7 @@ class Reader:
     needs: str  # what is in its environment where it was installed
     reads: Callable[[dict[str, Any]], bool]
     error: str = "(?!)"
+    verifies: bool = True  # or ignores the CRC32C of a chunk
 
     @property
     def is_there(self) -> bool:
@@ -72,6 +73,7 @@ READERS = {
         "node_modules/zarrita",
         lambda metadata: metadata["data_type"] != "complex64",
         "unsupported dataType: complex64",
+        verifies=False,
     ),
     "zarrista": Reader(python("zarrista"), f"{PACKAGES}/zarrista", lambda metadata: True),
     "napari": Reader(
@@ -133,6 +135,15 @@ def stores(tmp_path_factory: pytest.TempPathFactory, server: Writers) -> Iterato
         buffer.close()
 
 
+def flip_a_bit_of_the_first_chunks_checksum(array: Path) -> None:
+    shard = array / "c.0.0.0"
+    data = bytearray(shard.read_bytes())
+    chunks = 64 // json.loads((array / "zarr.json").read_bytes())["codecs"][0]["configuration"]["chunk_shape"][0]
+    offset, nbytes = np.frombuffer(data[-16 * chunks :], "<u8")[:2].tolist()
+    data[offset + nbytes - 1] ^= 1
+    shard.write_bytes(data)
+
+
 @pytest.mark.interop
 @pytest.mark.parametrize("name", READERS)
 def test_it_reads_the_same_bytes_as_we_do(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -140,8 +151,13 @@ def test_it_reads_the_same_bytes_as_we_do(name: str, request: pytest.FixtureRequ
     if not reader.is_there:
         pytest.skip("`make interop` installs it")
     stores: Stores = request.getfixturevalue("stores")  # not made where nothing reads them
+    flipped = tmp_path / "flipped.zarr"
+    shutil.copytree(next(root for root in stores if root.stem == "zstd_and_derived"), flipped)
+    flip_a_bit_of_the_first_chunks_checksum(flipped / "obs" / "pixels")
     about = {(str(root), path): metadata for root in stores for path, metadata in arrays_of(root).items()}
-    found = dict(zip(about, reader(list(about), tmp_path / "out"), strict=True))
+    *values, damaged = reader([*about, (str(flipped), "obs/pixels")], tmp_path / "out")
+    assert isinstance(damaged, str) == reader.verifies, f"{damaged}: docs/readers.md says whether checksums are verified"
+    found = dict(zip(about, values, strict=True))
     for key, metadata in about.items():
         value = found[key]
         if reader.reads(metadata):
@@ -166,3 +182,15 @@ def test_it_reads_the_same_bytes_as_we_do(name: str, request: pytest.FixtureRequ
     assert "value" in buffer.derived
     if not isinstance(found[str(last), "value"], str):
         np.testing.assert_array_equal(read(last, "value")[:300], np.arange(300) * 0.5)
+
+
+def test_the_page_names_the_versions_that_are_tried() -> None:
+    root = Path(__file__).parents[2]
+    pins = (root / "constraints.txt").read_text() + (PROGRAMS / "requirements.txt").read_text()
+    versions = dict(re.findall(r"^([\w-]+)==([\d.]+)", pins, re.MULTILINE))
+    versions |= json.loads((PROGRAMS / "package.json").read_text())["dependencies"]
+    rows = [line.split(" | ") for line in (root / "docs" / "readers.md").read_text().splitlines() if line.startswith("| ")]
+    told = {cells[0].removeprefix("| ").lower(): " ".join(cells[1:3]) for cells in rows if len(cells) == 5}
+    names = {"zarr-python": "zarr", "zarrita.js": "zarrita", "gdal": "rasterio", "z5": "z5py"}
+    for name in ("zarr-python", "zarrs", "zarrista", "tensorstore", "xarray", "dask", "tensordict", *map(str.lower, READERS)):
+        assert versions[names.get(name, name)] in told[name], name
