@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INTEROP_PYTHON ?= $(PYTHON)
 STEPS ?= 20000
 STORE ?= runs/pong
 GAME ?= pong
@@ -11,7 +12,7 @@ BENCH ?=
 BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes scale plan sealing gpu cold
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test nightly coverage check bench bench-compare soak docs dist clean
+.PHONY: demo test nightly coverage check bench bench-compare soak interop docs dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -47,6 +48,10 @@ bench-compare: $(VENV)/bench
 soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
+# With other programs, each in an environment of its own. GDAL's package takes INTEROP_PYTHON=python3.12 or newer, zarrita.js takes npm.
+interop: $(VENV)/test $(VENV)/compiled $(VENV)/interop/readers/installed
+	$(PYTEST) -m interop
+
 # The documentation as pages, in docs/_build/html.
 docs: $(VENV)/docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -67,6 +72,14 @@ $(VENV)/compiled: $(VENV)/test $(shell find diskbuffer -name "*.py")
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+OTHER_READERS := tests/store/other_readers
+$(VENV)/interop/readers/installed: $(OTHER_READERS)/requirements.txt $(OTHER_READERS)/package.json
+	$(INTEROP_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $(OTHER_READERS)/requirements.txt
+	cp $(OTHER_READERS)/package.json $(@D)
+	! command -v npm || npm install --silent --no-package-lock --prefix $(@D)
 	touch $@
 
 $(VENV)/%: $(VENV)/python pyproject.toml constraints.txt
