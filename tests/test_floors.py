@@ -74,6 +74,8 @@ TOUCHES_FILES = {
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
     "formats.hdf5.files": "HDF5 files that are to be imported",
+    "formats.hdf5.libero": "files in a directory that is to be imported",
+    "formats.hdf5.maniskill": "a file that is to be imported",
     "formats.minari.arrow_files": "Arrow files that are to be imported",
     "formats.minari.arrow_layout": "directories that are to be imported",
     "formats.minari.arrow_target": "what is exported",

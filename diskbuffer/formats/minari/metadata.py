@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.environment import MOST_BYTES, is_sane
+from diskbuffer.environment import is_sane
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.minari import spaces
 from diskbuffer.formats.minari.spaces import Space
+from diskbuffer.formats.notes import fitting
 from diskbuffer.wording import counted
 
 FILE = "metadata.json"
@@ -92,25 +93,7 @@ def kept(found: DatasetMetadata, statistics: bool) -> tuple[dict[str, Any] | Non
     fields = {name: value for name, value in found.fields.items() if name not in _COUNTED}
     for name, space in (("observation_space", found.observation_space), ("action_space", found.action_space)):
         fields[name] = json.dumps(spaces.compact(space))
-    left = []
-    while not is_sane({THEIRS: {"dataset": fields, "statistics": statistics}}) or not _is_finite(fields):
-        size = {name: len(json.dumps(value)) + (0 if _is_finite(value) else _MOST_FILE) for name, value in fields.items()}
-        left.append(max(size, key=size.__getitem__))
-        del fields[left[-1]]
-    losses = {}
-    if left:
-        losses["metadata"] = (
-            f"a store keeps {MOST_BYTES // 1024} KiB of metadata, of finite numbers, and these are left out: {', '.join(left)}"
-        )
-    return {THEIRS: {"dataset": fields, "statistics": statistics}}, losses
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return False
-    return True
+    return fitting(THEIRS, fields, statistics=statistics)
 
 
 def environment(found: DatasetMetadata) -> dict[str, Any] | None:
