@@ -76,6 +76,7 @@ TOUCHES_FILES = {
     "formats.hdf5.files": "HDF5 files that are to be imported",
     "formats.hdf5.libero": "files in a directory that is to be imported",
     "formats.hdf5.maniskill": "a file that is to be imported",
+    "formats.hdf5.sink": "HDF5 files that are exported",
     "formats.minari.arrow_files": "Arrow files that are to be imported",
     "formats.minari.arrow_layout": "directories that are to be imported",
     "formats.minari.arrow_target": "what is exported",

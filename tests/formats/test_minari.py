@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -285,3 +290,219 @@ def test_a_store_of_an_environment_says_its_spaces(tmp_path: Path) -> None:
     assert found.id == "diskbuffer/cartpole-v0"
     env = gym.make("CartPole-v1")
     assert (found.observation_space, found.action_space) == (env.observation_space, env.action_space)
+
+
+# Damaged and hostile data sets
+
+OBSERVATIONS, ACTIONS = (
+    gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,)), "b": gym.spaces.Discrete(4)}),
+    gym.spaces.Box(-1, 1, (2,)),
+)
+
+
+def given_set(path: Path, layout: str = "hdf5", **more: Any) -> Path:
+    return write(path, buffers(OBSERVATIONS, ACTIONS, 3, 0 if layout == "hdf5" else -1), OBSERVATIONS, ACTIONS, layout, **more)
+
+
+def changed(path: Path, **fields: Any) -> None:
+    file = path / "data" / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"observation_space": '{"type": "Tuple", "subspaces": [' * 5000},
+        {"observation_space": json.dumps({"type": "Box", "dtype": "float32", "shape": [-3], "low": 0, "high": 1})},
+        {"observation_space": json.dumps({"type": "Box", "dtype": "O", "shape": [3], "low": 0, "high": 1})},
+        {"observation_space": json.dumps({"type": "MultiBinary", "n": 10**15})},
+        {"observation_space": json.dumps({"type": "Dict", "subspaces": {"c": {"type": "Discrete", "n": 3}}})},
+        {"observation_space": json.dumps({"type": "Text", "max_length": 3})},
+        {"observation_space": None},
+        {"action_space": "[]"},
+        {"data_format": "../../etc"},
+        {"total_episodes": 10**9},
+    ],
+)
+@pytest.mark.parametrize("layout", ["hdf5", "arrow"])
+def test_metadata_that_lie_are_refused(tmp_path: Path, layout: str, fields: dict[str, Any]) -> None:
+    path = given_set(tmp_path / "given", layout)
+    changed(path, **fields)
+    with pytest.raises(db.SourceError):
+        import_("minari", path, tmp_path / "store", allow_loss=["text"], progress=False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("part", np.linspace(0, 0.97, 8).tolist())
+def test_files_cut_short_are_refused(tmp_path: Path, layout: str, part: float) -> None:
+    path = given_set(tmp_path / "given", layout)
+    file = path / "data" / ("main_data.hdf5" if layout == "hdf5" else f"0/part-0.{layout}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(part * len(whole))])
+    with pytest.raises(db.SourceError):
+        import_("minari", path, tmp_path / "store", progress=False)
+
+
+def external(file: Any) -> None:
+    del file["episode_0/actions"]
+    file["episode_0/actions"] = h5py.ExternalLink("/etc/hostname", "/")
+
+
+def huge(file: Any) -> None:
+    for name, shape in (("rewards", ()), ("terminations", ()), ("truncations", ()), ("actions", (2,))):
+        del file[f"episode_0/{name}"]
+        file.create_dataset(f"episode_0/{name}", (10**12, *shape), "f4" if name in ("rewards", "actions") else "?", chunks=True)
+    file["episode_0"].attrs["total_steps"] = 10**12
+
+
+def another_length(file: Any) -> None:
+    del file["episode_0/rewards"]
+    file["episode_0/rewards"] = np.zeros(77)
+
+
+def no_group(file: Any) -> None:
+    del file["episode_0/observations"]
+    file["episode_0/observations"] = np.zeros((4, 3), np.float32)
+
+
+def nan_steps(file: Any) -> None:
+    file["episode_0"].attrs["total_steps"] = "many"
+
+
+@pytest.mark.parametrize("harm", [external, huge, another_length, no_group, nan_steps])
+def test_hostile_hdf5_is_refused(tmp_path: Path, harm: Any) -> None:
+    path = given_set(tmp_path / "given")
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        harm(file)
+    with pytest.raises(db.SourceError):
+        import_("minari", path, tmp_path / "store", progress=False)
+
+
+def test_a_bomb_in_arrow_is_refused_before_it_is_decompressed(tmp_path: Path) -> None:
+    path = given_set(tmp_path / "given", "arrow")
+    zeros = pa.py_buffer(np.zeros(2**28, np.uint8))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.Array.from_buffers(pa.uint8(), len(zeros), [None, zeros]) for _ in range(9)], names=[f"c{n}" for n in range(9)]
+    )
+    with pa.ipc.new_file(
+        path / "data" / "0" / "part-0.arrow", batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as out:
+        out.write_batch(batch)
+    assert (path / "data" / "0" / "part-0.arrow").stat().st_size < 2**20
+    with pytest.raises(db.SourceError, match="decompressed"):
+        import_("minari", path, tmp_path / "store", progress=False)
+
+
+def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
+    observations = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,)), "mission": gym.spaces.Text(9)})
+    episode = EpisodeBuffer(
+        observations={"a": np.zeros((3, 3), np.float32), "mission": ["go", "go", "go"]},
+        actions=np.zeros((2, 2), np.float32),
+        rewards=[0.0, 1.0],
+        terminations=[True, False],
+        truncations=[False, True],
+        options={"level": 3},
+        infos={"said": ["a", "b", "c"], "won": [0, 0, 1]},
+    )
+    path = write(tmp_path / "given", [episode], observations, ACTIONS, "hdf5")
+    with pytest.raises(db.LossError) as raised:
+        import_("minari", path, tmp_path / "store", progress=False)
+    for name in ("text: ", "obs/mission", "infos: ", "said", "episode_metadata: ", "options"):
+        assert name in str(raised.value)
+    allowed = ["text", "infos", "episode_metadata"]
+    with pytest.raises(db.LossError, match="flags=last"):
+        import_("minari", path, tmp_path / "store", allow_loss=allowed, progress=False)
+    [found] = made.read(import_("minari", path, tmp_path / "other", allow_loss=allowed, flags="last", progress=False))
+    assert (found["infos/won"].tolist(), found["reset_infos/won"].tolist()) == ([0, 1], [0, 0])
+    assert (found["terminated"].tolist(), found["truncated"].tolist()) == ([False, False], [False, True])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data_format": "csv"}, "data_format"),
+        ({"compression": "lz4"}, "compression"),
+        ({"dataset_id": "no version"}, "dataset_id"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, options: dict[str, str], said: str) -> None:
+    store = made.store_of(tmp_path / "store", made.some(1))
+    with pytest.raises(db.InputError, match=said):
+        export("minari", store, tmp_path / "out", progress=False, **options)
+
+
+def test_complex_numbers_are_a_loss_with_a_name(tmp_path: Path) -> None:
+    columns = {**made.COLUMNS, "wave": db.Column((2,), "complex64")}
+    random = np.random.default_rng(0)
+    one = made.episode(4, random)
+    one.columns["wave"] = np.ones((4, 2), np.complex64)  # type: ignore[index]
+    store = made.store_of(tmp_path / "store", [one], columns)
+    with pytest.raises(db.LossError, match="wave"):
+        export("minari", store, tmp_path / "out", progress=False)
+    export("minari", store, tmp_path / "out", allow_loss=["complex"], progress=False)
+
+
+# Kills, and disks that are full
+
+SLOW = """
+import sys, time
+import diskbuffer.formats.minari.{module} as module
+write = module.{of}
+def slow(self, *given):
+    print("episode", flush=True)
+    time.sleep(0.005)
+    return write(self, *given)
+module.{of_class}.{method} = slow
+from diskbuffer.formats import export, import_
+{call}
+"""
+
+
+def killed(code: str, after: int) -> None:
+    """Run code, and kill it when it has come to so many episodes; then run it to its end."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(after):
+            assert process.stdout.readline() == "episode\n"
+        process.send_signal(signal.SIGKILL)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("layout", ["hdf5", "arrow"])
+def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path, layout: str) -> None:
+    store = made.store_of(tmp_path / "store", made.some(20))
+    writer = "Hdf5Writer" if layout == "hdf5" else "ArrowWriter"
+    call = f"export('minari', {str(store)!r}, {str(tmp_path / 'out')!r}, data_format={layout!r}, progress=False)"
+    module = "hdf5_target" if layout == "hdf5" else "arrow_target"
+    killed(SLOW.format(module=module, of=f"{writer}.write", of_class=writer, method="write", call=call), 9)
+    call = f"import_('minari', {str(tmp_path / 'out')!r}, {str(tmp_path / 'again')!r}, progress=False)"
+    reader = "Hdf5Episodes" if layout == "hdf5" else "ArrowEpisodes"
+    module = "hdf5_layout" if layout == "hdf5" else "arrow_layout"
+    killed(SLOW.format(module=module, of=f"{reader}.read", of_class=reader, method="read", call=call), 9)
+    made.assert_same(made.read(tmp_path / "again"), made.read(store))
+    assert len(minari.MinariDataset(tmp_path / "out" / "data")) == 20
+
+
+FULL = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+from diskbuffer.formats import export
+try:
+    export("minari", {store!r}, {out!r}, data_format={layout!r}, compression="none", progress=False)
+except OSError as error:
+    print("OSError", error)
+"""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_where_there_is_no_room_nothing_is_left_at_the_target(tmp_path: Path, layout: str) -> None:
+    """Files that may not grow stand for a disk that is full: the error is of another number, and comes from the same calls."""
+    store = made.store_of(tmp_path / "store", made.some(4, longest=300, seed=1))
+    out = tmp_path / "out"
+    code = FULL.format(store=str(store), out=str(out), layout=layout)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("OSError"), found
+    assert not out.exists()
+    export("minari", store, out, data_format=layout, compression="none", progress=False)
+    assert len(minari.MinariDataset(out / "data")) == 4

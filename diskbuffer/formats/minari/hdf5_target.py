@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData, Rows
+from diskbuffer.formats.hdf5.sink import Sink
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.hdf5_layout import FILE
 from diskbuffer.formats.minari.layouts import Name
@@ -50,7 +50,8 @@ class Hdf5Writer:
                 raise InputError(f"HDF5 has no names such as {name[-1]!r}; write data_format='arrow', or choose other columns")
         for left in ("metadata.json", FILE):
             (directory / left).unlink(missing_ok=True)
-        self._file = h5py.File(directory / FILE, "w", track_order=True)
+        self._sink: Sink | None = Sink(directory / FILE)
+        self._file = h5py.File(self._sink, "w", track_order=True)
         self.held = self._steps = self._episodes = 0
 
     def write(self, episode: EpisodeData) -> None:
@@ -89,18 +90,26 @@ class Hdf5Writer:
         for begin in range(0, rows.shape[0], block):
             end = min(begin + block, rows.shape[0])
             array[begin + before : end + before] = np.asarray(rows[begin:end])
+            self._check()
+
+    def _check(self) -> None:
+        if self._sink is not None:
+            self._sink.check()
 
     def finish(self) -> None:
         """Write the metadata."""
         self._file.close()
+        self._check()
         size = metadata_module.size_of(self._directory)
         found = self._plan.metadata("hdf5", self._episodes, self._steps, size)
         metadata_module.write_json(self._directory / metadata_module.FILE, found)
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # of a full disk, which was told when it was written to
-            self._file.close()
+        self._file.close()
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
 
 
 def _note(group: Any, prefix: str, found: dict[str, Any]) -> None:
