@@ -128,10 +128,15 @@ class Ipc(RecordBatches):
                 self._map.close()
                 raise
         self.rows = sum(rows for rows, _ in batches)
-        if len(batches) != self._file.num_record_batches or max((size for _, size in batches), default=0) > MOST_BATCH:
+        most = max((size for _, size in batches), default=0)
+        if len(batches) != self._file.num_record_batches:
+            named = self._file.num_record_batches
+            self.close()
+            raise SourceError(f"{path} has {len(batches)} batches, and its footer names {named}")
+        if most > MOST_BATCH:
+            self.close()
             raise SourceError(
-                f"{path} has batches that take {max(size for _, size in batches)} bytes when they are decompressed, and "
-                f"{MOST_BATCH} is the most that is read at once"
+                f"{path} has a batch that takes {most} bytes when it is decompressed, and {MOST_BATCH} is the most that is read at once"
             )
 
     def _batches(self) -> Iterator[Any]:
