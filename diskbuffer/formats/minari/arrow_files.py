@@ -135,9 +135,7 @@ class Ipc(RecordBatches):
             raise SourceError(f"{path} has {len(batches)} batches, and its footer names {named}")
         if most > MOST_BATCH:
             self.close()
-            raise SourceError(
-                f"{path} has a batch that takes {most} bytes when it is decompressed, and {MOST_BATCH} is the most that is read at once"
-            )
+            raise SourceError(f"{path} has a batch that takes {most} bytes when it is decompressed, and {MOST_BATCH} is the most")
 
     def _batches(self) -> Iterator[Any]:
         return (self._file.get_batch(number) for number in range(self._file.num_record_batches))

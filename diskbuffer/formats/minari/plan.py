@@ -113,6 +113,7 @@ class Plan:
             "n_envs": contents.n_envs,
             "frame_stack": contents.frame_stack,
             "padding": contents.padding,
+            "derived": sorted(contents.derived & self.columns.keys()),
             "allow_nan": [path for path, column in self.columns.items() if column.allow_nan],
             "infos": {"/".join(part_of(key) for key in info.name[1:]): info.path for info in self.infos if info.reset is None},
         }

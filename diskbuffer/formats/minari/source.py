@@ -72,8 +72,7 @@ class MinariSource:
         self._columns["reward"] = _column(found["rewards",], "reward")
         self._with_reset = self._infos(found, everywhere, first.steps)
         self._seeds()
-        nan = self._metadata.ours.get("allow_nan")
-        for path in nan if isinstance(nan, list) else ():
+        for path in _texts(self._metadata.ours, "allow_nan"):
             if path in self._columns:
                 self._columns[path] = replace(self._columns[path], allow_nan=True)
         self._losses()
@@ -142,6 +141,7 @@ class MinariSource:
             metadata=self._kept,
             n_envs=n_envs,
             frame_stack=frame_stack,
+            derived=frozenset(path for path in _texts(ours, "derived") if path in self._columns),
             padding="zeros" if ours.get("padding") == "zeros" else "first",
             tags=any(_own(noted).get("tag") for noted in self._noted),
         )
@@ -262,3 +262,9 @@ def _own(noted: Noted) -> Mapping[str, Any]:
 def _number(ours: Mapping[str, Any], name: str, most: int) -> int:
     found = ours.get(name, 1)
     return found if isinstance(found, int) and 1 <= found <= most else 1
+
+
+def _texts(ours: Mapping[str, Any], name: str) -> list[str]:
+    """Return a list of texts that our export noted."""
+    found = ours.get(name)
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
