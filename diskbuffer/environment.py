@@ -148,17 +148,17 @@ def _space(space: Any) -> dict[str, Any]:
     if isinstance(space, spaces.Discrete):
         return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": "MultiDiscrete", "nvec": _numbers(space.nvec), "start": _numbers(space.start)}
+        return {"kind": "MultiDiscrete", "nvec": numbers(space.nvec), "start": numbers(space.start)}
     if isinstance(space, spaces.MultiBinary):
         return {"kind": "MultiBinary", "shape": list(space.shape)}
     if isinstance(space, spaces.Box):
         shape, dtype = list(space.shape), np.dtype(space.dtype).name
-        return {"kind": "Box", "shape": shape, "dtype": dtype, "low": _numbers(space.low), "high": _numbers(space.high)}
+        return {"kind": "Box", "shape": shape, "dtype": dtype, "low": numbers(space.low), "high": numbers(space.high)}
     return {"kind": kind, "text": _text(space)}
 
 
-def _numbers(array: Any) -> Any:
-    """Return an array as nested lists, as one number if they are all the same, or as its extremes if they are many."""
+def numbers(array: Any) -> Any:
+    """Return an array as JSON: as nested lists, one number if they are all the same, or its extremes if they are many."""
     values = np.asarray(array)
     if values.size and values.min() == values.max():
         return _number(values.flat[0])

@@ -12,7 +12,13 @@ from diskbuffer.formats.data import Format
 GROUP = "diskbuffer.formats"  # of entry points, each the place of a `Format`: "package.module:NAME"
 
 # Where each of ours is. A module is imported when its format is asked for.
-OURS: dict[str, str] = {}
+OURS: dict[str, str] = {
+    "d4rl": "diskbuffer.formats.hdf5.d4rl:D4RL",
+    "libero": "diskbuffer.formats.hdf5.libero:LIBERO",
+    "maniskill": "diskbuffer.formats.hdf5.maniskill:MANISKILL",
+    "minari": "diskbuffer.formats.minari:MINARI",
+    "robomimic": "diskbuffer.formats.hdf5.robomimic:ROBOMIMIC",
+}
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""HDF5: files of others, opened with care, and the formats that are made of them."""

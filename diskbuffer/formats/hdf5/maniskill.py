@@ -1,0 +1,145 @@
+"""ManiSkill: `traj_N` with T + 1 observations, and a JSON file beside.
+
+Published at https://maniskill.readthedocs.io, "Datasets: Format"; written by ``mani_skill.utils.wrappers.RecordEpisode``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.errors import SourceError
+from diskbuffer.formats.data import Format, Rows, Source
+from diskbuffer.formats.hdf5.files import Hdf5File
+from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySource, columns_of, last_of, numbered
+from diskbuffer.formats.notes import fitting
+from diskbuffer.formats.rows import Repeated
+from diskbuffer.schema import part_of
+from diskbuffer.wording import counted
+
+SEED = "episode/seed"
+_MOST_JSON = 256 * 1024**2
+_NAMED = {"actions": "action", "rewards": "reward", "terminated": f"{FLAGS}terminated", "truncated": f"{FLAGS}truncated"}
+_DERIVED = {"episode_id", "episode_seed", "elapsed_steps", "success", "fail"}  # which arrays and the seed's column tell
+
+
+def read(path: Path) -> Source:
+    """Open a file ``*.h5``, with the ``*.json`` beside it where there is one.
+
+    Raises
+    ------
+    SourceError
+        It is no such file, or is damaged.
+    """
+    file = Hdf5File(path, "hdf5")
+    try:
+        noted = _noted(path.with_suffix(".json"))
+        trajectories = [Trajectory(file, (name,), "", number) for number, name in numbered(file, file.root, "traj_")]
+        episodes = _episodes(path, noted, trajectories)
+        seeds = {number: one.get("episode_seed") for number, one in episodes.items()}
+        seeded = bool(seeds) and all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in seeds.values())
+        constant, differing = _constants(list(episodes.values()), seeded)
+        fields = {name: value for name, value in noted.items() if name != "episodes"}
+        metadata, losses = fitting("maniskill", {**fields, **({"each_episode": constant} if constant else {})})
+        if differing:
+            losses["episode_metadata"] = (
+                f"of an episode's metadata a store holds the seed, and these are left out: {', '.join(differing)}"
+            )
+        info = noted.get("env_info")
+        name = info.get("env_id") if isinstance(info, dict) else None
+
+        def arrays(one: Trajectory) -> dict[str, Rows]:
+            return _arrays(one, seeds[one.number] if seeded else None)
+
+        return TrajectorySource(
+            trajectories,
+            arrays,
+            _ends,
+            environment={"id": name[:500]} if isinstance(name, str) else None,
+            metadata=metadata if noted else None,
+            losses=losses,
+        )
+    except BaseException:
+        file.close()
+        raise
+
+
+def _arrays(trajectory: Trajectory, seed: int | None) -> dict[str, Rows]:
+    """Return the arrays of an episode. States have as many rows as observations, and are beside them."""
+    group, found = trajectory.group, dict[str, Rows]()
+    states = columns_of(group.get("env_states"), "obs/env_states")
+    found |= columns_of(group.get("obs"), "obs")
+    if states and "obs" in found:
+        found["obs/state"] = found.pop("obs")
+    found |= states
+    for name in group.names():
+        if name not in ("obs", "env_states"):
+            found |= columns_of(group.get(name), _NAMED.get(name, part_of(name)))
+    if seed is not None and "action" in found:
+        found[SEED] = Repeated(np.asarray(seed, np.uint64), found["action"].shape[0])
+    return found
+
+
+def _ends(found: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
+    return last_of(found.get(f"{FLAGS}terminated"), steps), last_of(found.get(f"{FLAGS}truncated"), steps)
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """Return what the file beside says; nothing where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        if path.stat().st_size > _MOST_JSON:
+            raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {_MOST_JSON} is the most that is read")
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("episodes", []), list):
+        raise SourceError(f"{path} is not what ManiSkill writes: expected an object with a list of episodes")
+    return found
+
+
+def _episodes(path: Path, noted: Mapping[str, Any], trajectories: list[Trajectory]) -> dict[int, dict[str, Any]]:
+    """Return what is noted of the episodes, by number."""
+    if "episodes" not in noted:
+        return {}
+    found = {one.get("episode_id"): one for one in noted["episodes"] if isinstance(one, dict)}
+    missing = [one.number for one in trajectories if one.number not in found]
+    if missing:
+        raise SourceError(f"{path.with_suffix('.json')} has no episode {missing[0]}, and {path} has")
+    return {one.number: found[one.number] for one in trajectories}
+
+
+def _constants(episodes: list[dict[str, Any]], seeded: bool) -> tuple[dict[str, Any], list[str]]:
+    """Return what is the same of all episodes, and the names of what is not and a store has no place for."""
+    names = sorted(
+        {name for one in episodes for name in one} - _DERIVED | ({"episode_seed"} if episodes and not seeded else set())
+    )
+    constant, differing = {}, []
+    for name in names:
+        values = [one.get(name) for one in episodes]
+        if all(value == values[0] for value in values):
+            constant[name] = values[0]
+        elif name != "reset_kwargs" or any(not _is_seed_alone(one) for one in episodes):
+            differing.append(name)
+    return constant, differing
+
+
+def _is_seed_alone(episode: Mapping[str, Any]) -> bool:
+    """Tell whether an episode was reset with its seed, and with nothing else."""
+    given = episode.get("reset_kwargs")
+    if not isinstance(given, dict):
+        return not given
+    seed = given.get("seed")
+    return not any(value for name, value in given.items() if name != "seed") and seed in (
+        None,
+        episode.get("episode_seed"),
+        [episode.get("episode_seed")],
+    )
+
+
+MANISKILL = Format("maniskill", "ManiSkill's HDF5: recorded trajectories", read)

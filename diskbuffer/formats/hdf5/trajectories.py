@@ -1,0 +1,233 @@
+"""What robomimic, LIBERO and ManiSkill have in common: a group of arrays for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import LossError, SchemaError, SourceError
+from diskbuffer.formats.data import Contents, EpisodeData, Rows
+from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
+from diskbuffer.formats.rows import Repeated
+from diskbuffer.schema import Column, is_obs, part_of
+from diskbuffer.wording import counted
+
+FLAGS = "flags/"  # columns of flags as they are in the file, True in the middle of episodes, too
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """An episode of a file.
+
+    Attributes
+    ----------
+    file : Hdf5File
+    keys : tuple of str
+        Names of the groups that lead to it.
+    tag : str
+    number : int
+        The one in its name.
+    """
+
+    file: Hdf5File
+    keys: tuple[str, ...]
+    tag: str = ""
+    number: int = 0
+
+    @property
+    def group(self) -> Node:
+        """Its group."""
+        node = self.file.root
+        for key in self.keys:
+            node = node.group(key)
+        return node
+
+    @property
+    def where(self) -> str:
+        """Its place, for messages."""
+        return f"{self.file.path}: {'/'.join(self.keys)}"
+
+
+class TrajectorySource:
+    """Read the episodes of one file or several.
+
+    All of them are looked through when this is made, but for their values: sizes and dtypes are those of all then, and what only
+    some episodes have is known.
+
+    Parameters
+    ----------
+    trajectories : list of Trajectory
+    read : callable
+        Returns an episode's arrays by their columns' paths; of flags only those as they are in the file.
+    ends : callable
+        Returns "terminated" and "truncated" of an episode's last step, given its arrays.
+    environment, metadata : mapping or None
+    losses : mapping
+        What else is lost.
+
+    Raises
+    ------
+    SourceError
+        A file is damaged, or is not what its format says.
+    """
+
+    def __init__(
+        self,
+        trajectories: list[Trajectory],
+        read: Callable[[Trajectory], dict[str, Rows]],
+        ends: Callable[[Mapping[str, Rows], int], tuple[bool, bool]],
+        *,
+        environment: Mapping[str, Any] | None,
+        metadata: Mapping[str, Any] | None,
+        losses: Mapping[str, str],
+    ) -> None:
+        self._trajectories, self._read, self._ends = trajectories, read, ends
+        self._columns: dict[str, Column] = {}
+        self._steps: list[int] = []
+        left: set[str] = set()
+        for number, trajectory in enumerate(trajectories):
+            found, steps, others = self._arrays(trajectory)
+            left |= others
+            if number == 0:
+                self._columns = {path: _column(rows, path, trajectory) for path, rows in found.items()}
+                self._final = all(rows.shape[0] > steps for path, rows in found.items() if is_obs(path))
+            left |= found.keys() ^ self._columns.keys()
+            self._steps.append(steps)
+        for path in left & self._columns.keys():
+            if is_obs(path) or path.split("/")[0] in ("action", "reward"):
+                raise SourceError(f"{trajectories[0].file.path}: some episodes have {path!r}, and others have not")
+            del self._columns[path]
+        self.losses: dict[str, str] = dict(losses)
+        if left:
+            self.losses["arrays"] = (
+                "a column has a number, or an array of one shape, for each step of each episode; left out are "
+                f"{', '.join(sorted(left)[:_SHOWN])}"
+            )
+        self.contents = Contents(
+            self._columns,
+            len(trajectories),
+            sum(self._steps),
+            final=self._final,
+            environment=environment,
+            metadata=metadata,
+            tags=any(one.tag for one in trajectories),
+        )
+
+    def _arrays(self, trajectory: Trajectory) -> tuple[dict[str, Rows], int, set[str]]:
+        """Return an episode's columns, its steps, and the names of arrays that do not have as many rows."""
+        found = self._read(trajectory)
+        actions = [rows for path, rows in found.items() if path == "action" or path.startswith("action/")]
+        if not actions or not any(is_obs(path) for path in found):
+            what = "observations" if actions else "actions"
+            raise SourceError(
+                f"{trajectory.where} has no {what}; files of states alone are made whole by the format's own scripts"
+            )
+        steps = actions[0].shape[0] if actions[0].shape else 0
+        if steps < 1:
+            raise SourceError(f"{trajectory.where} has no steps")
+        kept: dict[str, Rows] = {}
+        left = set()
+        for path, rows in found.items():
+            length = rows.shape[0] if rows.shape else -1
+            if length == steps or (is_obs(path) and length == steps + 1):
+                kept[path] = rows
+            elif is_obs(path) or path == "action" or path.startswith("action/"):
+                raise SourceError(f"{trajectory.where} has {counted(steps, 'action')}, and {path} has {counted(length, 'row')}")
+            else:
+                left.add(path)
+        if not any(path.split("/")[0] == "reward" for path in kept):  # which a store has anyway
+            kept["reward"] = Repeated(np.zeros((), np.float32), steps)
+        return kept, steps, left
+
+    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+        """Yield the episodes, in the order of their numbers."""
+        for trajectory, steps in zip(self._trajectories[first:], self._steps[first:], strict=True):
+            found, _, _ = self._arrays(trajectory)
+            columns = {path: rows for path, rows in found.items() if path in self._columns}
+            for flag, value in zip(("terminated", "truncated"), self._ends(found, steps), strict=True):
+                columns[flag] = last_only(value, steps)
+            yield EpisodeData(columns, steps, trajectory.tag)
+
+    def close(self) -> None:
+        """Close files."""
+        for file in {id(one.file): one.file for one in self._trajectories}.values():
+            file.close()
+
+
+class Following:
+    """Observations, with the final one that the last of the next observations is.
+
+    All others should be the observations that come after: where they are not, that is a LossError.
+    """
+
+    def __init__(self, rows: Rows, following: Rows, where: str, *, check: bool = True) -> None:
+        if following.shape != rows.shape or following.dtype != rows.dtype or not rows.shape or not rows.shape[0]:
+            raise SourceError(
+                f"{where}: observations are {rows.dtype}{list(rows.shape)}, next ones {following.dtype}{list(following.shape)}"
+            )
+        self._rows, self._following, self._where, self._check = rows, following, where, check
+        self._steps = rows.shape[0]
+        self.shape = (self._steps + 1, *rows.shape[1:])
+        self.dtype = rows.dtype
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
+        first, last, _ = rows.indices(self._steps + 1)
+        found = np.asarray(self._rows[first : min(last, self._steps)])
+        if self._check and len(found) > 1:
+            following = np.asarray(self._following[first : first + len(found) - 1])
+            if following.tobytes() != found[1:].tobytes():
+                raise LossError(
+                    f"{self._where}: next observations are not those that come after, in rows {first} to {last}; a "
+                    "store has one of both. To go by the observations: --option next_obs=last (in Python, next_obs='last')"
+                )
+        if last > self._steps:
+            end = np.asarray(self._following[self._steps - 1 : self._steps])
+            found = np.concatenate([found, end]) if first < last else found
+        return found
+
+
+def last_only(value: bool, steps: int) -> npt.NDArray[np.bool_]:
+    """Return flags of which only the last may be True."""
+    flags = np.zeros(steps, bool)
+    flags[-1] = value
+    return flags
+
+
+def last_of(rows: Rows | None, steps: int) -> bool:
+    """Return the last of some flags."""
+    return rows is not None and bool(np.any(np.asarray(rows[steps - 1 : steps])))
+
+
+def columns_of(group: Node | None, path: str) -> dict[str, Rows]:
+    """Return the arrays in a group, or the one that it is, by columns' paths. Arrays of texts and the like are left out."""
+    if group is None:
+        return {}
+    if group.is_array:
+        return {path: group.rows()}
+    return {
+        "/".join([path, *map(part_of, keys)]) if path else "/".join(map(part_of, keys)): node.rows()
+        for keys, node in group.arrays()
+        if node.found.shape and holds(np.dtype(node.found.dtype))
+    }
+
+
+def numbered(file: Hdf5File, group: Node, prefix: str) -> list[tuple[int, str]]:
+    """Return names such as "demo_7" with their numbers, in their order; a SourceError where there are none."""
+    names = [name for name in group.names() if name.startswith(prefix) and name[len(prefix) :].isdecimal()]
+    if not names:
+        raise SourceError(
+            f"{file.path} has no {group.name}/{prefix}0, {prefix}1, ...: it has no episodes, or is of another format"
+        )
+    return sorted((int(name[len(prefix) :]), name) for name in names)
+
+
+def _column(rows: Rows, path: str, trajectory: Trajectory) -> Column:
+    try:
+        return Column(tuple(rows.shape[1:]), rows.dtype)
+    except SchemaError as error:
+        raise SourceError(f"{trajectory.where}: {path} cannot be a column: {error}") from error

@@ -1,0 +1,9 @@
+"""Minari: data sets of offline reinforcement learning, in HDF5, Arrow or Parquet, both ways and bit by bit."""
+
+from diskbuffer.formats.data import Format
+from diskbuffer.formats.minari.source import MinariSource
+from diskbuffer.formats.minari.target import losses, write
+
+MINARI = Format("minari", "Farama's Minari: HDF5, Arrow, Parquet", MinariSource, write, losses)
+
+__all__ = ["MINARI"]

@@ -1,0 +1,120 @@
+"""Minari's HDF5 layout, written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.errors import InputError
+from diskbuffer.formats.data import EpisodeData, Rows
+from diskbuffer.formats.hdf5.sink import Sink
+from diskbuffer.formats.minari import metadata as metadata_module
+from diskbuffer.formats.minari.hdf5_layout import FILE
+from diskbuffer.formats.minari.layouts import Name
+from diskbuffer.formats.minari.plan import Plan
+from diskbuffer.runtime.packages import needed
+from diskbuffer.schema import Column
+
+_CHUNK = 512 * 1024  # bytes: a chunk is decompressed whole, and HDF5 keeps one of up to 1 MiB at hand
+_MOST_ROWS = 16384
+_CODECS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "lzf": {"compression": "lzf"},
+    "gzip": {"compression": "gzip", "compression_opts": 1},
+}
+
+
+class Hdf5Writer:
+    """Write episodes to one file. A file that a kill left is none that can be gone on with: it is written anew.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    plan : Plan
+    codec : {"lzf", "gzip", "none"}
+    """
+
+    def __init__(self, directory: Path, plan: Plan, codec: str) -> None:
+        h5py: Any = needed("h5py", "h5py", "minari", "to write Minari's HDF5 layout")
+        self._directory, self._plan = directory, plan
+        self._compression = _CODECS[codec]
+        self._names: dict[str, Name] = {leaf.path: (name[0], *leaf.hdf5_keys) for name, leaf in plan.leaves} | {
+            "reward": ("rewards",),
+            "terminated": ("terminations",),
+            "truncated": ("truncations",),
+        }
+        for name in [*self._names.values(), *(info.name for info in plan.infos)]:
+            if any("/" in key or key in ("", ".", "..") or "\0" in key for key in name):
+                raise InputError(f"HDF5 has no names such as {name[-1]!r}; write data_format='arrow', or choose other columns")
+        for left in ("metadata.json", FILE):
+            (directory / left).unlink(missing_ok=True)
+        self._sink: Sink | None = Sink(directory / FILE)
+        self._file = h5py.File(self._sink, "w", track_order=True)
+        self.held = self._steps = self._episodes = 0
+
+    def write(self, episode: EpisodeData) -> None:
+        """Write one episode."""
+        group = self._file.create_group(f"episode_{self._episodes}")
+        _note(group, "", self._plan.noted(self._episodes, episode))
+        for root in ("observations", "actions", "infos"):
+            if all(name[0] != root or len(name) > 1 for name in self._names.values()):
+                group.require_group(root)
+        for path, name in self._names.items():
+            self._put(group, name, episode.columns[path], self._plan.columns[path])
+        for info in self._plan.infos:
+            rows = episode.columns[info.path]
+            first = episode.columns[info.reset][0:1] if info.reset is not None else None
+            self._put(group, info.name, rows, self._plan.columns[info.path], first)
+        self._episodes += 1
+        self._steps += episode.steps
+
+    def _put(self, group: Any, name: Name, rows: Rows, column: Column, first: Any = None) -> None:
+        """Write rows, after a first one where it is given, block by block."""
+        chunk = max(1, min(_MOST_ROWS, _CHUNK // column.row_bytes))
+        before = 0 if first is None else 1
+        length = rows.shape[0] + before
+        compression = self._compression if column.row_bytes * length > 4096 else {}
+        array = group.create_dataset(
+            "/".join(name),
+            shape=(length, *column.shape),
+            maxshape=(None, *column.shape),
+            dtype=column.np_dtype,
+            chunks=(min(chunk, length), *column.shape),
+            **compression,
+        )
+        if first is not None:
+            array[0:1] = first
+        block = chunk * max(1, 8 * _CHUNK // max(1, chunk * column.row_bytes))
+        for begin in range(0, rows.shape[0], block):
+            end = min(begin + block, rows.shape[0])
+            array[begin + before : end + before] = np.asarray(rows[begin:end])
+            self._check()
+
+    def _check(self) -> None:
+        if self._sink is not None:
+            self._sink.check()
+
+    def finish(self) -> None:
+        """Write the metadata."""
+        self._file.close()
+        self._check()
+        size = metadata_module.size_of(self._directory)
+        found = self._plan.metadata("hdf5", self._episodes, self._steps, size)
+        metadata_module.write_json(self._directory / metadata_module.FILE, found)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+
+def _note(group: Any, prefix: str, found: dict[str, Any]) -> None:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            _note(group, f"{prefix}{name}/", value)
+        else:
+            group.attrs[prefix + name] = np.uint64(value) if isinstance(value, int) and value >= 2**63 else value

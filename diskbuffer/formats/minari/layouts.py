@@ -1,0 +1,57 @@
+"""What Minari's two layouts have in common: episodes by number, each of arrays by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from diskbuffer.formats.data import Rows
+from diskbuffer.formats.minari.spaces import Leaf
+
+Name = tuple[str, ...]  # of an array: ("observations", "camera"), ("rewards",), ("infos", "success")
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What is noted of an episode.
+
+    Attributes
+    ----------
+    steps : int
+    metadata : mapping
+        As Minari returns it: "seed", "options", and what a user added.
+    infos : frozenset of tuples of str
+        Names of what there is for each step beside observations, actions and rewards.
+    """
+
+    steps: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    infos: frozenset[Name] = frozenset()
+
+
+class Opened(Protocol):
+    """The episodes of a data set.
+
+    Attributes
+    ----------
+    episodes : int
+        How many there are.
+    """
+
+    episodes: int
+
+    def noted(self, number: int) -> Noted:
+        """Return what is noted of an episode."""
+        ...
+
+    def read(self, number: int, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
+        """Return the arrays of an episode: those of the parts of its spaces, rewards and flags, and some infos.
+
+        An info that is no array of numbers, or has no row for each step, is left out.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close files."""
+        ...

@@ -1,0 +1,148 @@
+"""What a Minari data set says of itself, `metadata.json`; and what of it a store keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diskbuffer.environment import is_sane
+from diskbuffer.errors import InputError, SourceError
+from diskbuffer.formats.minari import spaces
+from diskbuffer.formats.minari.spaces import Space
+from diskbuffer.formats.notes import fitting
+from diskbuffer.wording import counted
+
+FILE = "metadata.json"
+VERSION = "0.5.4"  # of Minari, the first that can be told not to expect JPEG in the place of pictures
+OURS = "diskbuffer"  # the key of what is not Minari's own, in a data set's metadata and in an episode's
+THEIRS = "minari"  # the key of Minari's metadata, in a store's
+STATISTICS = ("sum", "mean", "std", "max", "min")  # of an episode's rewards, which Minari's collector notes of each
+_MOST_FILE = 64 * 1024**2
+_COUNTED = ("total_episodes", "total_steps", "dataset_size")  # which follow from the episodes
+_ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+?-v\d+")  # as Minari has it: (namespace/)name-v0
+
+
+@dataclass(frozen=True)
+class DatasetMetadata:
+    """The metadata of a data set.
+
+    Attributes
+    ----------
+    fields : dict
+        As they are in the file.
+    observation_space, action_space : mapping
+    data_format : str
+        "hdf5", "arrow" or "parquet".
+    ours : dict
+        What our own export noted; empty in others' data sets.
+    """
+
+    fields: dict[str, Any]
+    observation_space: Space
+    action_space: Space
+    data_format: str
+    ours: dict[str, Any] = field(default_factory=dict)
+
+
+def read(directory: Path) -> DatasetMetadata:
+    """Read the metadata in a data set's directory; a SourceError where there is none, or it is damaged."""
+    path = directory / FILE
+    found = read_json(path, _MOST_FILE)
+    missing = [name for name in ("observation_space", "action_space", "data_format") if not isinstance(found.get(name), str)]
+    if missing:
+        told = "; data sets of Minari before 0.5 have spaces in env_spec alone: open them with Minari, and save them again"
+        raise SourceError(f"{path} has no {', '.join(missing)}{told if 'data_format' not in missing else ''}")
+    ours = found.get(OURS)
+    return DatasetMetadata(
+        found,
+        spaces.parse(found["observation_space"], f"{path}: observation_space"),
+        spaces.parse(found["action_space"], f"{path}: action_space"),
+        found["data_format"],
+        ours if isinstance(ours, dict) else {},
+    )
+
+
+def read_json(path: Path, most: int) -> dict[str, Any]:
+    """Read a file of a JSON object; a SourceError where it is none, or has more bytes than `most`."""
+    try:
+        if path.stat().st_size > most:
+            raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {most} is the most that is read")
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError, OSError) as error:
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"{path} is not the JSON that Minari writes: {error}") from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path} is not the JSON that Minari writes: expected an object, found {type(found).__name__}")
+    return found
+
+
+# What a store keeps
+
+
+def kept(found: DatasetMetadata, statistics: bool) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """Return a store's metadata of a data set, and what of it is too large for that, as a loss."""
+    if OURS in found.fields:
+        given = found.ours.get("metadata")
+        return (given if is_sane(given) and isinstance(given, dict) else None), {}
+    fields = {name: value for name, value in found.fields.items() if name not in _COUNTED}
+    for name, space in (("observation_space", found.observation_space), ("action_space", found.action_space)):
+        fields[name] = json.dumps(spaces.compact(space))
+    return fitting(THEIRS, fields, statistics=statistics)
+
+
+def environment(found: DatasetMetadata) -> dict[str, Any] | None:
+    """Return what a store says of the environment of a data set."""
+    if OURS in found.fields:
+        given = found.ours.get("environment")
+        return given if is_sane(given) and isinstance(given, dict) else None
+    described: dict[str, Any] = {
+        "observation_space": spaces.describe(found.observation_space),
+        "action_space": spaces.describe(found.action_space),
+    }
+    spec = found.fields.get("env_spec")
+    try:
+        name = json.loads(spec).get("id") if isinstance(spec, str) else None
+    except (ValueError, AttributeError, RecursionError):
+        name = None
+    if isinstance(name, str):
+        described["id"] = name[:500]
+    if not is_sane(described):
+        described = {name: value for name, value in described.items() if name == "id"}
+    return described
+
+
+# What an export says
+
+
+def fields_of(
+    metadata: Mapping[str, Any] | None, environment: Mapping[str, Any] | None, dataset_id: str | None
+) -> dict[str, Any]:
+    """Return the metadata of a data set from what a store says, without spaces and counts; an InputError for a wrong id."""
+    theirs = (metadata or {}).get(THEIRS)
+    known = theirs.get("dataset") if isinstance(theirs, dict) else None
+    fields = dict(known) if isinstance(known, dict) else {}
+    if dataset_id is not None or not isinstance(fields.get("dataset_id"), str):
+        of = str((environment or {}).get("id") or "steps").rsplit("/", 1)[-1]
+        name = re.sub(r"[^\w-]+", "-", re.sub(r"-v\d+$", "", of), flags=re.ASCII).strip("-").lower() or "steps"
+        fields["dataset_id"] = f"diskbuffer/{name}-v0" if dataset_id is None else dataset_id
+    if not isinstance(fields["dataset_id"], str) or not _ID.fullmatch(fields["dataset_id"]):
+        raise InputError(f"dataset_id must be as Minari has it, such as 'mine/pong/expert-v0', found {fields['dataset_id']!r}")
+    return {**fields, "minari_version": VERSION, "jpeg_encoding": False}
+
+
+def write_json(path: Path, found: Mapping[str, Any]) -> None:
+    """Write a file of JSON, which is whole whenever it is there."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(json.dumps(found))
+    os.replace(new, path)
+
+
+def size_of(directory: Path) -> int:
+    """Return how many bytes the files in a directory have."""
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
