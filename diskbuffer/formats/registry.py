@@ -12,7 +12,11 @@ from diskbuffer.formats.data import Format
 GROUP = "diskbuffer.formats"  # of entry points, each the place of a `Format`: "package.module:NAME"
 
 # Where each of ours is. A module is imported when its format is asked for.
-OURS: dict[str, str] = {}
+OURS: dict[str, str] = {
+    "dreamer": "diskbuffer.formats.npz.dreamer:DREAMER",
+    "drqv2": "diskbuffer.formats.npz.drqv2:DRQV2",
+    "ogbench": "diskbuffer.formats.npz.ogbench:OGBENCH",
+}
 
 
 def names() -> tuple[str, ...]:
