@@ -79,6 +79,8 @@ TOUCHES_FILES = {
     "formats.npz.ogbench": "files of others",
     "formats.npz.reading": "files of others",
     "formats.npz.writing": "what is exported, in its hidden directory",
+    "formats.zarr2.files": "files of others",
+    "formats.zarr2.writing": "what is exported, in its hidden directory",
     "formats.unfinished": "what is made beside its place until it is whole",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",

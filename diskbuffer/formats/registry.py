@@ -16,6 +16,8 @@ OURS: dict[str, str] = {
     "dreamer": "diskbuffer.formats.npz.dreamer:DREAMER",
     "drqv2": "diskbuffer.formats.npz.drqv2:DRQV2",
     "ogbench": "diskbuffer.formats.npz.ogbench:OGBENCH",
+    "diffusion_policy": "diskbuffer.formats.zarr2.formats:DIFFUSION_POLICY",
+    "umi": "diskbuffer.formats.zarr2.formats:UMI",
 }
 
 

@@ -51,7 +51,7 @@ def kill_and_go_on(run: str, name: str, source: Path, target: Path, after: int, 
             assert process.stdout.readline() == "episode\n"
         process.send_signal(signal.SIGKILL)
     assert not target.exists()
-    (import_ if run == "import" else export)(name, source, target, progress=False, **options)  # type: ignore[operator]
+    (import_ if run == "import" else export)(name, source, target, progress=False, **options)
 
 
 def fill_the_disk_and_go_on(name: str, store: Path, target: Path, after: int, **options: Any) -> None:

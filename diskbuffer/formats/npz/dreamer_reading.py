@@ -16,8 +16,9 @@ from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.npz.directory import Likeness, files_of
 from diskbuffer.formats.npz.dreamer_keys import FLAGS, described_keys, found_keys
 from diskbuffer.formats.npz.dreamer_names import Chunk, chains, number_of, version_of
-from diskbuffer.formats.npz.reading import RATIO, ZippedRows
+from diskbuffer.formats.npz.reading import ZippedRows
 from diskbuffer.formats.rows import Joined, Part
+from diskbuffer.formats.strangers import RATIO
 from diskbuffer.schema import is_obs
 
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.npz.directory import Likeness, files_of
-from diskbuffer.formats.npz.reading import RATIO
 from diskbuffer.formats.rows import Part, Shaped, column_of
+from diskbuffer.formats.strangers import RATIO
 from diskbuffer.schema import part_of
 
 _NEEDED = ("observation", "action", "reward", "discount")

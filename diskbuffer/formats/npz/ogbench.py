@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
-from diskbuffer.formats.npz.reading import RATIO, npz_arrays
+from diskbuffer.formats.npz.reading import npz_arrays
 from diskbuffer.formats.rows import Part, Shaped, column_of
+from diskbuffer.formats.strangers import RATIO
 from diskbuffer.schema import part_of
 
 _KNOWN = ("observations", "actions", "terminals", "next_observations", "valids", "rewards")

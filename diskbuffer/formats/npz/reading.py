@@ -6,14 +6,11 @@ zip's members, these with the file, and how far they were compressed with what i
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import os
 import struct
 import zipfile
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,11 +18,11 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import InputError, SourceError
+from diskbuffer.errors import SourceError
 from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.formats.strangers import RATIO, damaged, refuse_bombs
 
-RATIO = 200  # how many times a file's size its arrays may have, by default: of pictures they have 2 to 50 times
-_SMALL = 256 * 1024**2  # bytes that arrays may have in any case
+_LARGEST_BY_COLUMNS = 256 * 1024**2  # bytes of an array that can only be read whole
 _LONGEST_HEADER = 10_000
 _PIECE = 1024**2
 
@@ -45,19 +42,12 @@ def npz_arrays(path: Path, ratio: int = RATIO) -> dict[str, ZippedRows]:
     SourceError
         It is no such file, is damaged, has pickles, or is a zip bomb.
     """
-    if not isinstance(ratio, int) or ratio < 1:
-        raise InputError(f"max_ratio must be a whole number of at least 1, found {ratio!r}")
-    with damaged(path), zipfile.ZipFile(path) as file:
+    with damaged(path, "an .npz file"), zipfile.ZipFile(path) as file:
         size = os.stat(path).st_size
         members = file.infolist()
         if sum(member.compress_size for member in members) > size:
             raise SourceError(f"{path} is damaged, or made to do harm: its members overlap")
-        total = sum(member.file_size for member in members)
-        if total > max(_SMALL, ratio * size):
-            raise SourceError(
-                f"{path} has {size:,} bytes, and its arrays {total:,}: it may be a zip bomb. If it is not, allow it: "
-                f"--option max_ratio={-(-total // max(size, 1))} (in Python, max_ratio=)"
-            )
+        refuse_bombs(path, size, sum(member.file_size for member in members), ratio)
         found: dict[str, ZippedRows] = {}
         for member in members:
             name = member.filename.removesuffix(".npy")
@@ -65,26 +55,6 @@ def npz_arrays(path: Path, ratio: int = RATIO) -> dict[str, ZippedRows]:
                 raise SourceError(f"{path} should have arrays of different names, and has {member.filename!r}")
             found[name] = _opened(path, file, member)
         return found
-
-
-@contextlib.contextmanager
-def damaged(path: Path) -> Iterator[None]:
-    """Turn what zipfile, zlib and numpy raise of damaged files into SourceErrors."""
-    try:
-        yield
-    except (SourceError, FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        struct.error,
-        EOFError,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-        OSError,
-    ) as error:
-        raise SourceError(f"{path} is damaged, or no .npz file: {error}") from error
 
 
 def _opened(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> ZippedRows:
@@ -112,7 +82,7 @@ def _opened(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Zippe
             f"{path}: {member.filename} should have {member.file_size - text.tell():,} bytes of rows, and is {dtype}{list(shape)}"
         )
     fortran = fortran and sum(n > 1 for n in shape) > 1
-    if fortran and size > _SMALL:
+    if fortran and size > _LARGEST_BY_COLUMNS:
         raise SourceError(f"{path}: {member.filename} lies in memory by columns, and cannot be read row by row; save it as rows")
     return ZippedRows(path, _Member(member.filename, text.tell(), fortran), shape, dtype)
 
@@ -145,7 +115,7 @@ class ZippedRows:
         first, last, _ = rows.indices(self.shape[0])
         if last <= first:
             return np.zeros((0, *self.shape[1:]), self.dtype)
-        with damaged(self.path):
+        with damaged(self.path, "an .npz file"):
             if self._member.fortran:
                 return self._whole()[first:last]
             kept = self._last if first == self._next - 1 else None
