@@ -18,6 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
     "diffusion_policy": ("diffusion_policy", {}, 2, ["final_obs"]),
     "diffusion_policy, zip": ("diffusion_policy", {"zip": True}, 1, ["final_obs"]),
     "umi": ("umi", {}, 1, ["final_obs"]),
+    "tensordict": ("tensordict", {}, 2, []),
 }
 
 
