@@ -50,3 +50,15 @@ def test_what_is_killed_goes_on(tmp_path: Path, case: str) -> None:
     interrupted.kill_and_go_on("export", name, store, tmp_path / "out", 14, allow_loss=losses, **options)
     interrupted.kill_and_go_on("import", name, tmp_path / "out", tmp_path / "back of out", 14)
     interrupted.assert_same_in_each_stream(tmp_path / "back of clean", tmp_path / "back of out")
+
+
+GOLDEN = Path(__file__).parent / "golden" / "npz"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "source"), [("drqv2", GOLDEN / "drqv2"), ("ogbench", GOLDEN / "ogbench" / "raw.npz")])
+def test_imports_that_are_killed_go_on(tmp_path: Path, name: str, source: Path) -> None:
+    losses = ["final_info"] if name == "ogbench" else []
+    import_(name, source, tmp_path / "clean", allow_loss=losses, progress=False)
+    interrupted.kill_and_go_on("import", name, source, tmp_path / "store", 3, allow_loss=losses)
+    interrupted.assert_same_in_each_stream(tmp_path / "clean", tmp_path / "store")

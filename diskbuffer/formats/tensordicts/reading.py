@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
+from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
-from diskbuffer.formats.rows import Joined, Part, Shaped, column_of, rows_at_a_time
+from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
 from diskbuffer.formats.tensordicts.arrays import META, Found, find_arrays, read_json
 from diskbuffer.schema import is_obs, part_of
 
@@ -161,30 +162,12 @@ class _Line:
         return bool(np.asarray(self.rows(key)[row : row + 1]).any())
 
     def episodes(self, obs: list[str]) -> Iterator[tuple[int, int]]:
-        """Yield where each episode begins and ends: where something is done, and where observations do not go on."""
+        """Return where each episode begins and ends: where something is done, and where observations do not go on."""
         ends = np.zeros(self.steps, bool)
         for flag in FLAGS:
             if f"next/{flag}" in self._found.arrays:
-                values = np.asarray(self.rows(f"next/{flag}")[: self.steps])
-                ends |= values.reshape(self.steps, -1).any(axis=1) if self.steps else False
-        begin = 0
-        widest = max(
-            (self.rows(key) for key in obs), key=lambda rows: int(np.prod(rows.shape[1:])) * rows.dtype.itemsize, default=None
-        )
-        step = rows_at_a_time(widest) if widest is not None else self.steps
-        for first in range(0, self.steps, step):
-            last = min(first + step, self.steps)
-            stops = ends[first:last].copy()
-            for key in obs:
-                here = np.asarray(self.rows(key)[first : last + 1])
-                following = np.asarray(self.rows(f"next/{key}")[first:last])[: len(here) - 1]
-                differs = (following != here[1:]) & ((following == following) | (here[1:] == here[1:]))
-                stops[: len(following)] |= differs.reshape(len(following), -1).any(axis=1) if len(following) else False
-            for end in (np.flatnonzero(stops) + first + 1).tolist():
-                yield begin, end
-                begin = end
-        if begin < self.steps:
-            yield begin, self.steps
+                ends |= np.asarray(self.rows(f"next/{flag}")[: self.steps]).reshape(self.steps, -1).any(axis=1)
+        return runs(ends, [(self.rows(key), self.rows(f"next/{key}")) for key in obs])
 
 
 class _Brains:
