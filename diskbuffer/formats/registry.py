@@ -20,6 +20,7 @@ OURS: dict[str, str] = {
     "umi": "diskbuffer.formats.zarr2.formats:UMI",
     "sb3": "diskbuffer.formats.sb3:SB3",
     "tensordict": "diskbuffer.formats.tensordicts.formats:TENSORDICT",
+    "webdataset": "diskbuffer.formats.webdataset:WEBDATASET",
 }
 
 

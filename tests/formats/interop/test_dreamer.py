@@ -12,8 +12,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.formats import export
 from tests.formats import episodes as made
+from tests.formats.interop.environments import python_of
 
-PYTHON = Path(__file__).parents[3] / ".venv" / "interop" / "dreamer" / "bin" / "python"
 COLUMNS = {
     "obs/count": db.Column((), "int64"),
     "obs/camera": db.Column((16, 24, 3), "uint8"),
@@ -38,8 +38,8 @@ print(json.dumps([len(replay), found]))
 """
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="no environment with DreamerV3's code: make interop")
 def test_dreamerv3_samples_from_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = python_of("dreamer", "embodied")
     monkeypatch.setattr("diskbuffer.formats.npz.dreamer_writing._ROWS", 50)
     random = np.random.default_rng(0)
     episodes = [made.episode(int(random.integers(1, 40)), random, COLUMNS, stream=n % 2) for n in range(20)]
@@ -54,7 +54,7 @@ def test_dreamerv3_samples_from_an_export(tmp_path: Path, monkeypatch: pytest.Mo
             streams[one.stream].append(told)
     made.store_of(tmp_path / "store", episodes, COLUMNS, n_envs=2)
     export("dreamer", tmp_path / "store", tmp_path / "out", progress=False)
-    printed = subprocess.run([PYTHON, "-c", V3, str(tmp_path / "out")], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run([python, "-c", V3, str(tmp_path / "out")], check=True, capture_output=True, text=True).stdout
     items, found = json.loads(printed.splitlines()[-1])
     assert items == sum(len(of) - 7 for of in streams)
     places = {told[0]: (stream, row) for stream, of in enumerate(streams) for row, told in enumerate(of)}
