@@ -82,6 +82,7 @@ TOUCHES_FILES = {
     "formats.tensordicts.arrays": "files of others",
     "formats.tensordicts.reading": "files of others",
     "formats.tensordicts.writing": "what is exported, in its hidden directory",
+    "formats.video": "what is exported, in its hidden directory",
     "formats.webdataset": "what is exported, in its hidden directory",
     "formats.zarr2.files": "files of others",
     "formats.zarr2.writing": "what is exported, in its hidden directory",

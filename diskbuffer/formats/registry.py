@@ -18,8 +18,10 @@ OURS: dict[str, str] = {
     "ogbench": "diskbuffer.formats.npz.ogbench:OGBENCH",
     "diffusion_policy": "diskbuffer.formats.zarr2.formats:DIFFUSION_POLICY",
     "umi": "diskbuffer.formats.zarr2.formats:UMI",
+    "rlds": "diskbuffer.formats.rlds:RLDS",
     "sb3": "diskbuffer.formats.sb3:SB3",
     "tensordict": "diskbuffer.formats.tensordicts.formats:TENSORDICT",
+    "video": "diskbuffer.formats.video:VIDEO",
     "webdataset": "diskbuffer.formats.webdataset:WEBDATASET",
 }
 
