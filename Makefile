@@ -12,6 +12,8 @@ BENCH ?=
 BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes scale plan sealing gpu cold
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
+INTEROP := dreamer lerobot webdataset zarr2
+
 .PHONY: demo test nightly coverage check bench bench-compare soak interop docs dist clean
 
 demo: $(VENV)/demo
@@ -49,8 +51,9 @@ soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
 # With other programs, each in an environment of its own. GDAL's package takes INTEROP_PYTHON=python3.12 or newer, zarrita.js takes npm.
-interop: $(VENV)/test $(VENV)/compiled $(VENV)/interop/readers/installed
+interop: $(VENV)/test $(VENV)/compiled $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
 	$(PYTEST) -m interop
+	$(BIN)/python -m pytest -q --nightly tests/formats/interop
 
 # The documentation as pages, in docs/_build/html.
 docs: $(VENV)/docs
@@ -80,6 +83,11 @@ $(VENV)/interop/readers/installed: $(OTHER_READERS)/requirements.txt $(OTHER_REA
 	$(@D)/bin/python -m pip install --quiet --requirement $(OTHER_READERS)/requirements.txt
 	cp $(OTHER_READERS)/package.json $(@D)
 	! command -v npm || npm install --silent --no-package-lock --prefix $(@D)
+	touch $@
+
+$(VENV)/interop/%/installed: tests/formats/interop/%.txt
+	$(PYTHON) -m venv $(VENV)/interop/$*
+	$(VENV)/interop/$*/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 $(VENV)/%: $(VENV)/python pyproject.toml constraints.txt

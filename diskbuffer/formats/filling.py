@@ -101,6 +101,9 @@ class _Filler:
             for path in episode.columns:
                 if path in self.columns:
                     put(values, path, _rows(episode, path, first, last))
+            if "reward" in self.columns and "reward" not in values:  # a store has one anyway
+                column = self.columns["reward"]
+                values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
             self._extend(stream, values, new_episode=first == 0)
             self._told(last - first)
         for first in range(0, episode.steps if self.derived else 0, _MOST_ROWS):
@@ -178,9 +181,8 @@ def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
 
 
 def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
-    flags = ("terminated", "truncated")
     for path in columns:
-        if path not in episode.columns and path not in flags:
+        if path not in episode.columns and path not in ("terminated", "truncated", "reward"):
             raise SourceError(f"episode {number} has no column {path!r}; it has {', '.join(episode.columns)}")
     for path, found in episode.columns.items():
         if path not in columns:

@@ -14,10 +14,20 @@ GROUP = "diskbuffer.formats"  # of entry points, each the place of a `Format`: "
 # Where each of ours is. A module is imported when its format is asked for.
 OURS: dict[str, str] = {
     "d4rl": "diskbuffer.formats.hdf5.d4rl:D4RL",
+    "diffusion_policy": "diskbuffer.formats.zarr2.formats:DIFFUSION_POLICY",
+    "dreamer": "diskbuffer.formats.npz.dreamer:DREAMER",
+    "drqv2": "diskbuffer.formats.npz.drqv2:DRQV2",
     "libero": "diskbuffer.formats.hdf5.libero:LIBERO",
     "maniskill": "diskbuffer.formats.hdf5.maniskill:MANISKILL",
     "minari": "diskbuffer.formats.minari:MINARI",
+    "ogbench": "diskbuffer.formats.npz.ogbench:OGBENCH",
+    "rlds": "diskbuffer.formats.rlds:RLDS",
     "robomimic": "diskbuffer.formats.hdf5.robomimic:ROBOMIMIC",
+    "sb3": "diskbuffer.formats.sb3:SB3",
+    "tensordict": "diskbuffer.formats.tensordicts.formats:TENSORDICT",
+    "umi": "diskbuffer.formats.zarr2.formats:UMI",
+    "video": "diskbuffer.formats.video:VIDEO",
+    "webdataset": "diskbuffer.formats.webdataset:WEBDATASET",
 }
 
 

@@ -1,18 +1,24 @@
-"""Rows that are made of other rows when they are read."""
+"""Rows that are made of other rows, and read when they are sliced: a part of some, several one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import SchemaError, SourceError
 from diskbuffer.formats.data import Rows
+from diskbuffer.schema import Column
+
+BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, where nothing else says how many
 
 
 class Part:
-    """Rows `first` to `last` of others."""
+    """The rows from `first` to before `last` of others."""
 
     def __init__(self, rows: Rows, first: int, last: int) -> None:
         self._rows, self._first = rows, first
@@ -25,22 +31,39 @@ class Part:
 
 
 class Joined:
-    """Rows, and after them others of the same dtype and shape."""
+    """Rows of several, one after the other; all of one dtype and shape."""
 
-    def __init__(self, *parts: Rows) -> None:
-        self._parts = parts
-        self.shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = [part for part in parts if part.shape[0]] or list(parts[:1])
+        self._ends = np.cumsum([part.shape[0] for part in self._parts])
+        self.shape = (int(self._ends[-1]), *parts[0].shape[1:])
         self.dtype = parts[0].dtype
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
-        found, begin = [np.empty((0, *self.shape[1:]), self.dtype)], 0
-        for part in self._parts:
-            end = begin + part.shape[0]
-            if first < end and last > begin:
-                found.append(part[max(first, begin) - begin : min(last, end) - begin])
-            begin = end
-        return np.concatenate(found) if len(found) != 2 else found[1]
+        found = []
+        number = int(np.searchsorted(self._ends, first, side="right"))
+        while first < last:
+            start = int(self._ends[number]) - self._parts[number].shape[0]
+            end = min(last, int(self._ends[number]))
+            found.append(np.asarray(self._parts[number][first - start : end - start]))
+            first, number = end, number + 1
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else np.zeros((0, *self.shape[1:]), self.dtype)
+
+
+class Shaped:
+    """Rows of others, each of another shape with as many items."""
+
+    def __init__(self, rows: Rows, shape: tuple[int, ...]) -> None:
+        self._rows = rows
+        self.shape = (rows.shape[0], *shape)
+        self.dtype = rows.dtype
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
+        found = np.asarray(self._rows[rows])
+        return found.reshape(len(found), *self.shape[1:])
 
 
 class Repeated:
@@ -56,15 +79,21 @@ class Repeated:
         return np.broadcast_to(self._value, (max(0, last - first), *self._value.shape))
 
 
-class Changed:
-    """Rows as a function makes them of others, each of its own."""
+def zeros(like: Rows, n: int = 1) -> npt.NDArray[Any]:
+    """Return `n` rows of zeros, of a dtype and shape as others."""
+    return np.zeros((n, *like.shape[1:]), like.dtype)
 
-    def __init__(
-        self, rows: Rows, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        self._rows, self._change = rows, change
-        self.shape = (rows.shape[0], *shape)
-        self.dtype = dtype
 
-    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
-        return self._change(self._rows[rows])
+def rows_at_a_time(rows: Rows, most: int = 65536) -> int:
+    """Return how many rows to read at a time."""
+    return max(1, min(most, BLOCK // max(1, math.prod(rows.shape[1:]) * rows.dtype.itemsize)))
+
+
+def column_of(rows: Rows, path: Path, name: str) -> Column:
+    """Return what a store's column of such rows is; a SourceError that names them where there is none."""
+    if not rows.shape:
+        raise SourceError(f"{path}: {name} is a single value, and should have a row of each step")
+    try:
+        return Column(tuple(rows.shape[1:]), rows.dtype)
+    except SchemaError as error:
+        raise SourceError(f"{path}: {name} cannot be a column: {error}") from None

@@ -18,7 +18,7 @@ from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.hdf5.robomimic import NEXT_OBS
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last_only
 from diskbuffer.formats.notes import fitting
-from diskbuffer.formats.rows import Changed, Part
+from diskbuffer.formats.rows import Part, Shaped
 from diskbuffer.schema import Column, part_of
 from diskbuffer.wording import counted
 
@@ -111,7 +111,7 @@ class _D4rl:
                 continue
             rows: Rows = node.rows()
             if name in ("rewards", "terminals", "timeouts") and rows.shape == (self._steps, 1):  # of older files
-                rows = Changed(rows, lambda values: values.reshape(-1), (), rows.dtype)
+                rows = Shaped(rows, ())
             if name in ("rewards", "terminals", "timeouts") and rows.shape != (self._steps,):
                 raise SourceError(f"{self._file.path}: {name} has the shape {list(rows.shape)}, and should have a value a step")
             path = _NAMED.get(name) or (f"{FLAGS}timeouts" if name == "timeouts" else "/".join(map(part_of, keys)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,22 +79,38 @@ def mp4(frames: npt.NDArray[Any], fps: float = 15, *, scale: int = 1) -> bytes:
     MissingPackageError
         PyAV is not installed.
     """
-    av = needed("av", "av", "video", "to make an MP4")
-    pixels = _checked(frames, fps, scale, 240)
-    odd = [(0, 0), (0, pixels.shape[1] % 2), (0, pixels.shape[2] % 2), (0, 0)]
-    pixels = np.pad(pixels, odd[: pixels.ndim], "edge")
     file = io.BytesIO()
+    write_mp4(file, iter([_checked(frames, fps, scale, 240)]), fps)
+    return file.getvalue()
+
+
+def write_mp4(file: IO[bytes], blocks: Iterator[UInt8], fps: float) -> None:
+    """Write an MP4, frame by frame.
+
+    Parameters
+    ----------
+    file : binary file
+        Open for writing.
+    blocks : iterator of (n, H, W) or (n, H, W, 3) uint8 arrays
+        Consecutive frames, at least one.
+    fps : float
+        As in `mp4`.
+    """
+    av = needed("av", "av", "video", "to make an MP4")
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        stream.height, stream.width, stream.pix_fmt = *pixels.shape[1:3], "yuv420p"
-        stream.codec_context.colorspace, stream.codec_context.color_range = _BT601, _LIMITED  # as frames are converted
         stream.options = {"crf": _QUALITY, "preset": "veryfast"}
         stream.gop_size = _KEY_FRAMES
-        for each in pixels:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(each), format="gray" if each.ndim == 2 else "rgb24")
-            container.mux(stream.encode(frame))
+        for number, pixels in enumerate(blocks):
+            odd = [(0, 0), (0, pixels.shape[1] % 2), (0, pixels.shape[2] % 2), (0, 0)]
+            pixels = np.pad(pixels, odd[: pixels.ndim], "edge")
+            if not number:
+                stream.height, stream.width, stream.pix_fmt = *pixels.shape[1:3], "yuv420p"
+                stream.codec_context.colorspace, stream.codec_context.color_range = _BT601, _LIMITED  # as frames are converted
+            for each in pixels:
+                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(each), format="gray" if each.ndim == 2 else "rgb24")
+                container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    return file.getvalue()
 
 
 def _checked(frames: npt.NDArray[Any], fps: float, scale: int, fastest: float) -> UInt8:

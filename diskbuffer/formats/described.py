@@ -1,0 +1,86 @@
+"""What a store is, as JSON that exports keep beside their data where there is room for it.
+
+With it an import makes the store again: columns by their paths and dtypes, environments, metadata. Files of others have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diskbuffer.errors import SchemaError, SourceError
+from diskbuffer.formats.data import Contents
+from diskbuffer.schema import BUILT_IN, Schema
+
+NAME = "diskbuffer"  # of the attribute, or of the file before ".json"
+_LARGEST = 1024**2
+
+
+def describe(contents: Contents, **more: Any) -> dict[str, Any]:
+    """Return what is told of a store, and of how it was written, as JSON."""
+    columns = {path: column for path, column in contents.columns.items() if path not in BUILT_IN}
+    return {
+        "version": 1,
+        "columns": Schema.of(columns).to_attributes(),
+        "there": list(columns),
+        "n_envs": contents.n_envs,
+        "frame_stack": contents.frame_stack,
+        "padding": contents.padding,
+        "environment": contents.environment,
+        "metadata": contents.metadata,
+        **more,
+    }
+
+
+def described(told: Any, where: Path) -> Contents:
+    """Return what `describe` told, but for how many episodes there are; a SourceError where it cannot be that."""
+    try:
+        if told["version"] != 1:
+            raise SourceError(f"{where} was exported by a newer diskbuffer; update this one")
+        schema, n_envs, stack = Schema.from_attributes(told["columns"]), told["n_envs"], told["frame_stack"]
+        columns = {str(path): schema[path] for path in told["there"]}
+        given = [told["environment"], told["metadata"]]
+        fits = all(isinstance(one, dict | None) for one in given) and told["padding"] in ("first", "zeros")
+        if not fits or not (isinstance(n_envs, int) and isinstance(stack, int) and 0 < n_envs < 65536 and 0 < stack < 256):
+            raise SourceError(f"{where}: what diskbuffer wrote there of its store is damaged")
+        return Contents(
+            columns, n_envs=n_envs, frame_stack=stack, padding=told["padding"], environment=given[0], metadata=given[1]
+        )
+    except (SchemaError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{where}: what diskbuffer wrote there of its store is damaged: {error!r}") from error
+
+
+def read_description(directory: Path) -> dict[str, Any] | None:
+    """Return what is in the file ``diskbuffer.json`` of a directory; None where there is none."""
+    path = directory / f"{NAME}.json"
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+    try:
+        if len(text) > _LARGEST:
+            raise SourceError(f"{path} is larger than 1 MiB, and cannot be what diskbuffer wrote")
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is damaged: {error}") from error
+    if not isinstance(told, dict):
+        raise SourceError(f"{path} is damaged: it should be an object, and is {type(told).__name__}")
+    return told
+
+
+def write_description(directory: Path, told: Mapping[str, Any]) -> None:
+    """Write the file ``diskbuffer.json`` of a directory: whole, or not at all."""
+    part = directory / f".{NAME}.part"
+    part.write_text(json.dumps(told))
+    part.replace(directory / f"{NAME}.json")
+
+
+def numbered(contents: Contents, episodes: int | None, steps: int | None, tags: bool = False) -> Contents:
+    """Return contents with how many episodes and steps there are."""
+    return replace(contents, episodes=episodes, steps=steps, tags=tags)

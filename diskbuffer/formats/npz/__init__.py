@@ -1,0 +1,1 @@
+"""Formats whose files are numpy's ``.npz``: Dreamer's replay, DrQ-v2's episodes, OGBench's data sets."""

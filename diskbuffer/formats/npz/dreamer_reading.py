@@ -1,0 +1,179 @@
+"""Dreamer's replays as episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import SourceError
+from diskbuffer.formats.data import Contents, EpisodeData, Rows
+from diskbuffer.formats.described import described, read_description
+from diskbuffer.formats.npz.directory import Likeness, files_of
+from diskbuffer.formats.npz.dreamer_keys import FLAGS, described_keys, found_keys
+from diskbuffer.formats.npz.dreamer_names import Chunk, chains, number_of, version_of
+from diskbuffer.formats.npz.reading import ZippedRows
+from diskbuffer.formats.rows import Joined, Part
+from diskbuffer.formats.strangers import RATIO
+from diskbuffer.schema import is_obs
+
+
+class DreamerSource:
+    """Read a directory of chunks (DreamerV3) or of episodes (DreamerV2, DreamerV1).
+
+    In both, a row has an observation and the reward that came with it. DreamerV3's rows have the action that was taken then;
+    those of the others have the action before.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The directory.
+    version : int, optional
+        3 or 2; by default, as the names of the files tell.
+    actions : str or collection of str
+        Names of arrays that are actions, beside "action", "action/..." and "act_...".
+    max_ratio : int
+        How many times a file's size its arrays may have.
+    """
+
+    def __init__(
+        self, path: Path, *, version: int | None = None, actions: str | Collection[str] = (), max_ratio: int = RATIO
+    ) -> None:
+        self._path, self._files = path, files_of(path)
+        told = read_description(path)
+        self._version = version_of(self._files, told.get("dreamer", version) if told else version)
+        self._chains = chains(self._files) if self._version == 3 else []
+        first = self._chains[0][0].path if self._chains else self._files[0]
+        self._like = Likeness(first, max_ratio)
+        contents = None if told is None else described(told, path)
+        arrays = self._like.arrays
+        if contents is None or told is None:
+            self._keys = found_keys(arrays, actions, path)
+            contents = Contents(self._keys.columns)
+        else:
+            self._keys = described_keys(told, contents.columns, arrays, path)
+        self._base = _base(told, path) if told else None
+        self._streams = contents.n_envs
+        steps = sum(chunk.length for chain in self._chains for chunk in chain) if self._chains else None
+        self.contents = replace(contents, episodes=None if self._chains else len(self._files), steps=steps)
+        self.losses: Mapping[str, str] = {}
+
+    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+        """Yield the episodes."""
+        found = self._of_chains() if self._version == 3 else self._of_files(first)
+        for number, episode in enumerate(found, 0 if self._version == 3 else first):
+            if number >= first:
+                yield episode
+
+    def _of_files(self, first: int) -> Iterator[EpisodeData]:
+        for file in self._files[first:]:
+            arrays = self._like.open(file)
+            rows = self._like.rows(file, arrays)
+            pieces = [_Piece(file, arrays, 0, rows)]
+            flags = _flags(arrays, rows, "is_last" not in arrays)
+            if flags["is_first"][1:].any() or flags["is_last"][:-1].any():
+                raise SourceError(f"{file} has several episodes, and should have one")
+            if rows < 2:
+                raise SourceError(f"{file} has {rows} of the two rows or more that an episode has")
+            yield self._episode(pieces, flags["is_last"][-1], flags["is_terminal"][-1], 0)
+
+    def _of_chains(self) -> Iterator[EpisodeData]:
+        for chain in self._chains:
+            stream = self._stream(chain[0])
+            pieces: list[_Piece] = []
+            for chunk in chain:
+                arrays = self._like.open(chunk.path)
+                rows = self._like.rows(chunk.path, arrays)
+                if rows < chunk.length:  # early versions wrote all rows there was room for
+                    raise SourceError(f"{chunk.path} has {rows} rows, and should have {chunk.length}, by its name")
+                flags = _flags(arrays, chunk.length, False)
+                begin = 0
+                for at in np.flatnonzero(flags["is_first"] | flags["is_last"]).tolist():
+                    if flags["is_first"][at] and (pieces or at > begin):  # the episode before was abandoned
+                        yield from self._ended([*pieces, _Piece(chunk.path, arrays, begin, at)], False, False, stream)
+                        pieces, begin = [], at
+                    if flags["is_last"][at]:
+                        ended = [*pieces, _Piece(chunk.path, arrays, begin, at + 1)]
+                        yield from self._ended(ended, True, bool(flags["is_terminal"][at]), stream)
+                        pieces, begin = [], at + 1
+                if begin < chunk.length:
+                    pieces.append(_Piece(chunk.path, arrays, begin, chunk.length))
+            yield from self._ended(pieces, False, False, stream)
+
+    def _ended(self, pieces: list[_Piece], last: bool, terminal: bool, stream: int) -> Iterator[EpisodeData]:
+        """Yield an episode of pieces, where it has a step."""
+        pieces = [piece for piece in pieces if piece.last > piece.first]
+        if sum(piece.last - piece.first for piece in pieces) > 1:
+            yield self._episode(pieces, last, terminal, stream)
+
+    def _episode(self, pieces: list[_Piece], last: bool, terminal: bool, stream: int) -> EpisodeData:
+        steps = sum(piece.last - piece.first for piece in pieces) - 1
+        columns: dict[str, Rows] = {}
+        for path, name in self._keys.of.items():
+            rows = Joined([Part(piece.arrays[name], piece.first, piece.last) for piece in pieces])
+            if is_obs(path):
+                columns[path] = rows
+            else:
+                late = path == "reward" or self._version == 2  # a step's is in the row after its observation
+                columns[path] = Part(rows, int(late), steps + late)
+        for name, value in (("terminated", last and terminal), ("truncated", last and not terminal)):
+            columns[name] = np.zeros(steps, bool)
+            columns[name][-1:] = value  # type: ignore[index]
+        return EpisodeData(columns, steps, stream=stream)
+
+    def _stream(self, chunk: Chunk) -> int:
+        """Return the stream of an export's chain: what its identifier has above the chunk's number."""
+        if self._base is None:
+            return 0
+        stream = (number_of(chunk.uuid) ^ self._base) >> 32
+        if stream >= self._streams:
+            raise SourceError(
+                f"{chunk.path} is no file of the export that {self._path / 'diskbuffer.json'} tells of; move it away"
+            )
+        return stream
+
+    def close(self) -> None:
+        """Close nothing: files are open while they are read."""
+
+
+def _base(told: Mapping[str, Any], where: Path) -> int:
+    """Return the number that is in all identifiers of an export."""
+    try:
+        return number_of(told["base"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise SourceError(f"{where}: what diskbuffer.json tells of its files is damaged: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows of an episode that lie in one file."""
+
+    path: Path
+    arrays: Mapping[str, ZippedRows]
+    first: int
+    last: int
+
+
+def _flags(arrays: Mapping[str, ZippedRows], rows: int, ends: bool) -> dict[str, npt.NDArray[np.bool_]]:
+    found = {}
+    for name in FLAGS:
+        if name in arrays:
+            found[name] = _flag(arrays[name], rows)
+        else:
+            found[name] = np.zeros(rows, bool)
+            if name == "is_last" and rows:
+                found[name][-1] = ends
+            elif name == "is_terminal" and "discount" in arrays:
+                found[name] = _flag(arrays["discount"], rows, invert=True)
+    return found
+
+
+def _flag(array: ZippedRows, rows: int, invert: bool = False) -> npt.NDArray[np.bool_]:
+    if array.shape[1:] not in ((), (1,)):
+        raise SourceError(f"{array.path}: flags should be single values, found {list(array.shape[1:])} in each row")
+    values: npt.NDArray[Any] = np.asarray(array[:rows]).reshape(rows)
+    return values == 0 if invert else values.astype(bool)

@@ -1,0 +1,234 @@
+"""RLDS: data sets of TFDS whose examples are episodes, in files of ArrayRecord. TensorFlow is not needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError, SourceError
+from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
+from diskbuffer.formats.rows import Part, column_of
+from diskbuffer.runtime.packages import needed
+from diskbuffer.schema import is_obs, part_of
+
+_FLAGS = ("is_first", "is_last", "is_terminal")
+_LARGEST = 16 * 1024**2  # bytes of metadata
+_KNOWN = "tensorflow_datasets.core.features."
+
+
+class RLDSSource:
+    """Read one split of a data set that TFDS prepared.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The directory of a version, which has ``features.json``.
+    split : str
+        Which part: "train", or, as TFDS has it, "train[:100]".
+    last : {"final", "step"}, optional
+        What an episode's last row is: its final observation, and nothing else counts, as RLDS defines it; or a step like all
+        others, whose final observation is not known, as in many data sets of robots. By default it is the final observation,
+        and it is an error if it has a reward.
+    tag : str, optional
+        Which text becomes the tag of its episode; by default the only one that steps have. "" for none.
+    """
+
+    def __init__(self, path: Path, *, split: str = "train", last: str | None = None, tag: str | None = None) -> None:
+        if last not in (None, "final", "step"):
+            raise InputError(f"last must be 'final' or 'step', found {last!r}")
+        _refuse_classes(path)
+        tfds = needed("tensorflow_datasets", "tensorflow-datasets", "rlds", "reading RLDS")
+        self._path, self._given = path, last
+        try:
+            builder = tfds.builder_from_directory(path)
+            features = builder.info.features
+            self._episodes: Any = builder.as_data_source(split)
+        except Exception as error:
+            raise SourceError(
+                f"{path} cannot be read as a data set of TFDS: {type(error).__name__}: {error}. Files must be of ArrayRecord: "
+                "tfds.core.convert_format, or `tfds convert_format`, makes them of TFRecord"
+            ) from error
+        if "steps" not in features or not hasattr(features["steps"], "feature"):
+            raise SourceError(f"{path} is no RLDS: its examples have {', '.join(features)}, and should have steps")
+        leaves = dict(_leaves(features["steps"].feature, ()))
+        texts = ["/".join(key) for key, leaf in leaves.items() if np.dtype(leaf.np_dtype) == object]
+        self._tag = (texts[0] if len(texts) == 1 else "") if tag is None else tag
+        if self._tag and self._tag not in texts:
+            raise InputError(f"there is no text {tag!r} of steps in {path}; there are {', '.join(texts) or 'none'}")
+        self.losses: Mapping[str, str] = _losses(features, leaves, [text for text in texts if text != self._tag])
+        self._keys = _columns(leaves, path)
+        columns = {at: column_of(_Shape(leaves[key]), path, "/".join(key)) for at, key in self._keys.items()}
+        self.contents = Contents(columns, len(self._episodes), final=last != "step", tags=bool(self._tag))
+
+    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+        """Yield the episodes."""
+        for number in range(first, len(self._episodes)):
+            try:
+                steps = _Steps(self._episodes[number]["steps"], f"{self._path}: episode {number}")
+            except Exception as error:
+                raise SourceError(f"{self._path}: episode {number} is damaged: {type(error).__name__}: {error}") from error
+            yield self._episode(number, steps)
+
+    def _episode(self, number: int, steps: _Steps) -> EpisodeData:
+        where = f"{self._path}: episode {number}"
+        if len(steps) < (1 if self._given == "step" else 2):
+            raise SourceError(f"{where} has {len(steps)} rows, and no step")
+        end = steps.some(len(steps) - 1, len(steps))[0]
+        if self._given is None and np.any(end.get("reward", 0)):
+            raise SourceError(
+                f"{where} has a reward in its last row. If that row is a step like all others: --option last=step; if it is only "
+                "the final observation, as RLDS defines it: --option last=final (in Python, last=)"
+            )
+        n = len(steps) - (self._given != "step")
+        columns: dict[str, Rows] = {}
+        for path, key in self._keys.items():
+            rows = _Rows(steps, key, self.contents.columns[path].shape, self.contents.columns[path].np_dtype)
+            columns[path] = rows if is_obs(path) else Part(rows, 0, n)
+        terminal = bool(end.get("is_terminal", False))
+        for flag, value in (("terminated", terminal), ("truncated", bool(end.get("is_last", True)) and not terminal)):
+            flags = np.zeros(n, bool)
+            flags[-1] = value
+            columns[flag] = flags
+        return EpisodeData(columns, n, _text(steps, self._tag.split("/"), where) if self._tag else "")
+
+    def close(self) -> None:
+        """Close the files."""
+        self._episodes = ()
+
+
+class _Steps:
+    """The steps of an episode, decoded when they are asked for. The last ones are kept, for each column asks for them."""
+
+    def __init__(self, steps: Sequence[Mapping[str, Any]], where: str) -> None:
+        self._steps, self._where = steps, where
+        self._kept: tuple[int, list[Mapping[str, Any]]] = (0, [])
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def some(self, first: int, last: int) -> list[Mapping[str, Any]]:
+        """Return steps from `first` to before `last`."""
+        begin, kept = self._kept
+        if not begin <= first <= last <= begin + len(kept):
+            try:
+                known = {begin + at: step for at, step in enumerate(kept)}
+                kept = [known[at] if at in known else self._steps[at] for at in range(first, last)]
+            except Exception as error:
+                raise SourceError(f"{self._where} is damaged: {type(error).__name__}: {error}") from error
+            begin = first
+            self._kept = (begin, kept)
+        return kept[first - begin : last - begin]
+
+
+class _Rows:
+    """A column of an episode."""
+
+    def __init__(self, steps: _Steps, key: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._steps, self._key = steps, key
+        self.shape, self.dtype = (len(steps), *shape), dtype
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
+        first, last, _ = rows.indices(self.shape[0])
+        found = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
+        for at, step in enumerate(self._steps.some(first, max(first, last))):
+            value = np.asarray(_at(step, self._key))
+            if value.shape != self.shape[1:] or value.dtype != self.dtype:
+                raise SourceError(
+                    f"{'/'.join(self._key)} should be {self.dtype}{list(self.shape[1:])}, and is {value.dtype}{list(value.shape)}"
+                )
+            found[at] = value
+        return found
+
+
+class _Shape:
+    """What a feature's rows are, of which there are none."""
+
+    def __init__(self, feature: Any) -> None:
+        self.shape, self.dtype = (0, *(int(n) for n in feature.shape)), np.dtype(feature.np_dtype)
+
+    def __getitem__(self, _: slice) -> npt.NDArray[Any]:
+        return np.empty(self.shape, self.dtype)
+
+
+def _refuse_classes(path: Path) -> None:
+    """Refuse features of classes that are not TFDS's own: it would import whatever module they name."""
+    try:
+        with (path / "features.json").open("rb") as file:
+            told = json.loads(file.read(_LARGEST))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is no data set of TFDS, as its features.json cannot be read: {error}") from error
+    left = [told]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            for key in ("pythonClassName", "type"):
+                name = one.get(key, _KNOWN)
+                if isinstance(name, str) and "." in name and not name.startswith(_KNOWN):
+                    raise SourceError(f"{path}: features.json names {name!r}, and only classes of TFDS itself are used")
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+
+
+def _leaves(feature: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, inner in feature.items():
+        if hasattr(inner, "items"):
+            yield from _leaves(inner, (*key, name))
+        else:
+            yield (*key, name), inner
+
+
+def _columns(leaves: Mapping[tuple[str, ...], Any], path: Path) -> dict[str, tuple[str, ...]]:
+    """Return where in a step each column is."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, leaf in leaves.items():
+        if key[0] in _FLAGS or not _is_array(leaf):
+            continue
+        parts = [{"observation": "obs", "discount": "env_discount"}.get(key[0], part_of(key[0])), *map(part_of, key[1:])]
+        found["/".join(parts)] = key
+    obs = [at for at in found if is_obs(at)]
+    if not obs:
+        raise SourceError(f"{path} has no observations: its steps have {', '.join('/'.join(key) for key in leaves)}")
+    return found
+
+
+def _is_array(leaf: Any) -> bool:
+    shape = leaf.shape
+    known = isinstance(shape, tuple) and all(isinstance(n, int | np.integer) for n in shape)
+    return known and not isinstance(leaf.np_dtype, dict) and np.dtype(leaf.np_dtype).kind in "biufc"
+
+
+def _losses(features: Any, leaves: Mapping[tuple[str, ...], Any], texts: list[str]) -> dict[str, str]:
+    found = {}
+    if texts:
+        found["texts"] = f"{', '.join(texts)}: texts of steps; one of them can be the tag, with the option tag="
+    others = [key for key, leaf in leaves.items() if not _is_array(leaf) and np.dtype(leaf.np_dtype) != object]
+    if others:
+        found["others"] = f"{', '.join('/'.join(key) for key in others)}: no arrays of one shape"
+    metadata = [name for name in features if name != "steps"]
+    if metadata:
+        found["metadata"] = f"{', '.join(metadata)}: what is told of episodes"
+    return found
+
+
+def _text(steps: _Steps, key: list[str], where: str) -> str:
+    """Return the text that all steps have."""
+    texts = {_at(step, tuple(key)) for step in (*steps.some(0, 1), *steps.some(len(steps) - 1, len(steps)))}
+    if len(texts) > 1:
+        raise SourceError(f"{where}: {'/'.join(key)} is not the same in all steps, and cannot be a tag: --option tag=")
+    text = texts.pop()
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+
+
+def _at(step: Any, key: tuple[str, ...]) -> Any:
+    for name in key:
+        step = step[name]
+    return step
+
+
+RLDS = Format("rlds", "RLDS, data sets of TFDS in ArrayRecord files", RLDSSource)

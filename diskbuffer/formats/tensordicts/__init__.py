@@ -1,0 +1,1 @@
+"""Memory-mapped TensorDicts: what TorchRL's replay buffers dump, and `TensorDict.memmap` writes."""

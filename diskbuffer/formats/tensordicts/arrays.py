@@ -1,0 +1,136 @@
+"""The arrays of a memory-mapped TensorDict, without loading it.
+
+A directory has ``meta.json``, which tells the dtype and shape of each ``KEY.memmap`` in it, and which keys are directories, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import SourceError
+
+META = "meta.json"
+TYPE = "<class 'tensordict._td.TensorDict'>"
+_LARGEST_METADATA = 16 * 1024**2
+_DEEPEST = 8
+_UNSAFE = set('/<>:"|?*\\ %')
+_DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+_FLOATS = ("float16", "float32", "float64", "complex64", "complex128", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is in a directory.
+
+    Attributes
+    ----------
+    arrays : mapping of str to numpy.ndarray
+        By keys, joined by "/"; memory-mapped, with the batch's axes first. Numbers of bfloat16 are raw, as uint16.
+    shape : tuple of int
+        Of the batch.
+    brains : frozenset of str
+        Arrays that are bfloat16.
+    others : mapping of str to str
+        What cannot be read, and what it is.
+    """
+
+    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
+    brains: set[str] = field(default_factory=set)
+    others: dict[str, str] = field(default_factory=dict)
+
+
+def find_arrays(path: Path) -> Found:
+    """Return the arrays in a directory and in those below it; a SourceError where files are not as they are told."""
+    told = read_json(path / META)
+    found = Found(shape=_shape(told.get("shape"), path / META))
+    _collect(path, told, "", found, 0)
+    return found
+
+
+def encoded(key: str) -> str:
+    """Return a key as a name of a file, as tensordict has it."""
+    if key in ("", ".", ".."):
+        return "%2E" * len(key) or "%"
+    return "".join(f"%{ord(c):02X}" if c in _UNSAFE or ord(c) < 32 or ord(c) == 127 else c for c in key)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object; a SourceError where there is none."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_METADATA + 1)
+        found = json.loads(text) if len(text) <= _LARGEST_METADATA else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path} cannot be read, or is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path} should be a JSON object, of 16 MiB at most")
+    return found
+
+
+def _collect(path: Path, told: dict[str, Any], prefix: str, found: Found, depth: int) -> None:
+    if depth > _DEEPEST:
+        raise SourceError(f"{path} has more than {_DEEPEST} directories in one another")
+    if told.get("_type") != TYPE:
+        if not prefix:
+            raise SourceError(f"{path / META} tells of {told.get('_type')!r}, and only TensorDicts are read")
+        found.others[prefix.rstrip("/")] = str(told.get("_type"))[:100]
+        return
+    if _shape(told.get("shape"), path / META)[: len(found.shape)] != found.shape:
+        raise SourceError(f"{path} should have the batch's shape {list(found.shape)}, and has {told.get('shape')}")
+    for key, one in told.items():
+        if not isinstance(one, dict):
+            continue
+        name, where = f"{prefix}{key}", _place(path, key, "" if "type" in one else ".memmap")
+        if "/" in key:
+            found.others[name] = "a key with a slash"
+        elif "type" in one:
+            inner = read_json(where / META) if one["type"] == "TensorDict" else {"_type": one["type"]}
+            _collect(where, inner, f"{name}/", found, depth + 1)
+        else:
+            _map(where, name, one, found)
+
+
+def _place(path: Path, key: str, suffix: str) -> Path:
+    """Return where a key is: by its encoded name, or, as in older versions, by the key itself."""
+    new = path / f"{encoded(key)}{suffix}"
+    plain = not set(key) & set("/\\\0") and key not in ("", ".", "..")
+    return path / f"{key}{suffix}" if plain and not new.exists() else new
+
+
+def _map(path: Path, name: str, told: dict[str, Any], found: Found) -> None:
+    dtype = str(told.get("dtype")).removeprefix("torch.")
+    shape = _shape(told.get("shape"), path)
+    if told.get("is_nested") or dtype not in (*_DTYPES, *_FLOATS):
+        found.others[name] = "a nested tensor" if told.get("is_nested") else dtype[:100]
+        return
+    if shape[: len(found.shape)] != found.shape:
+        raise SourceError(f"{path} should have the batch's shape {list(found.shape)} first, and is {list(shape)}")
+    if dtype == "bfloat16":
+        found.brains.add(name)
+    of = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    try:
+        size = path.stat().st_size
+        if size != math.prod(shape) * of.itemsize:
+            raise SourceError(
+                f"{path} should have {math.prod(shape) * of.itemsize:,} bytes, for {dtype}{list(shape)}, and has {size:,}"
+            )
+        found.arrays[name] = np.memmap(path, of, "r", shape=shape) if size else np.zeros(shape, of)
+    except (OSError, ValueError) as error:
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"{path} cannot be read: {error}") from error
+
+
+def _shape(given: Any, where: Path) -> tuple[int, ...]:
+    fits = isinstance(given, list) and len(given) <= 32 and all(type(n) is int and 0 <= n < 2**48 for n in given)
+    if not fits:
+        raise SourceError(f"{where}: a shape should be a list of whole numbers, found {str(given)[:100]}")
+    return tuple(given)

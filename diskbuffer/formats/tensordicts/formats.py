@@ -1,0 +1,9 @@
+"""The format."""
+
+from __future__ import annotations
+
+from diskbuffer.formats.data import Format
+from diskbuffer.formats.tensordicts.reading import TensorDictSource
+from diskbuffer.formats.tensordicts.writing import losses, write
+
+TENSORDICT = Format("tensordict", "memory-mapped TensorDicts, storages of TorchRL", TensorDictSource, write, losses)

@@ -1,0 +1,193 @@
+"""Zarr v2 replay buffers of diffusion_policy and UMI as episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import InputError, SourceError
+from diskbuffer.formats.data import Contents, EpisodeData, Rows
+from diskbuffer.formats.described import NAME, described
+from diskbuffer.formats.rows import Part, column_of
+from diskbuffer.formats.strangers import RATIO, refuse_bombs
+from diskbuffer.formats.zarr2.arrays import ZarrRows
+from diskbuffer.formats.zarr2.files import GroupFiles
+from diskbuffer.schema import BUILT_IN, Column, part_of
+
+ENDS, STREAMS = "meta/episode_ends", "meta/stream"
+_MOST_KEPT = 2 * 1024**3
+UMI_ACTION = ("eef_pos", "eef_rot_axis_angle", "gripper_width")  # of each robot: what UMI makes its actions of
+
+
+class ZarrSource:
+    """Read a group with `data`, arrays of all steps, and `meta/episode_ends`, where each episode ends.
+
+    Episodes of T steps have T observations: the final one is not known, and nothing says how they ended.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A directory, or a zip.
+    action : str
+        The array of actions, or several, separated by commas.
+    obs : str or collection of str, optional
+        Those of observations; by default all that are nothing else.
+    steps : str or collection of str
+        Arrays that are neither, and become columns of steps.
+    umi : bool
+        Whether actions are made of poses where there are none, as UMI does.
+    max_ratio : int
+        How many times the size of its files the arrays may have.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        action: str | Collection[str] = "action",
+        obs: str | Collection[str] | None = None,
+        steps: str | Collection[str] = (),
+        umi: bool = False,
+        max_ratio: int = RATIO,
+    ) -> None:
+        self._path, self._files = path, GroupFiles(path)
+        names = [name for name in self._files.arrays if name.count("/") == 1 and name.startswith("data/")]
+        if ENDS not in self._files.arrays or not names:
+            raise SourceError(f"{path} should have arrays data/... and {ENDS}, and has {', '.join(self._files.arrays) or 'none'}")
+        self._arrays = {name.removeprefix("data/"): ZarrRows(self._files, name) for name in names}
+        ends = ZarrRows(self._files, ENDS)
+        refuse_bombs(path, self._files.size, ends.nbytes + sum(rows.nbytes for rows in self._arrays.values()), max_ratio)
+        if sum(rows.kept for rows in self._arrays.values()) > _MOST_KEPT:
+            raise SourceError(f"{path}: the chunks of one row take more than {_MOST_KEPT:,} bytes; save it in smaller ones")
+        self._ends = _checked(ends, path)
+        told = self._files.metadata(".zattrs").get(NAME)
+        losses = {name: f"data/{name} is {rows.dtype}" for name, rows in self._arrays.items() if rows.dtype.kind not in "biufc"}
+        self._of = self._described(told) if told is not None else self._told(action, obs, steps, set(losses), umi)
+        total = int(self._ends[-1])
+        for name, rows in self._arrays.items():
+            if rows.shape[:1] != (total,):
+                raise SourceError(
+                    f"{path}: data/{name} should have {total} rows, where the last episode ends, and is {rows.shape}"
+                )
+        columns = {path: column_of(rows, self._path, path) for path, rows in self._of.items()}
+        contents = Contents(columns) if told is None else self._restored(told, columns)
+        self._streams = self._read_streams(contents.n_envs)
+        self.contents = replace(contents, episodes=len(self._ends), steps=total, final=False)
+        self.losses: Mapping[str, str] = self._more_losses(losses)
+
+    def _described(self, told: Any) -> dict[str, Rows]:
+        """Return the array of each column, as an export of ours tells."""
+        contents = described(told, self._path)
+        names = told.get("keys")
+        if not isinstance(names, dict) or not all(isinstance(n, str) and n in self._arrays for n in names.values()):
+            raise SourceError(f"{self._path}: it does not have the arrays that its attributes tell of")
+        if names.keys() - {"terminated", "truncated"} != contents.columns.keys():
+            raise SourceError(f"{self._path}: its attributes tell of other columns than of arrays")
+        return {path: self._arrays[name] for path, name in names.items()}
+
+    def _restored(self, told: Any, columns: Mapping[str, Column]) -> Contents:
+        contents = described(told, self._path)
+        for path, column in {**contents.columns, **{p: c for p, c in BUILT_IN.items() if p in columns}}.items():
+            if (column.shape, column.np_dtype) != (columns[path].shape, columns[path].np_dtype):
+                raise SourceError(f"{self._path}: {path!r} should be {column}, as its attributes tell, and is {columns[path]}")
+        return contents
+
+    def _told(
+        self,
+        action: str | Collection[str],
+        obs: str | Collection[str] | None,
+        steps: str | Collection[str],
+        but: set[str],
+        umi: bool,
+    ) -> dict[str, Rows]:
+        """Return the array of each column, as the caller tells."""
+        given = {"action": _list(action), "obs": _list(obs or ()), "steps": _list(steps)}
+        poses = [name for name in sorted(self._arrays) if umi and name.split("_", 1)[-1] in UMI_ACTION]
+        made = umi and given["action"] == ["action"] and "action" not in self._arrays and bool(poses)
+        for option, names in given.items():
+            missing = [name for name in names if name not in self._arrays and not made]
+            if missing:
+                raise InputError(
+                    f"there is no array data/{missing[0]} in {self._path}; there are {', '.join(self._arrays)}. Say which are "
+                    f"what: --option {option}=NAME (in Python, {option}=)"
+                )
+        rest = [name for name in self._arrays if name not in (*given["action"], *given["steps"], *but)]
+        seen = given["obs"] or rest
+        if not seen:
+            raise SourceError(f"{self._path} has no observations: its arrays are {', '.join(self._arrays)}")
+        found: dict[str, Rows] = {"obs" if len(seen) == 1 else f"obs/{part_of(name)}": self._arrays[name] for name in seen}
+        if made:
+            found["action"] = _Beside([self._arrays[name] for name in _in_umis_order(poses)], self._path)
+        elif len(given["action"]) == 1:
+            found["action"] = self._arrays[given["action"][0]]
+        else:
+            found |= {f"action/{part_of(name)}": self._arrays[name] for name in given["action"]}
+        return found | {part_of(name): self._arrays[name] for name in given["steps"]}
+
+    def _read_streams(self, n_envs: int) -> npt.NDArray[np.int64]:
+        if STREAMS not in self._files.arrays or n_envs == 1:
+            return np.zeros(len(self._ends), np.int64)
+        rows = ZarrRows(self._files, STREAMS)
+        found = rows[: len(self._ends)] if rows.shape == self._ends.shape and rows.dtype.kind in "iu" else np.array([-1])
+        if found.min() < 0 or found.max() >= n_envs:
+            raise SourceError(f"{self._path}: {STREAMS} should have an environment for each episode, of {n_envs}")
+        return found.astype(np.int64)
+
+    def _more_losses(self, losses: dict[str, str]) -> dict[str, str]:
+        nested = [name for name in self._files.arrays if name.count("/") > 1 or not name.startswith(("data/", "meta/"))]
+        if nested:
+            losses["groups"] = f"arrays elsewhere than in data and meta are not read: {', '.join(nested)}"
+        meta = [name for name in self._files.arrays if name.startswith("meta/") and name not in (ENDS, STREAMS, *nested)]
+        if meta:
+            losses["meta"] = f"{', '.join(meta)}: what was noted of episodes"
+        return losses
+
+    def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
+        """Yield the episodes."""
+        for number in range(first, len(self._ends)):
+            begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
+            columns: dict[str, Rows] = {path: Part(rows, begin, end) for path, rows in self._of.items()}
+            yield EpisodeData(columns, end - begin, stream=int(self._streams[number]))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close()
+
+
+class _Beside:
+    """Rows of several arrays, joined along their only other axis."""
+
+    def __init__(self, arrays: list[ZarrRows], where: Path) -> None:
+        self._arrays = arrays
+        if any(len(rows.shape) != 2 or rows.shape[0] != arrays[0].shape[0] for rows in arrays):
+            raise SourceError(f"{where}: poses should be vectors, of as many rows each, found {[rows.shape for rows in arrays]}")
+        self.shape = (arrays[0].shape[0], sum(rows.shape[1] for rows in arrays))
+        self.dtype = np.result_type(*(rows.dtype for rows in arrays))
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
+        return np.concatenate([part[rows] for part in self._arrays], axis=1)
+
+
+def _in_umis_order(poses: list[str]) -> list[str]:
+    """Return robot0's position, rotation and gripper, then robot1's."""
+    return sorted(poses, key=lambda name: (len(name.split("_")[0]), name.split("_")[0], UMI_ACTION.index(name.split("_", 1)[1])))
+
+
+def _checked(ends: ZarrRows, path: Path) -> npt.NDArray[np.int64]:
+    if len(ends.shape) != 1 or ends.dtype.kind not in "iu" or not ends.shape[0]:
+        raise SourceError(f"{path}: {ENDS} should be whole numbers, one of each episode, and is {ends.dtype}{list(ends.shape)}")
+    found = ends[: ends.shape[0]].astype(np.int64)
+    steps = np.diff(found, prepend=0)
+    if steps.min() < 1:
+        number = int(np.argmin(steps >= 1))
+        raise SourceError(f"{path}: {ENDS} should ascend, and episode {number} ends at {found[number]}, {steps[number]} steps on")
+    return found
+
+
+def _list(given: str | Collection[str]) -> list[str]:
+    return given.split(",") if isinstance(given, str) else list(given)
