@@ -12,7 +12,9 @@ from diskbuffer.formats.data import Format
 GROUP = "diskbuffer.formats"  # of entry points, each the place of a `Format`: "package.module:NAME"
 
 # Where each of ours is. A module is imported when its format is asked for.
-OURS: dict[str, str] = {}
+OURS: dict[str, str] = {
+    "lerobot": "diskbuffer.formats.lerobot:LEROBOT",
+}
 
 
 def names() -> tuple[str, ...]:
