@@ -17,7 +17,12 @@ from diskbuffer.formats.lerobot.pixels import MOST_PIXELS, Pixels
 from diskbuffer.schema import FLAGS, Column
 
 _MOST_AXES = 5  # of an array, as LeRobot has them
-_PARTS = {"complex64": "float32", "complex128": "float64"}  # of a complex number
+# What numbers of other dtypes are written as: those of data sets that LeRobot records, which viewers know. LeRobot's loader makes
+# int64 of all integers, and float32 of all floats.
+_WRITTEN = {
+    **{"int8": "int16", "uint8": "int16", "uint16": "int64", "int32": "int64", "uint32": "int64", "uint64": "int64"},
+    **{"float16": "float32", "complex64": "float32", "complex128": "float64"},
+}
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,20 @@ class Feature:
         plain = np.ascontiguousarray(rows)
         if self.column.np_dtype.kind == "c":
             plain = plain[..., None].view(self.dtype)
-        return plain.reshape(len(rows), *self.shape)
+        return plain.astype(self.dtype, copy=False).reshape(len(rows), *self.shape)
 
     def rows(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return numbers of LeRobot's shape, (n, ...), as rows of the column."""
-        if self.column.np_dtype.kind == "c":
-            numbers = np.ascontiguousarray(numbers).reshape(len(numbers), -1).view(self.column.np_dtype)
-        return numbers.reshape(len(numbers), *self.column.shape)
+        """Return numbers of LeRobot's shape, (n, ...), as rows of the column; a SourceError where they do not fit its dtype."""
+        dtype = self.column.np_dtype
+        if dtype.kind == "c":
+            found = np.ascontiguousarray(numbers).reshape(len(numbers), -1).view(dtype)
+        else:
+            found = numbers.astype(dtype, copy=False)
+            if dtype.kind in "iu" and not np.array_equal(found.astype(self.dtype), numbers):
+                raise SourceError(
+                    f"{self.name!r} has numbers that are no {dtype}, and info.json says that its column is {self.column}"
+                )
+        return found.reshape(len(numbers), *self.column.shape)
 
     def described(self) -> dict[str, Any]:
         """Describe it as in info.json."""
@@ -85,12 +97,17 @@ def _picture_shape(pixels: Pixels, pictures: str) -> tuple[int, ...]:
 
 
 def _of_numbers(name: str, path: str, column: Column) -> Feature:
-    dtype, shape = column.np_dtype.name, column.shape
-    if dtype in _PARTS:
-        dtype, shape = _PARTS[dtype], (*shape, 2)
+    dtype, shape = _written(column), column.shape
+    if column.np_dtype.kind == "c":
+        shape = (*shape, 2)
     if len(shape) > _MOST_AXES:
         shape = (math.prod(shape),)
     return Feature(name, path, column, dtype, shape or (1,))
+
+
+def _written(column: Column) -> str:
+    name = column.np_dtype.name
+    return _WRITTEN.get(name, name)
 
 
 # To read
@@ -127,7 +144,7 @@ def found(features: Mapping[str, Any], own: Mapping[str, Any], timestamps: bool,
             column = _column(name, mine) if mine is not None else Column(() if shape in ((), (1,)) else shape, number)
             feature = Feature(name, _own_path(mine) or paths[name], column, number, shape or (1,))
             size = math.prod(column.shape) * (2 if column.np_dtype.kind == "c" else 1)
-            if size != math.prod(feature.shape) or _PARTS.get(column.np_dtype.name, column.np_dtype.name) != number:
+            if size != math.prod(feature.shape) or (mine is not None and _written(column) != number):
                 raise SourceError(f"info.json: {name!r} is {dtype}{list(shape)}, and does not fit its column, {column}")
             columns.append(feature)
     path, times = Counter(one.path for one in columns).most_common(1)[0] if columns else ("", 0)

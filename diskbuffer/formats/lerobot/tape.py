@@ -46,10 +46,10 @@ class Tape:
             _put(found, first, block, at)
             at += len(block)
         while self._end < last:
-            for block in self._blocks:
-                break
-            else:
-                raise SourceError(f"{self._what} ends early: expected row {self._end}, found the end")
+            try:
+                block = next(self._blocks)
+            except StopIteration:
+                raise SourceError(f"{self._what} ends early: expected row {self._end}, found the end") from None
             _put(found, first, block, self._end)
             self._held.append(block)
             self._end += len(block)
