@@ -70,6 +70,9 @@ class _Filler:
             for path in episode.columns:
                 if path in self.columns:
                     put(values, path, _rows(episode, path, first, last))
+            if "reward" in self.columns and "reward" not in values:  # a store has one anyway
+                column = self.columns["reward"]
+                values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
             self._buffer.extend(
                 **values, env=episode.stream, protect=episode.protected, new_episode=None if episode.protected else first == 0
             )
@@ -83,9 +86,8 @@ def _rows(episode: EpisodeData, path: str, first: int, last: int) -> npt.NDArray
 
 
 def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
-    flags = ("terminated", "truncated")
     for path in columns:
-        if path not in episode.columns and path not in flags:
+        if path not in episode.columns and path not in ("terminated", "truncated", "reward"):
             raise SourceError(f"episode {number} has no column {path!r}; it has {', '.join(episode.columns)}")
     for path, found in episode.columns.items():
         if path not in columns:

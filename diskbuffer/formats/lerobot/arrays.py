@@ -61,7 +61,10 @@ def from_arrow(given: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt
         raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows without a value")
     wanted = pa.from_numpy_dtype(np.dtype(dtype))
     if found.type != wanted:
+        kind = found.type
         try:
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+                raise pa.ArrowInvalid("no numbers")
             found = found.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SourceError(f"{what}: expected {dtype}, found {given.type}, which is not the same ({error})") from error

@@ -141,7 +141,7 @@ def found(features: Mapping[str, Any], own: Mapping[str, Any], timestamps: bool,
             left.append(name)
         else:
             mine = own.get(name)
-            column = _column(name, mine) if mine is not None else Column(() if shape in ((), (1,)) else shape, number)
+            column = _column(name, mine) if mine is not None else _plain_column(name, shape, number)
             feature = Feature(name, _own_path(mine) or paths[name], column, number, shape or (1,))
             size = math.prod(column.shape) * (2 if column.np_dtype.kind == "c" else 1)
             if size != math.prod(feature.shape) or (mine is not None and _written(column) != number):
@@ -207,6 +207,13 @@ def _column(name: str, own: Any) -> Column:
         return Column(tuple(own["shape"]), str(own["dtype"]), bool(own["allow_nan"]), own.get("codec"))
     except (KeyError, TypeError, AttributeError, SchemaError) as error:
         raise SourceError(f"info.json: what we wrote of the column {name!r} is damaged: {error!r}") from error
+
+
+def _plain_column(name: str, shape: tuple[int, ...], dtype: str) -> Column:
+    try:
+        return Column(() if shape in ((), (1,)) else shape, dtype)
+    except SchemaError as error:
+        raise SourceError(f"info.json: {name!r} cannot be a column ({error})") from error
 
 
 def _own_path(own: Any) -> str | None:

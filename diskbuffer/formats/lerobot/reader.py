@@ -212,7 +212,7 @@ class _Files:
         if not (str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0):
             raise SourceError(f"{what}: expected pictures, as structs with bytes, found {kind}")
         size = feature.column.row_bytes
-        rows = max(1, min(64, _BLOCK // size))
+        rows = max(1, min(32, _BLOCK // size))
         for block in table.blocks(feature.name, first, rows, values=1, row_bytes=size + 4096):
             yield feature.pixels.to_rows(images.from_arrow(block, feature.pixels, what))
 

@@ -88,7 +88,7 @@ class Table:
             self._check(name, number, leaves, values, row_bytes)
         paths = [self._metadata.schema.column(leaf).path for leaf in leaves]
         try:
-            for batch in self._file.iter_batches(rows, row_groups=groups, columns=paths):
+            for batch in self._file.iter_batches(rows, row_groups=groups, columns=paths, use_threads=False):
                 if first < len(batch):
                     yield batch.column(name).slice(first)
                 first -= min(first, len(batch))
