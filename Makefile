@@ -11,7 +11,9 @@ BENCH ?=
 BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes scale plan sealing gpu cold
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test nightly coverage check bench bench-compare soak clean
+INTEROP := lerobot
+
+.PHONY: demo test nightly interop coverage check bench bench-compare soak clean
 
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -22,6 +24,15 @@ test: $(VENV)/test $(VENV)/compiled
 # What takes longer: trainings, whole examples, and more of what is tried at random.
 nightly: $(VENV)/test $(VENV)/compiled
 	$(PYTEST) --nightly
+
+# Libraries whose formats are read and written, each in an environment of its own, as their pins exclude ours.
+interop: $(VENV)/test $(VENV)/compiled $(INTEROP:%=$(VENV)/interop/%/installed)
+	$(BIN)/python -m pytest -q --nightly tests/formats/interop
+
+$(VENV)/interop/%/installed: tests/formats/interop/%.txt
+	$(PYTHON) -m venv $(VENV)/interop/$*
+	$(VENV)/interop/$*/bin/python -m pip install --quiet --requirement $<
+	touch $@
 
 # The tests of `test`, one after the other.
 coverage: $(VENV)/test

@@ -460,6 +460,13 @@ def cut(name: str, part: float) -> Callable[[Path], None]:
     return cut_it
 
 
+def text(given: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        (path / "meta/info.json").write_text(given)
+
+    return write
+
+
 def column(file: str, name: str, changed: Callable[[Any], Any] | None) -> Callable[[Path], None]:
     return lambda path: with_column(path / file, name, changed)
 
@@ -506,8 +513,8 @@ NO_PICTURE = {"bytes": b"PNG", "path": ""}
 HOSTILE: dict[str, Callable[[Path], None]] = {
     "no info": lambda path: (path / "meta/info.json").unlink(),
     "info is no JSON": cut("meta/info.json", 0.5),
-    "info is deep": lambda path: Path(path / "meta/info.json").write_text("[" * 100_000) and None,
-    "info is a list": lambda path: Path(path / "meta/info.json").write_text("[1]") and None,
+    "info is deep": text("[" * 100_000),
+    "info is a list": text("[1]"),
     "another version": told("codebase_version", as_="v2.1"),
     "no frames a second": told("fps", as_=0),
     "frames a second are a text": told("fps", as_="30"),
@@ -617,5 +624,6 @@ def test_lossless_videos_are_h264_with_key_frames_close_to_each_other(tmp_path: 
         stream = container.streams.video[0]
         packets = [packet for packet in container.demux(stream) if packet.size]
         assert stream.codec_context.codec.name == "h264"
+        assert stream.time_base is not None
         assert [packet.pts * stream.time_base * 30 for packet in packets if packet.pts is not None] == list(range(40))
         assert [n for n, packet in enumerate(packets) if packet.is_keyframe] == [0, 10, 20, 30]
