@@ -33,6 +33,7 @@ from diskbuffer.formats.lerobot.names import column_paths, feature_names
 from diskbuffer.formats.lerobot.pixels import Pixels
 from diskbuffer.formats.lerobot.reader import LeRobotSource
 from diskbuffer.formats.lerobot.statistics import NAMES, QUANTILES, Numbers, Pictures, Together
+from diskbuffer.formats.lerobot.table import Table
 from diskbuffer.formats.lerobot.tape import Tape
 from tests.amounts import examples
 from tests.formats import episodes as made
@@ -597,6 +598,16 @@ def test_columns_that_would_fill_the_memory_are_refused(data_set: Path, tmp_path
     assert (data_set / DATA).stat().st_size < 200_000
     with pytest.raises(db.SourceError, match="values of"):
         import_("lerobot", data_set, tmp_path / "store", progress=False)
+
+
+def test_columns_that_are_read_in_turns_are_read_in_blocks_of_their_own_sizes(data_set: Path) -> None:
+    """One reader of a file once took on the size of blocks of another: thousands of pictures at a time."""
+    table = Table(data_set / DATA)
+    pictures = table.blocks("observation.images.wrist", 0, 2, values=1, row_bytes=10_000)
+    assert len(next(pictures)) == 2
+    assert len(next(table.blocks("phase", 0, 100, values=1, row_bytes=8))) == 15
+    assert [len(block) for block in pictures] == [2, 2, 2, 2, 2, 2, 1]
+    table.close()
 
 
 def test_files_are_closed(data_set: Path) -> None:

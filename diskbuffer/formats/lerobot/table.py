@@ -77,7 +77,7 @@ class Table:
         row_bytes : int
             How many bytes a row may take before compression; on average, of those that are compressed together.
         """
-        pa = pyarrow()
+        pa, parquet = pyarrow(), pyarrow("pyarrow.parquet")
         leaves = self._leaves(name)
         group = 0
         while group < len(self._counts) and first >= self._counts[group]:
@@ -88,10 +88,12 @@ class Table:
             self._check(name, number, leaves, values, row_bytes)
         paths = [self._metadata.schema.column(leaf).path for leaf in leaves]
         try:
-            for batch in self._file.iter_batches(rows, row_groups=groups, columns=paths, use_threads=False):
-                if first < len(batch):
-                    yield batch.column(name).slice(first)
-                first -= min(first, len(batch))
+            # A file of its own: two that read from one get blocks as large as the second one asked for.
+            with parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER, pre_buffer=False) as file:
+                for batch in file.iter_batches(rows, row_groups=groups, columns=paths, use_threads=False):
+                    if first < len(batch):
+                        yield batch.column(name).slice(first)
+                    first -= min(first, len(batch))
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             if isinstance(error, SourceError):
                 raise
