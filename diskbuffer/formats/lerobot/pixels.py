@@ -12,7 +12,7 @@ from diskbuffer.inspect.pictures.frames import picture_kind
 from diskbuffer.schema import Column, is_obs
 
 UInt8 = npt.NDArray[np.uint8]
-MOST_PIXELS = 2**24  # of a picture: a camera of 5K has fewer. A decoder keeps several of them in memory
+MOST_PIXELS = 2**23  # of a picture: 4K has fewer. A decoder keeps several of them in memory
 
 
 @dataclass(frozen=True)
