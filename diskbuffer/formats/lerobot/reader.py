@@ -14,17 +14,12 @@ import numpy.typing as npt
 from diskbuffer.environment import is_sane
 from diskbuffer.errors import InputError, LossError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData
-from diskbuffer.formats.lerobot import decoding, images
-from diskbuffer.formats.lerobot.arrays import from_arrow
 from diskbuffer.formats.lerobot.episodes import Episodes, read_episodes
-from diskbuffer.formats.lerobot.features import Feature, found
+from diskbuffer.formats.lerobot.features import found
+from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
-from diskbuffer.formats.lerobot.table import Table, number_bytes
-from diskbuffer.formats.lerobot.tape import Tape
 
-_BLOCK = 1024**2  # bytes of rows that are decoded at a time, of a column
-_MOST_ROWS = 8192
 _CHECKED = 65536  # rows that are checked at a time
 _MOST_STREAMS = 2**16
 _TOLERANCE = 1e-3  # of a frame's length, and what float32 rounds: how far a time may be from its frame's
@@ -61,7 +56,7 @@ class LeRobotSource:
         self._n_envs = _within(info.own, "n_envs", 1, _MOST_STREAMS)
         videos = [feature.name for feature in self._features if feature.dtype == "video"]
         self._episodes = read_episodes(info, videos, self._n_envs)
-        self._files = _Files(info, self._features, self._episodes)
+        self._files = Files(info, self._features, self._episodes)
         self.losses = _losses(info, strings, self._episodes)
 
     @property
@@ -87,7 +82,7 @@ class LeRobotSource:
         for number in range(first, len(table)):
             self._files.go_to(number)
             self._check(number)
-            columns: dict[str, Any] = {feature.path: _Rows(self._files, feature, number) for feature in self._features}
+            columns: dict[str, Any] = {feature.path: Rows(self._files, feature, number) for feature in self._features}
             columns |= self._flags(number)
             tag = table.task_names[int(table.task[number])]
             yield EpisodeData(columns, int(table.length[number]), tag, int(table.stream[number]))
@@ -129,131 +124,6 @@ class LeRobotSource:
     def close(self) -> None:
         """Close files."""
         self._files.close()
-
-
-class _Files:
-    """The files that the episode which is read is in: they stay open as long as the next one is in them, too."""
-
-    def __init__(self, info: Info, features: list[Feature], episodes: Episodes) -> None:
-        self._info, self._features, self._episodes = info, {feature.name: feature for feature in features}, episodes
-        self._table: Table | None = None
-        self._place = (-1, -1)
-        self._tapes: dict[str, Tape] = {}
-        self._videos: dict[str, tuple[tuple[int, int], Tape]] = {}
-
-    def go_to(self, number: int) -> None:
-        """Open the file of data that an episode is in."""
-        place = int(self._episodes.chunk[number]), int(self._episodes.file[number])
-        if place != self._place:
-            self._close_data()
-            self._table = Table(self._info.data_file(*place), int(self._episodes.file_rows[number]))
-            self._place = place
-
-    @property
-    def path(self) -> Path:
-        """The path of the file of data."""
-        return self._opened.path
-
-    @property
-    def _opened(self) -> Table:
-        assert self._table is not None
-        return self._table
-
-    def column(self, name: str, dtype: str, number: int, first: int, last: int) -> npt.NDArray[Any]:
-        """Return a column of numbers that is no feature of ours, of some of an episode's rows."""
-        if (tape := self._tapes.get(name)) is None:
-            what = f"{self.path}: {name!r}"
-            opened = partial(self._numbers, self._opened, name, dtype, (1,), what, None)
-            tape = self._tapes[name] = Tape(opened, (1,), np.dtype(dtype), what)
-        row = int(self._episodes.row[number])
-        return tape.read(row + first, row + last).reshape(-1)
-
-    def rows(self, feature: Feature, number: int, first: int, last: int) -> npt.NDArray[Any]:
-        """Return some rows of an episode's column."""
-        self.go_to(number)
-        if feature.dtype == "video":
-            tape, row = self._video(feature, number)
-        else:
-            tape, row = self._tape(feature), int(self._episodes.row[number])
-        return tape.read(row + first, row + last)
-
-    def _tape(self, feature: Feature) -> Tape:
-        if (tape := self._tapes.get(feature.name)) is None:
-            what = f"{self.path}: {feature.name!r}"
-            if feature.pixels is not None:
-                opened = partial(self._images, self._opened, feature, what)
-            else:
-                opened = partial(self._numbers, self._opened, feature.name, feature.dtype, feature.shape, what, feature)
-            tape = self._tapes[feature.name] = Tape(opened, feature.column.shape, feature.column.np_dtype, what)
-        return tape
-
-    def _video(self, feature: Feature, number: int) -> tuple[Tape, int]:
-        """Return what reads an episode's video, and the number of its first frame there."""
-        chunk, file, seconds = self._episodes.videos[feature.name]
-        place = int(chunk[number]), int(file[number])
-        there = self._videos.get(feature.name)
-        if there is None or there[0] != place:
-            if there is not None:
-                there[1].close()
-            path = self._info.video_file(feature.name, *place)
-            opened = partial(self._frames, path, feature)
-            there = self._videos[feature.name] = place, Tape(opened, feature.column.shape, feature.column.np_dtype, str(path))
-        return there[1], round(float(seconds[number]) * self._info.fps)
-
-    def _frames(self, path: Path, feature: Feature, first: int) -> Iterator[npt.NDArray[Any]]:
-        assert feature.pixels is not None
-        for pixels in decoding.frames(path, feature.pixels, self._info.fps, first):
-            yield feature.pixels.to_rows(pixels)
-
-    @staticmethod
-    def _images(table: Table, feature: Feature, what: str, first: int) -> Iterator[npt.NDArray[Any]]:
-        assert feature.pixels is not None
-        kind = table.type_of(feature.name)
-        if not (str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0):
-            raise SourceError(f"{what}: expected pictures, as structs with bytes, found {kind}")
-        size = feature.column.row_bytes
-        rows = max(1, min(32, _BLOCK // size))
-        for block in table.blocks(feature.name, first, rows, values=1, row_bytes=size + 4096):
-            yield feature.pixels.to_rows(images.from_arrow(block, feature.pixels, what))
-
-    @staticmethod
-    def _numbers(
-        table: Table, name: str, dtype: str, shape: tuple[int, ...], what: str, feature: Feature | None, first: int
-    ) -> Iterator[npt.NDArray[Any]]:
-        size = number_bytes(np.dtype(dtype).itemsize, shape)
-        rows = max(1, min(_MOST_ROWS, _BLOCK // size))
-        for block in table.blocks(name, first, rows, values=int(np.prod(shape)), row_bytes=size):
-            numbers = from_arrow(block, dtype, shape, what)
-            yield numbers if feature is None else feature.rows(numbers)
-
-    def _close_data(self) -> None:
-        for tape in self._tapes.values():
-            tape.close()
-        self._tapes = {}
-        if self._table is not None:
-            self._table.close()
-        self._table = None
-
-    def close(self) -> None:
-        """Close all files."""
-        self._close_data()
-        self._place = (-1, -1)
-        for _, tape in self._videos.values():
-            tape.close()
-        self._videos = {}
-
-
-class _Rows:
-    """A column of an episode, read when it is sliced."""
-
-    def __init__(self, files: _Files, feature: Feature, number: int) -> None:
-        self._files, self._feature, self._number = files, feature, number
-        self.shape = (int(files._episodes.length[number]), *feature.column.shape)
-        self.dtype = feature.column.np_dtype
-
-    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
-        first, last, step = rows.indices(self.shape[0])
-        return self._files.rows(self._feature, self._number, first, max(first, last))[::step]
 
 
 def _within(own: Mapping[str, Any], name: str, least: int, most: int) -> int:
