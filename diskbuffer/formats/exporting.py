@@ -13,6 +13,7 @@ from typing import Any
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.options import check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
@@ -75,6 +76,7 @@ def export(
     found = find(format)
     if found.write is None:
         raise InputError(f"diskbuffer reads {format}, and does not write it")
+    check(format, found.write, 2, options)
     with closing(StoreSource(store, where, columns)) as source:
         contents = source.contents
         if not contents.episodes:

@@ -14,6 +14,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.losses import refuse
+from diskbuffer.formats.options import check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.paths import local_path
@@ -88,6 +89,7 @@ def import_(
             f"{format} files are pickles, which can run any code when they are read; if you trust whoever made {path}, say "
             "trust=True (--trust)"
         )
+    check(format, found.read, 1, options)
     with closing(found.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents

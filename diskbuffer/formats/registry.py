@@ -17,6 +17,7 @@ OURS: dict[str, str] = {
     "diffusion_policy": "diskbuffer.formats.zarr2.formats:DIFFUSION_POLICY",
     "dreamer": "diskbuffer.formats.npz.dreamer:DREAMER",
     "drqv2": "diskbuffer.formats.npz.drqv2:DRQV2",
+    "lerobot": "diskbuffer.formats.lerobot:LEROBOT",
     "libero": "diskbuffer.formats.hdf5.libero:LIBERO",
     "maniskill": "diskbuffer.formats.hdf5.maniskill:MANISKILL",
     "minari": "diskbuffer.formats.minari:MINARI",

@@ -138,6 +138,22 @@ def test_losses_are_named_until_they_are_allowed(tmp_path: Path, register: Calla
     import_("given", tmp_path / "source", tmp_path / "store", allow_loss=["seeds", "text"], progress=False)
 
 
+def test_options_that_a_format_has_not_are_errors_that_name_those_that_it_has(
+    tmp_path: Path, register: Callable[[Format], None]
+) -> None:
+    store = made.store_of(tmp_path / "source", made.some(1))
+
+    def write(path: Path, contents: Contents, *, fps: int = 30) -> Written:
+        return Written(path, contents)
+
+    register(replace(source(made.some(1)), write=write))
+    with pytest.raises(db.InputError, match="'speed' here; it has fps"):
+        export("given", store, tmp_path / "target", progress=False, speed=3)
+    with pytest.raises(db.InputError, match="'speed' here; it has none"):
+        import_("given", store, tmp_path / "target", progress=False, speed=3)
+    export("given", store, tmp_path / "target", progress=False, fps=3)
+
+
 def test_pickles_are_read_only_when_trusted(tmp_path: Path, register: Callable[[Format], None]) -> None:
     register(replace(source(made.some(1)), pickles=True))
     with pytest.raises(db.InputError, match="trust"):

@@ -1,0 +1,72 @@
+"""Rows of numbers as Arrow's arrays, and the other way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import SourceError
+from diskbuffer.runtime.packages import needed
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """Return pyarrow, or a module of it."""
+    return needed(module, "pyarrow", "lerobot", "LeRobot's format")
+
+
+def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
+    """Return the type that LeRobot has rows of a shape in: a number, a list of a fixed size, or lists of lists."""
+    pa = pyarrow()
+    inner = pa.from_numpy_dtype(np.dtype(dtype))
+    if shape == (1,):
+        return inner
+    if len(shape) == 1:
+        return pa.list_(inner, shape[0])
+    for _ in shape:
+        inner = pa.list_(inner)
+    return inner
+
+
+def to_arrow(values: npt.NDArray[Any]) -> Any:
+    """Return rows, (n, ...), as an array of `arrow_type`."""
+    pa = pyarrow()
+    found, shape = pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1:]
+    if shape == (1,):
+        return found
+    if len(shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(found, shape[0])
+    for axis in range(len(shape) - 1, -1, -1):
+        count = len(values) * math.prod(shape[:axis])
+        found = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * shape[axis]), found)
+    return found
+
+
+def from_arrow(given: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+    """Return an array of `arrow_type`, or of other kinds of lists, as rows, (n, *shape); a SourceError where it is none."""
+    pa, compute = pyarrow(), pyarrow("pyarrow.compute")
+    found, lists = given, () if shape == (1,) else shape
+    if isinstance(found, pa.ExtensionArray):
+        found = found.storage
+    for size in lists:
+        if not (pa.types.is_list(found.type) or pa.types.is_large_list(found.type) or pa.types.is_fixed_size_list(found.type)):
+            raise SourceError(f"{what}: expected {dtype}{list(shape)}, found {given.type}")
+        lengths = compute.list_value_length(found)
+        if found.null_count or not compute.all(compute.equal(lengths, size)).as_py():
+            raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows of other lengths")
+        found = found.flatten()
+    if found.null_count:
+        raise SourceError(f"{what}: expected {dtype}{list(shape)} in every row, found rows without a value")
+    wanted = pa.from_numpy_dtype(np.dtype(dtype))
+    if found.type != wanted:
+        kind = found.type
+        try:
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+                raise pa.ArrowInvalid("no numbers")
+            found = found.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SourceError(f"{what}: expected {dtype}, found {given.type}, which is not the same ({error})") from error
+    numbers: npt.NDArray[Any] = found.to_numpy(zero_copy_only=False)
+    return numbers.astype(dtype, copy=False).reshape(len(given), *shape)

@@ -1,0 +1,143 @@
+"""Statistics of episodes and of all of them together, as LeRobot normalizes by them.
+
+As LeRobot has them, arrays have one value for each place on their last axis. Quantiles are exact where an episode has no more
+values than are kept of it, else those of rows that are spread evenly. Of pictures as many are looked at as LeRobot takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.formats.lerobot.pixels import UInt8
+
+Float64 = npt.NDArray[np.float64]
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+_KEPT = 2**17  # values of an episode's feature, for its quantiles
+_LARGE, _TARGET = 300, 150  # pixels a side: of larger pictures every so many pixels are taken
+
+
+class Numbers:
+    """Statistics of a feature's rows of numbers, given in blocks.
+
+    Parameters
+    ----------
+    rows : int
+        How many there will be.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._count, self._every = rows, 0, 1
+        self._mean: Float64 = np.zeros(0)
+        self._squares: Float64 = np.zeros(0)  # of differences from the mean
+        self._low: npt.NDArray[Any] = np.zeros(0)
+        self._high: npt.NDArray[Any] = np.zeros(0)
+        self._kept: list[npt.NDArray[Any]] = []
+
+    def add(self, first: int, values: npt.NDArray[Any]) -> None:
+        """Add rows, (n, ...), of which `first` is the first one's number."""
+        flat = values.reshape(-1, values.shape[-1])
+        low, high = flat.min(axis=0), flat.max(axis=0)
+        if not self._count:
+            self._every = -(-self._rows * values[0].size // _KEPT)
+            self._mean, self._squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
+            self._low, self._high = low, high
+        self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
+        with np.errstate(invalid="ignore", over="ignore"):
+            exact = flat.astype(np.float64)
+            mean = exact.mean(axis=0)
+            total, off = self._count + len(flat), mean - self._mean
+            self._squares += ((exact - mean) ** 2).sum(axis=0) + off**2 * (self._count * len(flat) / total)
+            self._mean += off * (len(flat) / total)
+        self._count = total
+        kept = values[-first % self._every :: self._every]
+        self._kept.append(kept.reshape(-1, values.shape[-1]).copy())
+
+    def result(self) -> dict[str, list[Any]]:
+        """Return the statistics by name."""
+        kept = np.concatenate(self._kept)
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = {name: np.quantile(kept.astype(np.float64), at, axis=0) for name, at in QUANTILES.items()}
+        deviation = np.sqrt(self._squares / self._count)
+        basic = {"min": self._low, "max": self._high, "mean": self._mean, "std": deviation, "count": np.array([self._rows])}
+        return {name: value.tolist() for name, value in (basic | found).items()}
+
+
+class Pictures:
+    """Statistics of a feature's pictures, given in blocks: of each channel, as (3, 1, 1), of values from 0 to 1.
+
+    Parameters
+    ----------
+    rows : int
+        How many there will be.
+    """
+
+    def __init__(self, rows: int) -> None:
+        count = max(min(100, rows), min(int(rows**0.75), 10_000))
+        self._wanted = np.unique(np.round(np.linspace(0, rows - 1, count)).astype(np.int64))
+        self._counts = np.zeros((3, 256), np.int64)
+
+    def add(self, first: int, pixels: UInt8) -> None:
+        """Add pictures, (n, H, W) or (n, H, W, 3), of which `first` is the first one's number."""
+        wanted = self._wanted[(self._wanted >= first) & (self._wanted < first + len(pixels))] - first
+        height, width = pixels.shape[1:3]
+        every = 1 if max(height, width) < _LARGE else max(height, width) // _TARGET
+        for each in pixels[wanted][:, ::every, ::every]:
+            for channel in range(3):
+                values = each if each.ndim == 2 else each[..., channel]
+                if channel and each.ndim == 2:
+                    self._counts[channel] = self._counts[0]
+                else:
+                    self._counts[channel] += np.bincount(values.reshape(-1), minlength=256)
+
+    def result(self) -> dict[str, list[Any]]:
+        """Return the statistics by name."""
+        found: dict[str, list[Any]] = {name: [] for name in NAMES}
+        values = np.arange(256) / 255
+        for counts in self._counts:
+            there, total = np.flatnonzero(counts), counts.sum()
+            mean = float((values * counts).sum() / total)
+            one = {
+                "min": values[there[0]],
+                "max": values[there[-1]],
+                "mean": mean,
+                "std": np.sqrt((counts * (values - mean) ** 2).sum() / total),
+                **{name: values[np.searchsorted(np.cumsum(counts), at * total)] for name, at in QUANTILES.items()},
+            }
+            for name, value in one.items():
+                found[name].append([[float(value)]])
+        return found | {"count": [len(self._wanted)]}
+
+
+class Together:
+    """Statistics of all episodes, of those of each: as LeRobot puts them together."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
+
+    def add(self, feature: str, found: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add the statistics of n episodes, (n, ...) each."""
+        mine = dict(found)
+        there = self._parts.get(feature)
+        if there is not None:
+            mine = {name: np.concatenate([there[name][None], values]) for name, values in mine.items()}
+        self._parts[feature] = _merged(mine)
+
+    def result(self) -> dict[str, dict[str, Any]]:
+        """Return them by feature and name."""
+        return {feature: {name: value.tolist() for name, value in parts.items()} for feature, parts in self._parts.items()}
+
+
+def _merged(found: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    count = found["count"]  # (n, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        weight = (count / count.sum()).reshape(-1, *[1] * (found["mean"].ndim - 1))
+        mean = (found["mean"] * weight).sum(axis=0)
+        variance = ((found["std"] ** 2 + (found["mean"] - mean) ** 2) * weight).sum(axis=0)
+        quantiles = {name: (found[name] * weight).sum(axis=0) for name in QUANTILES}
+    low, high = found["min"].min(axis=0), found["max"].max(axis=0)
+    return {"min": low, "max": high, "mean": mean, "std": np.sqrt(variance), "count": count.sum(axis=0), **quantiles}
