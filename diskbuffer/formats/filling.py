@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.nested import put
 from diskbuffer.schema import KEPT, Column, is_obs
+from diskbuffer.transforms import are_pictures, picture_axes
 from diskbuffer.wording import counted
 
 _BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, of all columns together
@@ -53,7 +55,6 @@ class _Filler:
         self._buffer, self._told = buffer, told
         self.columns = {name: c for name, c in buffer.columns.items() if name not in buffer.derived and name not in KEPT}
         self.tags: dict[int, list[str]] = {}  # of each stream's episodes, in their order
-        self._block = max(1, min(_MOST_ROWS, _BLOCK // sum(column.row_bytes for column in self.columns.values())))
         self._there = buffer._reader.counts()[1].tolist()  # steps of each stream that were added before, and not yet passed
 
     def add(self, episode: EpisodeData) -> None:
@@ -63,7 +64,7 @@ class _Filler:
         begin = min(self._there[stream], episode.steps)
         self._there[stream] -= begin
         self._told(begin)
-        block = episode.steps if episode.protected else self._block  # each call with protected steps starts an episode
+        block = episode.steps if episode.protected else self._rows_of(episode)  # each call with protected steps starts an episode
         for first in range(begin, episode.steps, block):
             last = min(first + block, episode.steps)
             values: dict[str, Any] = {}
@@ -74,6 +75,12 @@ class _Filler:
                 **values, env=episode.stream, protect=episode.protected, new_episode=None if episode.protected else first == 0
             )
             self._told(last - first)
+
+    def _rows_of(self, episode: EpisodeData) -> int:
+        """Return how many rows to read at a time."""
+        found = (rows for path, rows in episode.columns.items() if path in self.columns)
+        size = sum(math.prod(rows.shape[1:]) * rows.dtype.itemsize for rows in found)
+        return max(1, min(_MOST_ROWS, _BLOCK // size))
 
 
 def _rows(episode: EpisodeData, path: str, first: int, last: int) -> npt.NDArray[Any]:
@@ -96,10 +103,10 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
                 f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
                 f"{': it may have as many, or one more' if is_obs(path) else ''}"
             )
-        if tuple(found.shape[1:]) != column.shape or found.dtype != column.np_dtype:
-            raise SourceError(
-                f"episode {number}: rows of {path!r} are {found.dtype}{list(found.shape[1:])}, and should be {column}"
-            )
+        shape = tuple(found.shape[1:])
+        fits = shape == column.shape or (column.transform and are_pictures(shape, picture_axes(column.transforms, column.shape)))
+        if not fits or found.dtype != column.np_dtype:
+            raise SourceError(f"episode {number}: rows of {path!r} are {found.dtype}{list(shape)}, and should be {column}")
 
 
 def _tag(buffer: ReplayBuffer, tags: Mapping[int, list[str]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,11 @@ from diskbuffer.formats.filling import fill
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.options import with_transforms
 from diskbuffer.paths import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.schema import BUILT_IN, Column
+from diskbuffer.transforms import notation
 
 
 def import_(
@@ -28,6 +30,7 @@ def import_(
     *,
     columns: Collection[str] | None = None,
     capacity: int | None = None,
+    transforms: Mapping[str, Any] | None = None,
     allow_nan: bool = False,
     allow_loss: Collection[str] = (),
     trust: bool = False,
@@ -51,6 +54,9 @@ def import_(
         Which columns, by their paths in the store; all by default.
     capacity : int, optional
         Keep the newest so many steps; all by default.
+    transforms : mapping of str to Greyscale, Resize, or tuple of them, optional
+        What pictures become before they are stored, by column: ``{"obs/camera": (db.Greyscale(), db.Resize(84, 84))}``. All by
+        default as they are.
     allow_nan : bool
         Whether floats may be NaN. If not, one is an error that names it.
     allow_loss : collection of str
@@ -91,8 +97,10 @@ def import_(
     with closing(found.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
-        wanted = _columns(contents, columns, allow_nan)
-        settings = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
+        wanted = with_transforms(_columns(contents, columns, allow_nan), transforms)
+        settings: dict[str, Any] = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
+        if transforms:
+            settings["transforms"] = {path: notation(wanted[path].transforms) for path in sorted(transforms)}
         task = {"import": format, "source": str(path), "options": _shown(options), **settings}
         with Unfinished(store, task) as unfinished:
             with (
