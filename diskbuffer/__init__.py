@@ -28,6 +28,7 @@ from diskbuffer.errors import (
     StackError,
 )
 from diskbuffer.schema import Column
+from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "EmptyBufferError",
     "EvictedError",
     "FormatError",
+    "Greyscale",
     "Hindsight",
     "InputError",
     "LockedError",
@@ -59,6 +61,7 @@ __all__ = [
     "ReadOnlyError",
     "ReplayBuffer",
     "Report",
+    "Resize",
     "Sampler",
     "SchemaError",
     "Slices",

@@ -35,6 +35,7 @@ from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.reader import Reader
+from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime.signals import Uninterrupted
@@ -52,6 +53,7 @@ from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.wording import counted
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ class ReplayBuffer:
         reward (float32, scalar), terminated and truncated are added where they are missing.
     extra : mapping of str to Column, optional
         Columns beside those, given with every step: ``{"log_prob": Column((), "float32")}``.
+    transforms : mapping of str to Greyscale, Resize, or tuple of them, optional
+        With `env` or spaces: what pictures become before they are stored, by column: ``{"obs": (Greyscale(), Resize(84, 84))}``,
+        ``{"obs/camera": Resize(96, 128)}``. With `columns`, ``Column(transform=)`` says so.
     n_envs : int, optional
         Environments that write side by side; 1, or that of `env`.
     frame_stack : int, optional
@@ -164,6 +169,7 @@ class ReplayBuffer:
         action_space: Any = None,
         columns: Mapping[str, Column] | None = None,
         extra: Mapping[str, Column] | None = None,
+        transforms: Mapping[str, Greyscale | Resize | tuple[Greyscale | Resize, ...]] | None = None,
         n_envs: int | None = None,
         frame_stack: int | None = None,
         padding: Literal["first", "zeros"] | None = None,
@@ -195,6 +201,7 @@ class ReplayBuffer:
             action_space=action_space,
             columns=columns,
             extra=extra,
+            transforms=transforms,
             n_envs=n_envs,
             frame_stack=frame_stack,
             padding=padding,
@@ -352,6 +359,26 @@ class ReplayBuffer:
             stream = self.n_envs if protect else int(env)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
             return recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
+
+    def transformed(self, obs: Any) -> Any:
+        """Return observations as they are stored: what a policy that learns from batches is to be given when it acts.
+
+        Parameters
+        ----------
+        obs : array-like, or nested dict of them
+            With any leading axes. Columns without ``Column(transform=)`` stay as they are.
+
+        Returns
+        -------
+        array, or nested dict of them
+            Pictures as uint8, (..., height, width) or (..., height, width, channels).
+
+        Raises
+        ------
+        InputError
+            A picture is none that is transformed to the column's shape.
+        """
+        return Pictures(self._store.layout.schema).transformed(obs)
 
     def cut_off(self, envs: Any = slice(None)) -> None:
         """Tell that environments were reset without an end of their episodes, though the next observation may look the same.

@@ -17,6 +17,7 @@ from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
+from diskbuffer.transforms import notation, result_of, transforms_of
 from diskbuffer.wording import counted
 
 OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
@@ -88,6 +89,7 @@ class Options:
     action_space: Any = None
     columns: Mapping[str, Column] | None = None
     extra: Mapping[str, Column] | None = None
+    transforms: Mapping[str, Any] | None = None
     n_envs: int | None = None
     frame_stack: int | None = None
     padding: str | None = None
@@ -114,6 +116,7 @@ class Options:
         elif known.observation_space is not None:
             spaces = known.observation_space, known.action_space
             schema = _unstacked(Schema.from_spaces(*spaces, self.extra), known.frame_stack or 1)
+            schema = Schema(with_transforms(schema.columns, self.transforms))
             described = describe(*spaces, self.env, known.n_envs, known.autoreset)
         elif self.extra:
             raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
@@ -160,6 +163,11 @@ class Options:
     def _check_sources(self) -> None:
         if sum(given is not None for given in (self.env, self.observation_space, self.columns)) > 1:
             raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
+        if self.transforms and self.env is None and self.observation_space is None:
+            raise InputError(
+                "transforms= are of the observations of env= or observation_space=; with columns=, declare them there: "
+                "Column(..., transform=)"
+            )
         if (self.observation_space is None) != (self.action_space is None):
             raise InputError("give both observation_space= and action_space=")
 
@@ -211,6 +219,7 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     if wanted.schema is not None:
         lines += [stored.schema.recorded.difference(wanted.schema)]
         lines += _other_codecs(stored.schema, wanted.schema)
+        lines += _other_transforms(stored.schema, wanted.schema)
     for name, has, asked in (
         ("capacity", stored.capacity, wanted.capacity),
         ("n_envs", stored.n_envs, wanted.n_envs),
@@ -242,6 +251,31 @@ def _other_codecs(stored: Schema, wanted: Schema) -> list[str]:
             has = f"codec {codec}" if codec else "a codec that is chosen from the data"
             lines.append(f"  {path}: stored with {has}, asked for {column.codec}")
     return lines
+
+
+def _other_transforms(stored: Schema, wanted: Schema) -> list[str]:
+    """Show, a line each, the columns that are the same but for what is made of pictures."""
+    lines = []
+    for path, column in wanted.columns.items():
+        if stored.columns.get(path) == column and (has := stored[path].transforms) != column.transforms:
+            asked = notation(column.transforms) or "none"
+            lines.append(f"  {path}: pictures are stored with the transform {notation(has) or 'none'}, asked for {asked}")
+    return lines
+
+
+def with_transforms(columns: Mapping[str, Column], transforms: Mapping[str, Any] | None) -> dict[str, Column]:
+    """Return columns of what is given as columns of what is stored, where it is transformed; by path."""
+    found = dict(columns)
+    for path, given in (transforms or {}).items():
+        if path not in columns:
+            raise InputError(f"transforms: there is no column {path!r}; there are {', '.join(columns)}")
+        transform = transforms_of(given)
+        try:
+            shape = result_of(transform, columns[path].shape)
+            found[path] = dataclasses.replace(columns[path], shape=shape, transform=transform)
+        except SchemaError as error:
+            raise SchemaError(f"transforms[{path!r}]: {error}") from error
+    return found
 
 
 def doubts(path: Path, stored: Layout, wanted: Wanted) -> str | None:

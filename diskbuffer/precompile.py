@@ -78,6 +78,9 @@ def _use(path: Path) -> None:
     with db.ReplayBuffer(path, mode="r") as buffer:
         buffer.sample(8)
     db.check(path, progress=False)
+    pictures = {"obs": db.Column((8, 8), "uint8", transform=(db.Greyscale(), db.Resize(8, 8))), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(path.with_name("pictures"), columns=pictures) as buffer:
+        buffer.add(np.zeros((9, 9, 3), np.uint8), 0, 0.0, np.zeros((9, 9, 3), np.uint8), False, False)
     flat = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}  # recorded and copied in another way
     with db.ReplayBuffer(path.with_name("flat"), columns=flat) as buffer:
         buffer.extend(np.zeros((121, 3), np.float32), np.zeros(120, np.int64), np.ones(120))

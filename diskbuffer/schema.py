@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SchemaError
+from diskbuffer.transforms import Greyscale, Resize, Transforms, check_shape, notation, transforms_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -66,13 +67,18 @@ class Column:
         How rows of 1 KiB and more are compressed: ``"none"``, ``"lz4"``, ``"lz4hc:1"`` to ``"lz4hc:9"``, ``"zstd:1"`` to
         ``"zstd:9"``; with a codec, items of several bytes are shuffled by byte. By default that is chosen from the data, among
         ways to write LZ4. It is fixed when the store is created; opening it again, it may be left out. Columns are equal whatever
-        their codecs.
+        their codecs and transforms.
+    transform : Greyscale, Resize, or tuple of them
+        What pictures become before they are stored, by `add`, by `extend` and when they are imported: ``Column((84, 84), "uint8",
+        transform=(Greyscale(), Resize(84, 84)))``. `shape` is that of what is stored. Pictures may be given in any size that
+        these bring to it, or as they are stored. For columns of observations, of uint8. Fixed when the store is created.
     """
 
     shape: tuple[int, ...] = ()
     dtype: npt.DTypeLike = "float32"
     allow_nan: bool = False
     codec: str | None = field(default=None, compare=False)
+    transform: Greyscale | Resize | Transforms = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape(self.shape))
@@ -92,11 +98,18 @@ class Column:
             raise SchemaError(f"a column's rows have 16 axes and 1 GiB at most, found shape {self.shape} of {dtype}")
         if any(n < 1 for n in self.shape):
             raise SchemaError(f"every axis of a column must be at least 1 long, found shape {self.shape}")
+        object.__setattr__(self, "transform", transforms_of(self.transform))
+        check_shape(self.transforms, self.shape, self.np_dtype.name)
 
     @cached_property
     def np_dtype(self) -> np.dtype[Any]:
         """The dtype, as numpy's."""
         return np.dtype(self.dtype)
+
+    @property
+    def transforms(self) -> Transforms:
+        """What pictures become, in the order in which it is applied."""
+        return transforms_of(self.transform)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -105,7 +118,8 @@ class Column:
 
     def __str__(self) -> str:
         codec = f" ({self.codec})" if self.codec else ""
-        return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}{codec}"
+        transform = f" ({notation(self.transforms)})" if self.transform else ""
+        return f"{self.np_dtype.name}{list(self.shape)}{' (NaN allowed)' if self.allow_nan else ''}{codec}{transform}"
 
 
 FLAGS = ("terminated", "truncated", "is_last")
@@ -148,6 +162,10 @@ class Schema:
                 raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
+            if column.transform and not is_obs(path):
+                raise SchemaError(
+                    f"column {path!r} has a transform, and only columns of observations (obs, obs/...) can have one"
+                )
         for path in self.derived:
             if path in BUILT_IN or is_obs(path) or path.split("/")[0] == "reward":
                 raise SchemaError(f"column {path!r} is recorded with the steps, and cannot be one that is written later")
@@ -220,6 +238,7 @@ class Schema:
         return {
             path: {"shape": list(c.shape), "dtype": c.np_dtype.name, "allow_nan": c.allow_nan, "derived": path in self.derived}
             | ({"codec": c.codec} if c.codec else {})
+            | ({"transform": notation(c.transforms)} if c.transform else {})
             for path, c in self.columns.items()
         }
 
@@ -228,10 +247,7 @@ class Schema:
         """Read what `to_attributes` wrote; a SchemaError where it cannot be that."""
         try:
             derived = frozenset(path for path, a in attributes.items() if a["derived"])
-            columns = {
-                p: Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"]), a.get("codec")) for p, a in attributes.items()
-            }
-            return cls(columns, derived)
+            return cls({path: _column_of(a) for path, a in attributes.items()}, derived)
         except (KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"the store's description of its columns is damaged: {error!r}") from error
 
@@ -243,6 +259,12 @@ class Schema:
             if stored != given:
                 lines.append(f"  {path}: stored {stored or 'nothing'}, asked for {given or 'nothing'}")
         return "\n".join(lines)
+
+
+def _column_of(a: Mapping[str, Any]) -> Column:
+    transform = a.get("transform")
+    transforms = () if transform is None else tuple(str(transform).split(","))
+    return Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"]), a.get("codec"), transforms_of(transforms))
 
 
 def part_of(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.nested import put
 from diskbuffer.schema import KEPT, Column, is_obs
+from diskbuffer.transforms import are_pictures, picture_axes
 from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
@@ -63,7 +65,6 @@ class _Filler:
     def __init__(self, buffer: ReplayBuffer, told: Callable[[int], None], derived: Mapping[str, Column]) -> None:
         self._buffer, self._told, self.derived = buffer, told, derived
         self.columns = {name: c for name, c in buffer.columns.items() if name not in (*buffer.derived, *derived, *KEPT)}
-        self._block = max(1, min(_MOST_ROWS, _BLOCK // sum(column.row_bytes for column in self.columns.values())))
         layout = buffer._store.layout
         self._protected = layout.n_envs if layout.protected else None  # the stream of protected episodes
         self._streams = layout.streams
@@ -95,8 +96,9 @@ class _Filler:
             self._extend(stream, self._first_step(episode), new_episode=True)
             self._told(1)
             begin = 1
-        for first in range(begin, episode.steps, self._block):
-            last = min(first + self._block, episode.steps)
+        block = self._rows_of(episode)
+        for first in range(begin, episode.steps, block):
+            last = min(first + block, episode.steps)
             values: dict[str, Any] = {}
             for path in episode.columns:
                 if path in self.columns:
@@ -173,6 +175,12 @@ class _Filler:
             for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
                 self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
 
+    def _rows_of(self, episode: EpisodeData) -> int:
+        """Return how many rows to read at a time."""
+        found = (rows for path, rows in episode.columns.items() if path in self.columns)
+        size = sum(math.prod(rows.shape[1:]) * rows.dtype.itemsize for rows in found)
+        return max(1, min(_MOST_ROWS, _BLOCK // size))
+
 
 def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
     """Return a column of some steps; of an observation, a row more. The last one stands for a final one that is not known."""
@@ -193,7 +201,7 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
                 f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
                 f"{': it may have as many, or one more' if is_obs(path) else ''}"
             )
-        if tuple(found.shape[1:]) != column.shape or found.dtype != column.np_dtype:
-            raise SourceError(
-                f"episode {number}: rows of {path!r} are {found.dtype}{list(found.shape[1:])}, and should be {column}"
-            )
+        shape = tuple(found.shape[1:])
+        fits = shape == column.shape or (column.transform and are_pictures(shape, picture_axes(column.transforms, column.shape)))
+        if not fits or found.dtype != column.np_dtype:
+            raise SourceError(f"episode {number}: rows of {path!r} are {found.dtype}{list(shape)}, and should be {column}")

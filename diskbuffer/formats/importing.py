@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,11 @@ from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.options import check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.options import with_transforms
 from diskbuffer.paths import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.schema import BUILT_IN, Column
+from diskbuffer.transforms import notation
 
 
 def import_(
@@ -29,6 +31,7 @@ def import_(
     *,
     columns: Collection[str] | None = None,
     capacity: int | None = None,
+    transforms: Mapping[str, Any] | None = None,
     allow_nan: bool = False,
     allow_loss: Collection[str] = (),
     trust: bool = False,
@@ -52,6 +55,9 @@ def import_(
         Which columns, by their paths in the store; all by default.
     capacity : int, optional
         Keep the newest so many steps; all by default.
+    transforms : mapping of str to Greyscale, Resize, or tuple of them, optional
+        What pictures become before they are stored, by column: ``{"obs/camera": (db.Greyscale(), db.Resize(84, 84))}``. All by
+        default as they are.
     allow_nan : bool
         Whether floats may be NaN. If not, one is an error that names it.
     allow_loss : collection of str
@@ -93,9 +99,11 @@ def import_(
     with closing(found.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
-        wanted = _columns(contents, columns, allow_nan)
+        wanted = with_transforms(_columns(contents, columns, allow_nan), transforms)
         derived = {name: column for name, column in wanted.items() if name in contents.derived and "/" not in name}
-        settings = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
+        settings: dict[str, Any] = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
+        if transforms:
+            settings["transforms"] = {path: notation(wanted[path].transforms) for path in sorted(transforms)}
         task = {"import": format, "source": str(path), "options": _shown(options), **settings}
         with Unfinished(store, task) as unfinished:
             with (

@@ -19,6 +19,7 @@ from diskbuffer.recording.blocks import lead_frames, lead_rows
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.flat_steps import FlatSteps
 from diskbuffer.recording.given import Given, record_given
+from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.staging import Prepared, Staging, Told
 from diskbuffer.recording.stream_log import StreamLog
@@ -66,6 +67,8 @@ class Recorder:
         if not layout.packed:
             self.flat = FlatSteps(layout, log, index, self.cut_offs, self._rows.cut, self._staging.sources, self._staging.flags)
         self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest, self.flat)
+        pictures = Pictures(self._schema, layout.n_envs)
+        self._pictures = pictures if pictures else None
         self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
         self._events = np.zeros((layout.streams, 2), np.int64)
         self._next_step, self._same_step = layout.autoreset == NEXT_STEP, layout.autoreset == SAME_STEP
@@ -97,6 +100,8 @@ class Recorder:
         self.cut_offs.warn_if_due()
         staging = self._staging
         told = self._cut if new_episode is None else self._told(new_episode)
+        if self._pictures is not None and not self._same_step:
+            obs, next_obs = self._pictures.of_step(obs, next_obs)
         given = None if self._same_step else self._given.pick(obs, next_obs, values)
         if given is not None:
             try:
@@ -110,6 +115,8 @@ class Recorder:
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
+            if self._pictures is not None:
+                obs, next_obs = self._pictures.of_step(obs, next_obs)
         told, leads, kept = staging.put_observations(obs, next_obs, self._running, told)
         try:
             if leads is not None:
@@ -229,6 +236,8 @@ class Recorder:
     ) -> int:
         """Record arrays of steps of one stream; return how many there were. `cut` makes them episodes of their own."""
         self._forget_what_is_prepared()
+        if self._pictures is not None:
+            obs, next_obs = self._pictures.of_steps(obs, next_obs)
         return self._trajectories.extend(values, obs, next_obs, env, new_episode, cut=cut)
 
     def record_from(self, places: npt.NDArray[np.int64], n: int, stream: int) -> npt.NDArray[np.int64]:

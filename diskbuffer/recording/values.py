@@ -54,7 +54,7 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
         expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
         raise InputError(f"{path}: expected shape {expected}, found {array.shape}")
     if array.dtype != dtype:
-        array = _convert(path, dtype, array)
+        array = convert(path, dtype, array)
     if dtype.kind in "fc" and not column.allow_nan and np.isnan(array).any():
         raise InputError(
             f"{path}: found NaN, which this column does not allow; find where it comes from, or declare the column with "
@@ -63,7 +63,7 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
     return np.ascontiguousarray(array).reshape(shapes[0])
 
 
-def _convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
+def convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
     """Change the dtype where every value can be held; floats may be rounded, but not to infinity."""
     if array.dtype.kind not in "biufc":
         raise InputError(f"{path}: expected {dtype.name}, found {array.dtype}")

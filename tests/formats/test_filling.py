@@ -18,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from diskbuffer.cli import main
 from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, registry
 from diskbuffer.formats.filling import fill
+from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
+from tests.recording.test_transforms import model
 
 
 class Written:
@@ -99,6 +102,51 @@ def test_an_import_moves_the_store_to_its_place_when_it_is_whole(tmp_path: Path,
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store"]
     with db.ReplayBuffer(path) as buffer:
         assert buffer.metadata == {"from": "a test"}
+
+
+@pytest.mark.parametrize("command", [False, True])
+def test_an_import_transforms_pictures_and_what_comes_of_it_is_copied_as_it_is(
+    command: bool, tmp_path: Path, register: Callable[[Format], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    episodes = made.some(5)
+    register(source(episodes))
+    path, again = tmp_path / "store", tmp_path / "again"
+    if command:
+        transform = ["--transform", "obs/camera=resize:4x5,greyscale"]
+        assert main(["import", "given", str(tmp_path / "source"), str(path), "--quiet", *transform]) == 0
+        assert main(["import", "given", str(tmp_path / "source"), str(again), "--quiet", "--transform", "camera"]) != 0
+        assert "such as obs=resize:84x84, found 'camera'" in capsys.readouterr().err
+    else:
+        transforms = {"obs/camera": (db.Resize(4, 5), db.Greyscale())}
+        import_("given", tmp_path / "source", path, transforms=transforms, progress=False)
+    smaller = [
+        replace(
+            one,
+            columns={
+                **one.columns,
+                "obs/camera": model(np.asarray(one.columns["obs/camera"][:]), (db.Greyscale(), db.Resize(4, 5))),
+            },
+        )
+        for one in episodes
+    ]
+    made.assert_same(made.read(path), made.expected(smaller))
+    stored = StoreSource(path)
+    register(Format("given", "", read=lambda path: stored))
+    import_("given", path, again, progress=False)
+    made.assert_same(made.read(again), made.expected(smaller))
+    with db.ReplayBuffer(again) as buffer:
+        assert buffer.columns["obs/camera"].transforms == (db.Greyscale(), db.Resize(4, 5))
+
+
+def test_an_import_that_goes_on_with_other_transforms_is_refused(tmp_path: Path, register: Callable[[Format], None]) -> None:
+    episodes = made.some(3)
+    broken = [*episodes[:2], replace(episodes[2], columns={**episodes[2].columns, "action": np.zeros((1, 3), np.float32)})]
+    register(source(broken))
+    for transforms in ({"obs/camera": db.Resize(4, 5)}, {"obs/camera": db.Resize(4, 5)}):
+        with pytest.raises(db.SourceError, match="episode 2"):
+            import_("given", tmp_path / "source", tmp_path / "store", transforms=transforms, progress=False)
+    with pytest.raises(db.InputError, match="something else was begun"):
+        import_("given", tmp_path / "source", tmp_path / "store", transforms={"obs/camera": db.Resize(4, 6)}, progress=False)
 
 
 def test_what_fails_leaves_nothing_at_the_place_and_goes_on_when_it_is_called_again(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diskbuffer.errors import InputError
+from diskbuffer.transforms import transforms_of
 
 
 def parse(given: Sequence[str]) -> dict[str, Any]:
@@ -20,4 +21,15 @@ def parse(given: Sequence[str]) -> dict[str, Any]:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
+    return found
+
+
+def parse_transforms(given: Sequence[str]) -> dict[str, Any]:
+    """Return transforms by column, of texts such as "obs=greyscale,resize:84x84"."""
+    found: dict[str, Any] = {}
+    for one in given:
+        path, equals, transform = one.partition("=")
+        if not equals or not path:
+            raise InputError(f"a transform is COLUMN=greyscale,resize:HEIGHTxWIDTH, such as obs=resize:84x84, found {one!r}")
+        found[path] = transforms_of(transform.split(","))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.format_options import parse
+from diskbuffer.inspect.commands.format_options import parse, parse_transforms
 from diskbuffer.inspect.commands.output import WELL
 
 
@@ -15,6 +15,7 @@ def import_(
     *,
     columns: list[str] | None = None,
     capacity: Whole | None = None,
+    transform: list[str] | None = None,
     allow_nan: bool = False,
     allow_loss: list[str] | None = None,
     trust: bool = False,
@@ -35,6 +36,9 @@ def import_(
         One of the columns that are wanted; may be given several times. All by default.
     capacity
         Keep the newest so many steps. All by default.
+    transform
+        What pictures of a column become before they are stored: obs=greyscale,resize:HEIGHTxWIDTH, or one of both. May be given
+        several times.
     allow_nan
         Accept floats that are NaN.
     allow_loss
@@ -55,6 +59,7 @@ def import_(
             store,
             columns=columns,
             capacity=capacity,
+            transforms=parse_transforms(transform or ()),
             allow_nan=allow_nan,
             allow_loss=allow_loss or (),
             trust=trust,
