@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.formats import export, import_
+from diskbuffer.formats.minari.source import MinariSource
 from tests.amounts import examples
 from tests.formats import episodes as made
 
@@ -508,3 +509,24 @@ def test_where_there_is_no_room_nothing_is_left_at_the_target(tmp_path: Path, la
     assert not out.exists()
     export("minari", store, out, data_format=layout, compression="none", progress=False)
     assert len(minari.MinariDataset(out / "data")) == 4
+
+
+@pytest.mark.parametrize("layout", ["arrow", "parquet"])
+def test_bytes_that_changed_end_in_no_other_error(tmp_path: Path, layout: str) -> None:
+    path, random = given_set(tmp_path / "given", layout), np.random.default_rng(0)
+    file = path / "data" / "0" / f"part-0.{layout}"
+    whole = np.frombuffer(file.read_bytes(), np.uint8)
+    refused = 0
+    for _ in range(120):
+        damaged = whole.copy()
+        damaged[random.integers(len(whole), size=2)] = random.integers(256, size=2)
+        file.write_bytes(damaged.tobytes())
+        try:
+            source = MinariSource(path)
+            for episode in source.episodes():
+                for rows in episode.columns.values():
+                    np.asarray(rows[0 : episode.steps])
+            source.close()
+        except db.DiskBufferError:
+            refused += 1
+    assert 0 < refused < 120

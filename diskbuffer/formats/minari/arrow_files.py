@@ -59,6 +59,8 @@ class RecordBatches:
         while self._at < last:
             with self.errors():
                 batch = next(self._next, None)
+                if batch is not None:
+                    batch.validate(full=True)  # pyarrow ends the process where it works with one that is not valid
             if batch is None:
                 raise SourceError(f"{self.path} ends after {self._at} of {self.rows} rows")
             self._read.append((self._at, batch))
@@ -133,6 +135,9 @@ class Ipc(RecordBatches):
             named = self._file.num_record_batches
             self.close()
             raise SourceError(f"{path} has {len(batches)} batches, and its footer names {named}")
+        if min((rows for rows, _ in batches), default=0) < 0:
+            self.close()
+            raise SourceError(f"{path} has a batch of less than no rows")
         if most > MOST_BATCH:
             self.close()
             raise SourceError(f"{path} has a batch that takes {most} bytes when it is decompressed, and {MOST_BATCH} is the most")

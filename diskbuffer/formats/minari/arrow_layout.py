@@ -41,7 +41,8 @@ class ArrowEpisodes:
         found = read_json(self._directory / str(number) / FILE, _MOST_NOTES)
         with open_file(self._directory / str(number), self._format) as file:
             steps = file.rows - 1
-            names = frozenset(_infos(file.schema)) if "infos" in file.schema.names else frozenset[Name]()
+            with file.errors():  # of names that are no text
+                names = frozenset(_infos(file.schema)) if "infos" in file.schema.names else frozenset[Name]()
         if found.get("total_steps", steps) != steps:
             raise SourceError(f"{file.path} has {steps + 1} rows, and of {found['total_steps']} steps there should be one more")
         return Noted(steps, found, names)
@@ -51,6 +52,11 @@ class ArrowEpisodes:
         self.close()
         file = open_file(self._directory / str(number), self._format)
         self._open = (number, file)
+        with file.errors():
+            return self._columns(file, leaves, infos)
+
+    @staticmethod
+    def _columns(file: RecordBatches, leaves: Mapping[Name, Leaf], infos: Collection[Name]) -> dict[Name, Rows]:
         steps = file.rows - 1
         found: dict[Name, Rows] = {}
         for name, leaf in leaves.items():

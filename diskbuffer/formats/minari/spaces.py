@@ -74,6 +74,7 @@ def parse(text: Any, what: str) -> Space:
     try:
         found = json.loads(text) if isinstance(text, str) else text
         _check(found, _LEVELS)
+        describe(found)  # which asks for all that is used later
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise SourceError(f"{what} is no space as Minari writes them: {error!r}") from error
     assert isinstance(found, Mapping)
@@ -91,7 +92,7 @@ def _check(space: Any, levels: int) -> None:
     elif kind in _ARRAYS:
         Column(_shape_of(space), "int8" if kind == "MultiBinary" else space.get("dtype", "int64"))
         if kind == "Box":
-            space["low"], space["high"]
+            space["low"], space["high"], space["dtype"]
     elif not isinstance(kind, str):
         raise ValueError(f"its type is {kind!r}")
 
