@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,29 @@ class Found:
         Arrays that are bfloat16.
     others : mapping of str to str
         What cannot be read, and what it is.
+    maps : mapping of str to mmap.mmap
+        The memory of each array, where it has any.
     """
 
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
     brains: set[str] = field(default_factory=set)
     others: dict[str, str] = field(default_factory=dict)
+    maps: dict[str, mmap.mmap] = field(default_factory=dict)
+
+
+class Mapped:
+    """Rows of a memory-mapped array, whose pages are given back as soon as they are copied."""
+
+    def __init__(self, rows: npt.NDArray[Any], of: mmap.mmap | None) -> None:
+        self._rows, self._map = rows, of
+        self.shape, self.dtype = rows.shape, rows.dtype
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
+        found = self._rows[rows].copy()
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return found
 
 
 def find_arrays(path: Path) -> Found:
@@ -122,7 +140,12 @@ def _map(path: Path, name: str, told: dict[str, Any], found: Found) -> None:
             raise SourceError(
                 f"{path} should have {math.prod(shape) * of.itemsize:,} bytes, for {dtype}{list(shape)}, and has {size:,}"
             )
-        found.arrays[name] = np.memmap(path, of, "r", shape=shape) if size else np.zeros(shape, of)
+        if not size:
+            found.arrays[name] = np.zeros(shape, of)
+        else:
+            with path.open("rb") as file:
+                found.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            found.arrays[name] = np.frombuffer(found.maps[name], of).reshape(shape)
     except (OSError, ValueError) as error:
         if isinstance(error, SourceError):
             raise

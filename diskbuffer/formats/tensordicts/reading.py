@@ -16,7 +16,7 @@ from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
-from diskbuffer.formats.tensordicts.arrays import META, Found, find_arrays, read_json
+from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
 from diskbuffer.schema import is_obs, part_of
 
 FLAGS = ("done", "terminated", "truncated")
@@ -136,7 +136,7 @@ class _Line:
 
     def rows(self, key: str) -> Rows:
         """Return the rows of a key."""
-        array = self._found.arrays[key][self._index]
+        array = Mapped(self._found.arrays[key][self._index], self._found.maps.get(key))
         rows: Rows = Part(array, 0, self.steps)
         if self._cursor:
             rows = Joined([Part(array, self._cursor, self.steps), Part(array, 0, self._cursor)])
