@@ -70,7 +70,7 @@ def _pointer(kind: Any) -> Any:
     return pointer
 
 
-_int64s, _int8s = _pointer(types.int64), _pointer(types.int8)
+_int64s, _int8s, _uint8s = map(_pointer, (types.int64, types.int8, types.uint8))
 
 
 @compiled
@@ -83,6 +83,12 @@ def int64_array(address: int, shape: tuple[int, ...]) -> Any:
 def int8_array(address: int, shape: tuple[int, ...]) -> Any:
     """Return what lies at an address as an array."""
     return numba.carray(_int8s(address), shape)
+
+
+@compiled
+def uint8_array(address: int, shape: tuple[int, ...]) -> Any:
+    """Return what lies at an address as an array."""
+    return numba.carray(_uint8s(address), shape)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

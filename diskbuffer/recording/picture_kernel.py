@@ -16,51 +16,51 @@ import numpy as np
 
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcmp, memcpy
+from diskbuffer.native.memory import uint8_array
 
 
 @compiled
-def transform(frames: Any, known: Any, which: Any, made: Any, found: Any, grey: bool) -> int:
+def transform(frames: int, known: int, which: Any, made: int, found: int, given: Any, wanted: Any, grey: bool) -> int:
     """Transform pictures, but for those that are known; return how many were not.
+
+    Pictures lie at addresses, uint8 each, one after the other: arrays that may not be written to would be of another type.
 
     Parameters
     ----------
-    frames : (n, H, W, C) uint8
-        What is given, contiguous.
-    known : (m, H, W, C) uint8
-        Pictures that were transformed before, to `made`. It may be `frames` itself, and `made` `found`.
+    frames, known : int
+        Where those are that are given, and those that were transformed before, to what is at `made`. They may be the same.
     which : (n,) int64
-        For each, which known one it may be, or -1.
-    made : (m, h, w, c) uint8
-    found : (n, h, w, c) uint8
-        Where results are written to.
+        For each that is given, which known one it may be, or -1.
+    made, found : int
+        Where the known results are, and where results are written to.
+    given, wanted : (3,) int64
+        Height, width and channels of a picture that is given, and of a result.
     grey : bool
         Whether three channels become one.
     """
-    n, height, width, channels = frames.shape
-    size, made_size = height * width * channels, found.shape[1] * found.shape[2] * found.shape[3]
-    rows = np.empty((height, width * found.shape[3]), np.uint8)
-    sums = np.empty(rows.shape[1], np.uint32)
+    height, width, channels = given
+    h, w, c = wanted
+    size, made_size = height * width * channels, h * w * c
+    greys, sums = np.empty((height, width) if grey else (0, 0), np.uint8), np.empty(width * c, np.uint32)
     transformed = 0
-    for i in range(n):
-        k = which[i]
-        if k >= 0 and memcmp(frames.ctypes.data + i * size, known.ctypes.data + k * size, size) == 0:
-            memcpy(found.ctypes.data + i * made_size, made.ctypes.data + k * made_size, made_size)  # arrays are copied slowly
+    for i in range(which.shape[0]):
+        k, at, to = which[i], frames + i * size, found + i * made_size
+        if k >= 0 and memcmp(at, known + k * size, size) == 0:
+            memcpy(to, made + k * made_size, made_size)
             continue
         transformed += 1
         if grey:
-            _make_grey(frames[i], rows)
+            _make_grey(uint8_array(at, (size,)), greys.reshape(greys.size))
+            at = greys.ctypes.data
+        if h == height and w == width:
+            memcpy(to, at, made_size)
         else:
-            rows = frames[i].reshape(height, width * channels)
-        if found.shape[1] == height and found.shape[2] == width:
-            memcpy(found.ctypes.data + i * made_size, rows.ctypes.data, made_size)
-        else:
-            _resize(rows, sums, found[i])
+            _resize(uint8_array(at, (height, width * c)), sums, uint8_array(to, (h, w, c)))
     return transformed
 
 
 @compiled
-def _make_grey(frame: Any, rows: Any) -> None:
-    given, found = frame.reshape(frame.size), rows.reshape(rows.size)
+def _make_grey(given: Any, found: Any) -> None:
     for c in range(found.size):
         red, green, blue = np.uint32(given[3 * c]), np.uint32(given[3 * c + 1]), np.uint32(given[3 * c + 2])
         luma = red * np.uint32(19595) + green * np.uint32(38470) + blue * np.uint32(7471) + np.uint32(32768)

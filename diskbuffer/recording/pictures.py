@@ -134,7 +134,8 @@ class _Pictures:
             known, which = _Transformed(pictures, rows), np.where(which < np.arange(len(which)), which, -1)
         elif known.pictures.shape[1:] != pictures.shape[1:] or len(known.pictures) <= which.max(initial=-1):
             which = np.full(len(pictures), -1)
-        transform(pictures, known.pictures, which, known.rows, rows, self._grey)
+        places = (pictures.ctypes.data, known.pictures.ctypes.data, which, known.rows.ctypes.data, rows.ctypes.data)
+        transform(*places, np.array(pictures.shape[1:]), np.array(rows.shape[1:]), self._grey)
         return _Transformed(pictures, rows)
 
     def _shaped(self, given: _Given, found: _Transformed) -> Array:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import diskbuffer as db
+from diskbuffer.recording import picture_kernel
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.schema import Schema
 from diskbuffer.transforms import MOST_PIXELS, transforms_of
@@ -281,6 +282,39 @@ def test_an_environment_of_stacks_is_transformed_frame_by_frame(tmp_path: Path) 
         np.testing.assert_array_equal(buffer.transformed(seen[0][0]), batch["obs"][0].numpy())
 
 
+@pytest.mark.parametrize(("n", "stack"), [(1, 1), (3, 1), (1, 4), (2, 4)])
+def test_each_frame_is_transformed_once(n: int, stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+
+    def counted(*given: Any) -> None:
+        counts.append(picture_kernel.transform(*given))
+
+    monkeypatch.setattr("diskbuffer.recording.pictures.transform", counted)
+    games, zeros = Games(n, stack, 0), np.zeros(n)
+    columns = {"obs": columns_of(TRANSFORMS)["obs/camera"], "action": db.Column((), "int64")}
+
+    def look() -> Array:
+        return games.look(stack > 1)["camera"]
+
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=n, frame_stack=stack) as buffer:
+        for step in range(10):
+            obs, counts[:] = look(), []
+            games.frames = np.concatenate(
+                [games.frames[:, 1:], games.random.integers(0, 256, (n, 1, 14, 17, 3), np.uint8)], axis=1
+            )
+            buffer.add(obs, zeros.astype(int), zeros, look(), zeros > 0, zeros > 0)
+            assert step == 0 or sum(counts) == n
+        counts[:] = []
+        seen = [look()[0]]
+        for _ in range(6):
+            games.frames = np.concatenate(
+                [games.frames[:, 1:], games.random.integers(0, 256, (n, 1, 14, 17, 3), np.uint8)], axis=1
+            )
+            seen.append(look()[0])
+        buffer.extend(np.stack(seen[:-1]), np.zeros(6, np.int64), np.zeros(6), np.stack(seen[1:]))
+        assert sum(counts) == 7 + stack - 1
+
+
 def test_an_array_that_is_overwritten_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
     column = db.Column((2, 2), "uint8", transform=db.Resize(2, 2))
     with db.ReplayBuffer(tmp_path / "store", columns={"obs": column, "action": db.Column((), "int64")}) as buffer:
@@ -352,8 +386,10 @@ def test_what_cannot_be_transformed_is_refused_by_name(tmp_path: Path) -> None:
             buffer.add(np.stack([good, good]), 0, 0.0, good, False, False)
         assert len(buffer) == 0
         buffer.add(good.astype(np.int64), 0, 0.0, torch.from_numpy(good), False, False)
+        good.flags.writeable = False
         buffer.add(good.tolist(), 0, 0.0, np.asfortranarray(good), False, False)
-        assert len(buffer) == 2
+        buffer.add(good, 0, 0.0, good, False, False)
+        assert len(buffer) == 3
         assert len(buffer.episodes) == 1
 
 
