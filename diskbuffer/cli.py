@@ -1,6 +1,6 @@
 """The command ``diskbuffer``.
 
-The commands are in `diskbuffer.inspect.commands`, and need what the extra ``[cli]`` installs. Without it, those that look after a
+The commands are in `diskbuffer.commands`, and need what the extra ``[cli]`` installs. Without it, those that look after a
 store work all the same, in a plainer way.
 """
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"diskbuffer {__version__}")
         return 0
     if all(importlib.util.find_spec(package) for package in _NEEDED):
-        from diskbuffer.inspect.commands.app import run
+        from diskbuffer.commands.app import run
 
         return run(arguments)
     return _plain(given)
@@ -56,18 +56,18 @@ def _plain(arguments: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from diskbuffer.inspect.commands.check import check
+    from diskbuffer.commands.check import check
 
     return check(options.path, repair=options.repair, quiet=options.quiet)
 
 
 def _marks(options: argparse.Namespace) -> int:
-    from diskbuffer.inspect.commands.marks import marks
+    from diskbuffer.commands.marks import marks
 
     return marks(options.path, remove=options.remove)
 
 
 def _warmup(_: argparse.Namespace) -> int:
-    from diskbuffer.inspect.commands.warmup import warmup
+    from diskbuffer.commands.warmup import warmup
 
     return warmup()

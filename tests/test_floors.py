@@ -35,7 +35,7 @@ FLOORS = (
     ("adapters", "inspect", "precompile"),
     ("formats",),
     ("editing",),
-    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "inspect.commands"),
+    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "commands"),
     ("cli",),
     ("__main__",),
 )
@@ -63,8 +63,8 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
     "precompile": "a temporary directory around a store",
-    "inspect.commands.app": "the null device, once nobody reads what a command writes",
-    "inspect.commands.show": "a picture or a movie, where the caller wants it",
+    "commands.app": "the null device, once nobody reads what a command writes",
+    "commands.show": "a picture or a movie, where the caller wants it",
     "inspect.memory": "what the system tells of this process",
     "inspect.plan": "the directory that a store is to be in, and its disk",
     "inspect.trial": "a temporary store, and what its files compressed to",

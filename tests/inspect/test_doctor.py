@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.inspect.commands.doctor import doctor
+from diskbuffer.commands.doctor import doctor
 
 COLUMNS = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
 LIMITS = ("disk", "decoding", "copying", "fixed cost")

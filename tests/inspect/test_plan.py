@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.commands.plan import plan as command
+from diskbuffer.commands.plan import shape_of
 from diskbuffer.inspect import footprint
 from diskbuffer.inspect import plan as planning
-from diskbuffer.inspect.commands.plan import plan as command
-from diskbuffer.inspect.commands.plan import shape_of
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise
 from diskbuffer.inspect.footprint import Compressed, Kept
 from diskbuffer.inspect.peers import peers_of
@@ -342,7 +342,7 @@ def test_noise_does_not_compress(tmp_path: Path) -> None:
 
 def start(directory: Path, *options: str) -> subprocess.Popen[str]:
     code = (
-        "import sys; from diskbuffer.inspect.commands.plan import plan;"
+        "import sys; from diskbuffer.commands.plan import plan;"
         "sys.exit(plan(sys.argv[1], env='CartPole-v1', seconds=float(sys.argv[2]), capacity=5000, json=True))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

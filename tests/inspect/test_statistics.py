@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.inspect.commands.stats import stats
+from diskbuffer.commands.stats import stats
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Findings
 from diskbuffer.inspect.statistics import statistics

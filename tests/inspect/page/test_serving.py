@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from diskbuffer.commands.app import run
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.app import run
 from diskbuffer.inspect.page.serving import FIRST_PORT, bind
 from tests.inspect.stores import contents, make_store
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.format_options import parse, parse_transforms
-from diskbuffer.inspect.commands.output import WELL
+from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.format_options import parse, parse_transforms
+from diskbuffer.commands.output import WELL
 
 
 def import_(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.output import WELL, WRONG, show_json
+from diskbuffer.commands.output import WELL, WRONG, show_json
 
 
 def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool = False) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.output import WELL, WRONG, complain, console, number, plain, show_json
+from diskbuffer.commands.output import show as shown
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.output import WELL, WRONG, complain, console, number, plain, show_json
-from diskbuffer.inspect.commands.output import show as shown
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
 from diskbuffer.inspect.pictures import curves, film_strip, gif, mp4, picture_columns, spread
 from diskbuffer.inspect.pictures.images import PAPER, pillow, saved
@@ -180,7 +180,7 @@ def _in_terminal(found: Footage, picture: str | None, part: range, frames: int |
     """Show an episode in the terminal; return whether something of it is damaged."""
     from rich.text import Text
 
-    from diskbuffer.inspect.commands.terminal_pictures import Strip, frames_across
+    from diskbuffer.commands.terminal_pictures import Strip, frames_across
 
     width = console().width
     shown(Text(plain(_title(found)), style="bold"))
@@ -206,7 +206,7 @@ def _in_terminal(found: Footage, picture: str | None, part: range, frames: int |
 def _series(series: dict[str, Any], width: int) -> None:
     from rich.text import Text
 
-    from diskbuffer.inspect.commands.terminal_pictures import bars, shares
+    from diskbuffer.commands.terminal_pictures import bars, shares
 
     for name, values in series.items():
         if not len(values):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.output import WELL
+from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.output import WELL
 
 
 def split(

@@ -7,9 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.output import WELL, WRONG, complain, show, show_json, size, table
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.output import WELL, WRONG, complain, show, show_json, size, table
 from diskbuffer.inspect.environments import EnvironmentOptions
 from diskbuffer.inspect.plan import Plan
 from diskbuffer.inspect.plan import plan as make_plan

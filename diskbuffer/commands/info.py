@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
 from diskbuffer.errors import CorruptionError
-from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
 from diskbuffer.inspect.summary import NEWEST, description, summary
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.paths import local_path

@@ -20,7 +20,7 @@ from PIL import Image
 
 import diskbuffer as db
 from diskbuffer.cli import main
-from diskbuffer.inspect.commands import app
+from diskbuffer.commands import app
 from soak.damage import contents, damage
 from soak.specimens import KINDS, make
 
@@ -391,7 +391,7 @@ def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureF
 def test_frames_in_a_terminal_have_their_colours(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from diskbuffer.inspect.commands.terminal_pictures import Strip
+    from diskbuffer.commands.terminal_pictures import Strip
 
     frames = np.zeros((2, 16, 16, 3), np.uint8)
     frames[0, :8], frames[1, :, :] = (255, 0, 0), (0, 0, 255)
@@ -406,7 +406,7 @@ def test_frames_in_a_terminal_have_their_colours(tmp_path: Path) -> None:
 
 
 def test_bars_and_shares() -> None:
-    from diskbuffer.inspect.commands.terminal_pictures import bars, shares
+    from diskbuffer.commands.terminal_pictures import bars, shares
 
     assert bars(np.arange(8), 8) == "▁▂▃▄▅▆▇█"
     assert bars(np.array([0, 0, 9, 0, 0, 0]), 3) == "▁█▁"  # no peak is left out

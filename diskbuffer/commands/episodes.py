@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.output import WELL, WRONG, complain, number, show, show_json, table
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.output import WELL, WRONG, complain, number, show, show_json, table
 from diskbuffer.inspect.episodes import EpisodeTable, order
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.output import WELL
 from diskbuffer.wording import counted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.output import WELL
+from diskbuffer.commands.output import WELL
 
 
 def snapshot(path: str, to: str, /) -> int:

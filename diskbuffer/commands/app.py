@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from diskbuffer.commands.output import FAILED, complain
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.inspect.commands.output import FAILED, complain
 from diskbuffer.version import __version__
 
 if TYPE_CHECKING:
@@ -20,34 +20,34 @@ INTERRUPTED = 130
 
 # Where each is, and what the list of commands says of it.
 COMMANDS = {
-    "info": ("diskbuffer.inspect.commands.info:info", "What a store holds: columns, steps, episodes, disk, who writes."),
-    "episodes": ("diskbuffer.inspect.commands.episodes:episodes", "A table of episodes, filtered and sorted."),
-    "show": ("diskbuffer.inspect.commands.show:show", "Frames, rewards and actions of an episode; PNG, GIF or MP4."),
+    "info": ("diskbuffer.commands.info:info", "What a store holds: columns, steps, episodes, disk, who writes."),
+    "episodes": ("diskbuffer.commands.episodes:episodes", "A table of episodes, filtered and sorted."),
+    "show": ("diskbuffer.commands.show:show", "Frames, rewards and actions of an episode; PNG, GIF or MP4."),
     "view": (
-        "diskbuffer.inspect.commands.view:view",
+        "diskbuffer.commands.view:view",
         "A page in the browser: episodes, a player, what is sampled; also over ssh.",
     ),
-    "stats": ("diskbuffer.inspect.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
+    "stats": ("diskbuffer.commands.stats:stats", "Distributions of all values, and what looks wrong with them."),
     "plan": (
-        "diskbuffer.inspect.commands.plan:plan",
+        "diskbuffer.commands.plan:plan",
         "Before a training: its disk, memory and speed, from a trial.",
     ),
-    "doctor": ("diskbuffer.inspect.commands.doctor:doctor", "What limits sampling from a store here, and what to change."),
-    "check": ("diskbuffer.inspect.commands.check:check", "Verify every structure and every checksum; --repair."),
-    "snapshot": ("diskbuffer.inspect.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
-    "copy": ("diskbuffer.inspect.commands.copy:copy", "A store from another: some episodes or columns, other compression."),
-    "merge": ("diskbuffer.inspect.commands.merge:merge", "Several stores as one."),
-    "split": ("diskbuffer.inspect.commands.split:split", "One store's episodes in several, by fractions, tags or conditions."),
-    "delete": ("diskbuffer.inspect.commands.delete:delete", "A store without some of its episodes."),
+    "doctor": ("diskbuffer.commands.doctor:doctor", "What limits sampling from a store here, and what to change."),
+    "check": ("diskbuffer.commands.check:check", "Verify every structure and every checksum; --repair."),
+    "snapshot": ("diskbuffer.commands.snapshot:snapshot", "Copy a store, beside a training that writes to it, too."),
+    "copy": ("diskbuffer.commands.copy:copy", "A store from another: some episodes or columns, other compression."),
+    "merge": ("diskbuffer.commands.merge:merge", "Several stores as one."),
+    "split": ("diskbuffer.commands.split:split", "One store's episodes in several, by fractions, tags or conditions."),
+    "delete": ("diskbuffer.commands.delete:delete", "A store without some of its episodes."),
     "rename-column": (
-        "diskbuffer.inspect.commands.rename_column:rename_column",
+        "diskbuffer.commands.rename_column:rename_column",
         "A store in which a column has another name.",
     ),
-    "tag": ("diskbuffer.inspect.commands.tag:tag", "Tag episodes, in the store itself."),
-    "import": ("diskbuffer.inspect.commands.import_:import_", "Make a store of what another program has written."),
-    "export": ("diskbuffer.inspect.commands.export:export", "Write a store's episodes in another program's format."),
-    "marks": ("diskbuffer.inspect.commands.marks:marks", "List a store's marks, or remove one."),
-    "warmup": ("diskbuffer.inspect.commands.warmup:warmup", "Compile what else the first use compiles."),
+    "tag": ("diskbuffer.commands.tag:tag", "Tag episodes, in the store itself."),
+    "import": ("diskbuffer.commands.import_:import_", "Make a store of what another program has written."),
+    "export": ("diskbuffer.commands.export:export", "Write a store's episodes in another program's format."),
+    "marks": ("diskbuffer.commands.marks:marks", "List a store's marks, or remove one."),
+    "warmup": ("diskbuffer.commands.warmup:warmup", "Compile what else the first use compiles."),
 }
 _SIMPLE = ("info", "check", "marks")
 

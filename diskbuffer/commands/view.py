@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.output import WELL
+from diskbuffer.commands.output import WELL
 
 
 def view(path: str, /, *, port: int | None = None, host: str = "127.0.0.1", no_browser: bool = False) -> int:

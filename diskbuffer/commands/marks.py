@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.output import WELL, show_json
+from diskbuffer.commands.output import WELL, show_json
 from diskbuffer.store.copies import closed_marks
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, plain, show, show_json, table
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.output import EIGHTHS, WELL, WRONG, complain, number, plain, show, show_json, table
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
 from diskbuffer.inspect.view import StoreView
 

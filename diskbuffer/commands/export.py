@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diskbuffer.inspect.commands.format_options import parse
-from diskbuffer.inspect.commands.output import WELL
+from diskbuffer.commands.format_options import parse
+from diskbuffer.commands.output import WELL
 
 
 def export(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from diskbuffer.commands.arguments import Whole
+from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.commands.arguments import Whole
-from diskbuffer.inspect.commands.output import WELL
 
 
 def copy(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from diskbuffer.commands.output import WELL, show, show_json, table
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.inspect.commands.output import WELL, show, show_json, table
 from diskbuffer.paths import local_path
 
 

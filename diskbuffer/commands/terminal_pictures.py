@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
-from diskbuffer.inspect.commands.output import EIGHTHS
+from diskbuffer.commands.output import EIGHTHS
 from diskbuffer.inspect.pictures import as_pictures
 from diskbuffer.runtime.packages import needed
 
