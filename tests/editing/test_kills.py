@@ -35,7 +35,7 @@ CALLS = {
 }
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", CALLS)
 def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     options = {"columns": stores.COLUMNS["dict"], "frame_stack": 3, "padding": "first", "environment": None, "metadata": None}

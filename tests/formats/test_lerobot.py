@@ -375,6 +375,7 @@ def killed_after(code: str, episodes: int) -> None:
         process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_an_export_and_an_import_that_are_killed_are_finished(tmp_path: Path) -> None:
     paths = {"store": str(tmp_path / "store"), "data": str(tmp_path / "data")}
     made.store_of(tmp_path / "store", made.some(20), n_envs=1)

@@ -469,7 +469,7 @@ def killed(code: str, after: int) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["arrow", "hdf5"])
 def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path, layout: str) -> None:
     store = made.store_of(tmp_path / "store", made.some(20))
@@ -497,7 +497,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_where_there_is_no_room_nothing_is_left_at_the_target(tmp_path: Path, layout: str) -> None:
     """Files that may not grow stand for a disk that is full: the error is of another number, and comes from the same calls."""

@@ -12,8 +12,8 @@ import diskbuffer as db
 from soak import rings
 
 
-@pytest.mark.some(1)
-@pytest.mark.parametrize("often", [pytest.param(0.0, marks=pytest.mark.nightly), 0.1])
+@pytest.mark.nightly
+@pytest.mark.parametrize("often", [0.0, 0.1])
 @pytest.mark.parametrize("kind", rings.KINDS)
 def test_a_small_ring_that_turns_fast_keeps_what_it_must(
     kind: str, often: float, amount: Callable[[int, int], int], any_seed: int

@@ -113,6 +113,7 @@ def test_all_of_them_read_the_same_bytes_as_we_do(
             assert check(tmp_path / "store", buffer, read, closed=everything_in_columns) > 600
 
 
+@pytest.mark.nightly
 def test_all_of_them_read_nested_observations_live_and_closed(tmp_path: Path) -> None:
     with of_nested_dicts(tmp_path / "store") as buffer:
         add_nested(buffer, 61)
@@ -246,6 +247,7 @@ def of_every_codec(rng: np.random.Generator, n: int) -> dict[str, Array]:
     return {f"{kind}_{name}": values for kind, values in kinds.items() for name in CODECS}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("reader", [reader for reader in READERS if reader not in LEAVE_DECODING_TO_ZARR_PYTHON])
 def test_columns_of_every_codec_are_read_live_and_sealed_and_after_a_kill(tmp_path: Path, reader: str) -> None:
     rows = of_every_codec(np.random.default_rng(0), 301)
