@@ -51,7 +51,7 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
         editing.copy(*arguments, **options)
 
 
-@examples(4, 400)
+@examples(3, 25)
 @given(seed=SEEDS, interrupted=st.booleans())
 def test_a_copy_that_is_recorded_anew_shows_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, interrupted: bool
@@ -75,7 +75,7 @@ def test_a_copy_that_is_recorded_anew_shows_the_same(
             stores.assert_same(stores.episodes(path / "copy", frame_stack=frames), stores.episodes(made.path, frame_stack=frames))
 
 
-@examples(3, 200)
+@examples(2, 15)
 @given(seed=SEEDS, where=st.sampled_from(["length > 9", "tag == 'good' or stream == 1", "episode in (0, 2, 3)", "not whole"]))
 def test_conditions_choose_episodes_and_delete_the_others(
     tmp_path_factory: pytest.TempPathFactory, seed: int, where: str
@@ -97,7 +97,7 @@ def test_conditions_choose_episodes_and_delete_the_others(
             assert not (path / target).exists()
 
 
-@examples(3, 200)
+@examples(2, 15)
 @given(seed=SEEDS, capacity=st.integers(8, 150), frames=st.sampled_from([None, 1, 2, 4]))
 def test_a_smaller_capacity_keeps_the_newest_steps(
     tmp_path_factory: pytest.TempPathFactory, seed: int, capacity: int, frames: int | None

@@ -36,7 +36,7 @@ def expected(parts: list[list[dict[str, Any]]], made: list[stores.Made]) -> list
     return found
 
 
-@examples(3, 200)
+@examples(2, 15)
 @given(seed=SEEDS, kind=st.sampled_from(sorted(stores.COLUMNS)), frames=st.sampled_from([1, 3]), count=st.integers(2, 3))
 def test_stores_are_merged_one_after_the_other(
     tmp_path_factory: pytest.TempPathFactory, seed: int, kind: str, frames: int, count: int
@@ -136,7 +136,7 @@ def test_stores_that_differ_are_refused_by_name(tmp_path: Path) -> None:
 # Splitting
 
 
-@examples(3, 200)
+@examples(2, 15)
 @given(seed=SEEDS, draw=SEEDS, share=st.floats(0.1, 0.9))
 def test_fractions_split_a_store_into_parts_of_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int, draw: int, share: float

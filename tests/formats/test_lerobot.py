@@ -89,7 +89,7 @@ def data_set(golden: Path, tmp_path: Path) -> Path:
 
 
 @given(seed=st.integers(0, 10**6), image=st.booleans(), streams=st.integers(1, 2))
-@examples(3, 40)
+@examples(3, 10)
 def test_episodes_come_back_as_they_were_but_for_final_observations(
     tmp_path_factory: pytest.TempPathFactory, seed: int, image: bool, streams: int
 ) -> None:
@@ -251,7 +251,7 @@ parts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 @given(st.lists(st.lists(parts, min_size=1, max_size=3).map(".".join), min_size=1, max_size=8, unique=True))
-@examples(30, 1000)
+@examples(30, 200)
 def test_any_features_have_paths_of_their_own_that_a_store_takes(names: list[str]) -> None:
     paths = column_paths(names)
     columns = {path: db.Column((), "float32") for path in paths.values()}
@@ -268,7 +268,7 @@ def test_any_features_have_paths_of_their_own_that_a_store_takes(names: list[str
         unique_by=tuple,
     )
 )
-@examples(100, 1000)
+@examples(100, 300)
 def test_columns_come_back_from_their_features_names(given: list[list[str]]) -> None:
     paths = ["/".join(parts) for parts in given]
     paths = [path for path in paths if path != "obs" and not any(path.startswith(f"{other}/") for other in paths)]
@@ -283,7 +283,7 @@ def test_columns_come_back_from_their_features_names(given: list[list[str]]) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=20), st.integers(1, 9))
-@examples(100, 1000)
+@examples(100, 300)
 def test_a_tape_reads_any_slices(slices: list[tuple[int, int]], size: int) -> None:
     rows = np.arange(50)
 
@@ -300,7 +300,7 @@ def test_a_tape_reads_any_slices(slices: list[tuple[int, int]], size: int) -> No
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3))
-@examples(30, 300)
+@examples(30, 100)
 def test_statistics_are_those_of_all_values(seed: int, episodes: int, width: int) -> None:
     random = np.random.default_rng(seed)
     together, everything = Together(), []

@@ -169,7 +169,7 @@ def assert_same_data(path: Path, other: Path) -> None:
 
 
 @given(data=st.data(), layout=st.sampled_from(LAYOUTS), to=st.sampled_from(LAYOUTS), seed=st.integers(0, 10**6))
-@examples(10, 400)
+@examples(8, 40)
 def test_what_minari_writes_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: str, to: str, seed: int
 ) -> None:
@@ -191,7 +191,7 @@ def test_what_minari_writes_comes_back_as_it_was(
 
 
 @given(seed=st.integers(0, 10**6), layout=st.sampled_from(LAYOUTS), streams=st.integers(1, 3))
-@examples(6, 100)
+@examples(5, 20)
 def test_what_a_store_holds_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, seed: int, layout: str, streams: int
 ) -> None:

@@ -57,7 +57,7 @@ def model(pictures: Array, transforms: Any) -> Array:
     return found.astype(np.uint8)
 
 
-@examples(15, 1500)
+@examples(15, 150)
 @given(st.tuples(*[st.integers(1, 40)] * 4), st.sampled_from((1, 3, 4)), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_pictures_are_the_exact_means_of_areas(
     sizes: tuple[int, int, int, int], channels: int, grey: bool, resize: bool, seed: int
@@ -140,7 +140,7 @@ def plainly(obs: dict[str, Array]) -> dict[str, Array]:
     return {"camera": model(obs["camera"], TRANSFORMS), "state": obs["state"]}
 
 
-@examples(5, 300)
+@examples(5, 40)
 @given(
     st.sampled_from((1, 1, 2, 3)),
     st.sampled_from((1, 1, 2, 4)),

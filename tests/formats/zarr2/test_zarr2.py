@@ -38,7 +38,7 @@ def without_final(episodes: list[Any]) -> list[dict[str, Any]]:
 
 
 @given(seed=st.integers(0, 10**6), umi=st.booleans(), zipped=st.booleans(), chunk=st.integers(1, 20), streams=st.integers(1, 3))
-@examples(5, 60)
+@examples(5, 20)
 def test_a_store_comes_back_bit_by_bit_but_for_final_observations(
     tmp_path_factory: pytest.TempPathFactory, seed: int, umi: bool, zipped: bool, chunk: int, streams: int
 ) -> None:
