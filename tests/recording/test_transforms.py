@@ -15,7 +15,7 @@ import zarr
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -69,6 +69,7 @@ def test_pictures_are_the_exact_means_of_areas(
     pictures = random.integers(0, 256, (3, height, width, channels), np.uint8)
     pictures[0] = random.choice([0, 255, 254])
     plane = (h, w) if len(chosen) == 2 or not grey else (height, width)
+    assume(not (grey and plane == (width, 3)))  # rows of colour pictures look like pictures that are grey and small already
     column = db.Column(plane if grey else (*plane, channels), "uint8", transform=chosen[::-1])
     found = Pictures(Schema.of({"obs": column})).transformed(pictures)
     np.testing.assert_array_equal(found, model(pictures, chosen))
