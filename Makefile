@@ -22,9 +22,9 @@ demo: $(VENV)/demo
 test: $(VENV)/test $(VENV)/compiled
 	$(PYTEST)
 
-# What takes longer: trainings, whole examples, and more of what is tried at random.
+# What takes longer: trainings, whole examples, and more of what is tried at random. MINUTES=8 for as many of them as fit into that.
 nightly: $(VENV)/test $(VENV)/compiled
-	$(PYTEST) --nightly
+	$(PYTEST) --nightly $(if $(MINUTES),--minutes $(MINUTES))
 
 # The tests of `test`, one after the other.
 coverage: $(VENV)/test

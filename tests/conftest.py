@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
 import tempfile
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,12 +24,14 @@ from tests import amounts
 __all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
 
 _SEED = pytest.StashKey[int]()
+_BEGUN = time.monotonic()
 _MEMORY = Path("/dev/shm")
 _NEEDED = 6 << 30  # bytes: several times what the tests have on the disk at once
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run what takes long, and more of what is tried at random")
+    parser.addoption("--minutes", type=float, help="skip what has not begun by then; tests come in an order that the seed draws")
     parser.addoption("--seed", type=int, help="of the tests that draw another one in each run, as an earlier run printed it")
 
 
@@ -65,8 +69,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return only or more if amounts.nightly else not only
 
     chosen = [item for item in items if is_chosen(item)]
+    if config.getoption("--minutes"):
+        random.Random(config.stash[_SEED]).shuffle(chosen)
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
     items[:] = chosen
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave what does not fit into the time to another run, which tries it in another order."""
+    minutes = item.config.getoption("--minutes")
+    if minutes and time.monotonic() - _BEGUN > 60 * minutes:
+        pytest.skip("there is no time left: --minutes")
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
