@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import tempfile
 import time
 import zlib
@@ -47,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SEED] = config.workerinput["seed"]
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell without job control has what it starts with & ignore it,
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # and with it all that tests start and interrupt
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
+from diskbuffer.formats.rows import rows_at_a_time, with_final
 from diskbuffer.nested import put
 from diskbuffer.schema import KEPT, Column, is_obs
 from diskbuffer.transforms import are_pictures, picture_axes
@@ -19,8 +19,7 @@ from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, of all columns together
-_MOST_ROWS = 65536
+_MOST_ROWS = 65536  # that are read at a time
 
 
 def fill(
@@ -96,7 +95,8 @@ class _Filler:
             self._extend(stream, self._first_step(episode), new_episode=True)
             self._told(1)
             begin = 1
-        block = self._rows_of(episode)
+        read = (rows for path, rows in episode.columns.items() if path in self.columns)
+        block = rows_at_a_time(*read, most=_MOST_ROWS)
         for first in range(begin, episode.steps, block):
             last = min(first + block, episode.steps)
             values: dict[str, Any] = {}
@@ -175,17 +175,11 @@ class _Filler:
             for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
                 self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
 
-    def _rows_of(self, episode: EpisodeData) -> int:
-        """Return how many rows to read at a time."""
-        found = (rows for path, rows in episode.columns.items() if path in self.columns)
-        size = sum(math.prod(rows.shape[1:]) * rows.dtype.itemsize for rows in found)
-        return max(1, min(_MOST_ROWS, _BLOCK // size))
-
 
 def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
-    """Return a column of some steps; of an observation, a row more. The last one stands for a final one that is not known."""
-    found = np.asarray(episode.columns[path][first : last + is_obs(path)])
-    return np.concatenate([found, found[-1:]]) if is_obs(path) and len(found) == last - first else found
+    """Return a column of some steps; of an observation, a row more."""
+    rows = episode.columns[path]
+    return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_obs(path) else rows[first:last])
 
 
 def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:

@@ -84,9 +84,14 @@ def zeros(like: Rows, n: int = 1) -> npt.NDArray[Any]:
     return np.zeros((n, *like.shape[1:]), like.dtype)
 
 
-def rows_at_a_time(rows: Rows, most: int = 65536) -> int:
-    """Return how many rows to read at a time."""
-    return max(1, min(most, BLOCK // max(1, math.prod(rows.shape[1:]) * rows.dtype.itemsize)))
+def with_final(rows: Rows, steps: int) -> Rows:
+    """Return the T + 1 observations of an episode of T steps; the last one stands for a final one that is not known."""
+    return rows if rows.shape[0] > steps else Joined([rows, Part(rows, steps - 1, steps)])
+
+
+def rows_at_a_time(*columns: Rows, most: int = 65536) -> int:
+    """Return how many rows of some columns to read at a time."""
+    return max(1, min(most, BLOCK // max(1, sum(math.prod(rows.shape[1:]) * rows.dtype.itemsize for rows in columns))))
 
 
 def column_of(rows: Rows, path: Path, name: str) -> Column:

@@ -18,8 +18,8 @@ from tests.editing import stores
 CODE = """
 import sys, time
 from diskbuffer import editing
-from diskbuffer.formats import filling
-filling._BLOCK = 20_000
+from diskbuffer.formats import filling, rows
+rows.BLOCK = 20_000
 told = filling._Filler._extend
 def slow(self, *given, **named):
     told(self, *given, **named)

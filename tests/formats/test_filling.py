@@ -74,7 +74,7 @@ def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
         replace(one, stream=int(random.integers(streams)), tag=str(random.choice(["", "good", "bad"]))) for one in episodes
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("diskbuffer.formats.filling._BLOCK", int(random.integers(1, 30)) * 1300)  # bytes: a few rows
+        patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(1, 30)) * 1300)  # bytes: a few rows
         for kill in range(kills + 1):
             left = int(random.integers(0, 1 + sum(one.steps for one in episodes))) if kill < kills else 10**9
 

@@ -107,7 +107,7 @@ def test_episodes_come_back_as_they_were_but_for_final_observations(
         patched.setattr("diskbuffer.formats.lerobot.writer._BLOCK", int(random.integers(2_000, 60_000)))
         patched.setattr("diskbuffer.formats.lerobot.writer._MOST_EPISODES", int(random.integers(1, 7)))
         patched.setattr("diskbuffer.formats.lerobot.files._BLOCK", int(random.integers(100, 30_000)))
-        patched.setattr("diskbuffer.formats.filling._BLOCK", int(random.integers(2_000, 60_000)))
+        patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(2_000, 60_000)))
         pictures = "image" if image else "lossless"
         export("lerobot", store, path / "data", allow_loss=FINAL, progress=False, pictures=pictures, chunks_size=2)
         found = to_store(path / "data", path / "again")

@@ -295,11 +295,9 @@ if __name__ == "__main__":
         for also in (None, signal.SIGTERM, signal.SIGINT):
             striking(int(argument), also)
     elif scenario == "mapping":
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         mapping(Path(argument), *map(int, more))
     else:
         storm = Storm()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell started this in the background
         signal.signal(signal.SIGALRM, storm.strike)
         {"adding": adding, "extending": extending}[scenario](Path(argument), storm, *map(int, more))
     print("whole")

@@ -18,7 +18,7 @@ from diskbuffer.formats.described import describe, read_description, write_descr
 from diskbuffer.formats.npz.dreamer_keys import given_keys
 from diskbuffer.formats.npz.dreamer_names import base62, moment, number_of
 from diskbuffer.formats.npz.writing import write_npz
-from diskbuffer.formats.rows import Joined, Part, zeros
+from diskbuffer.formats.rows import Joined, with_final, zeros
 from diskbuffer.schema import is_obs
 
 _ROWS = 1024  # of a chunk, as DreamerV3 has it
@@ -57,7 +57,7 @@ def _rows_of(episode: EpisodeData, keys: dict[str, str], actions_late: bool) -> 
     for path, name in keys.items():
         rows = episode.columns[path]
         if is_obs(path):
-            found[name] = rows if rows.shape[0] > steps else Joined([rows, Part(rows, steps - 1, steps)])
+            found[name] = with_final(rows, steps)
         else:
             late = path == "reward" or actions_late
             found[name] = Joined([zeros(rows), rows] if late else [rows, zeros(rows)])

@@ -13,7 +13,7 @@ import numpy as np
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows, Writer
 from diskbuffer.formats.described import describe, read_description, write_description
-from diskbuffer.formats.rows import Joined, Part, rows_at_a_time
+from diskbuffer.formats.rows import Part, rows_at_a_time, with_final
 from diskbuffer.formats.tensordicts.arrays import META, TYPE, encoded
 from diskbuffer.formats.tensordicts.reading import FLAGS, STREAM
 from diskbuffer.schema import BUILT_IN, Column, is_obs, key_of
@@ -79,7 +79,7 @@ class TensorDictWriter:
         for column, key in self._names.items():
             rows = episode.columns[column]
             if is_obs(column):
-                whole = rows if rows.shape[0] > steps else Joined([rows, Part(rows, steps - 1, steps)])
+                whole = with_final(rows, steps)
                 found[key], found[f"next/{key}"] = Part(whole, 0, steps), Part(whole, 1, steps + 1)
             else:
                 found[key] = rows

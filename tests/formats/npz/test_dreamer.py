@@ -40,7 +40,6 @@ def test_a_store_comes_back_bit_by_bit(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dreamer_writing, "_ROWS", rows)
         patched.setattr("diskbuffer.formats.rows.BLOCK", block * 1500)
-        patched.setattr("diskbuffer.formats.filling._BLOCK", block * 1500)
         export("dreamer", path / "store", path / "out", version=version, progress=False)
         import_("dreamer", path / "out", path / "back", progress=False)
     for stream in range(streams):

@@ -49,7 +49,7 @@ def test_a_store_comes_back_bit_by_bit_but_for_final_observations(
     made.store_of(path / "store", episodes, n_envs=streams, metadata={"a": 1})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writing, "_CHUNK", chunk * 1200)
-        patched.setattr("diskbuffer.formats.filling._BLOCK", int(random.integers(1, 10)) * 1500)
+        patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(1, 10)) * 1500)
         with pytest.raises(db.LossError, match="final_obs: "):
             export(name, path / "store", path / "out", zip=zipped, progress=False)
         export(name, path / "store", path / "out", zip=zipped, allow_loss=["final_obs"], progress=False)
