@@ -10,4 +10,6 @@ SEGMENTS = 6  # segments kept
 SLOTS = 7  # address of their slots
 LEADS = 8  # lead-ins
 LEAD_PLACES = 9  # address of theirs: of each the first row of its episode, and its own
-FIELDS = 10
+STORE = 10  # which of several stores the stream is of; 0 where there is one
+OWN = 11  # its number there
+FIELDS = 12

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index.fields import ENDED, EPISODES, FIELDS, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, SEGMENTS, SLOTS, STARTS
+from diskbuffer.index.fields import ENDED, EPISODES, FIELDS, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, OWN, SEGMENTS, SLOTS, STARTS
 from diskbuffer.index.growing_array import GrowingArray
 
 Int64 = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class Streams:
         self.segment_rows = segment_rows
         self.context = context
         self.table = np.zeros((streams, FIELDS), np.int64)
-        self.table[:, HEAD] = -1
+        self.table[:, HEAD], self.table[:, OWN] = -1, np.arange(streams)
         self._starts = [GrowingArray() for _ in range(streams)]
         self._slots = [GrowingArray() for _ in range(streams)]
         self._leads = [GrowingArray() for _ in range(streams)]

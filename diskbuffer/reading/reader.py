@@ -26,7 +26,7 @@ from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, li
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
-from diskbuffer.reading.gather.targets import Columns, Memory
+from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
@@ -124,8 +124,12 @@ class Reader:
 
     def _look(self) -> Columns:
         layout = self._store.layout
-        packed = {p: (layout.chunk_rows(p), layout.chunks(p), self._store.tails[p].address) for p in layout.packed}
-        return Columns.of(layout.schema, packed, self._zeros, layout.salt)
+        packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
+        return Columns.of(layout.schema, packed, self._zeros, self._own())
+
+    def _own(self) -> list[Own]:
+        """Return what is their own of the stores that are read."""
+        return [Own({path: tail.address for path, tail in self._store.tails.items()}, self._store.layout.salt)]
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted; a writer knows that itself."""

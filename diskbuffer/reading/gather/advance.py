@@ -28,20 +28,20 @@ def ask_ahead(targets: Any, runs: Any, sources: Any) -> None:
     What lies in consecutive pages is asked for at once, as runs come sorted: the disk is read in fewer, larger pieces.
     """
     asked = np.zeros(2, np.int64)
-    for t in range(targets.shape[0]):
-        column, row_bytes, chunk_rows = targets[t, COLUMN], targets[t, ROW_BYTES], targets[t, CHUNK_ROWS]
+    for t in range(targets.shape[1]):
+        column, row_bytes, chunk_rows = targets[0, t, COLUMN], targets[0, t, ROW_BYTES], targets[0, t, CHUNK_ROWS]
         for r in range(runs.shape[0]):
             source, offset, count = sources[r, column, 0], runs[r, OFFSET], runs[r, COUNT]
             if chunk_rows == 0:
                 _ask(asked, source + offset * row_bytes, count * row_bytes)
             else:
                 low, high = offset // chunk_rows, (offset + count - 1) // chunk_rows + 1
-                index = source + sources[r, column, 1] - targets[t, CHUNKS] * ENTRY_BYTES
+                index = source + sources[r, column, 1] - targets[0, t, CHUNKS] * ENTRY_BYTES
                 _ask(asked, index + low * ENTRY_BYTES, (high - low) * ENTRY_BYTES)
-    for t in range(targets.shape[0]):
-        if targets[t, CHUNK_ROWS]:
+    for t in range(targets.shape[1]):
+        if targets[0, t, CHUNK_ROWS]:
             for r in range(runs.shape[0]):
-                _ask_for_chunks(asked, targets, runs, sources, t, r)
+                _ask_for_chunks(asked, targets[0], runs, sources, t, r)
     _send(asked)
 
 

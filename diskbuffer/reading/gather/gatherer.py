@@ -142,7 +142,7 @@ class Gatherer:
 
     def _damage(self, plan: Plan, memory: Memory, progress: Int64) -> CorruptionError:
         reason, target, run, chunk = progress[kernel.REASON :].tolist()
-        path, chunk_rows = memory.paths[target], int(memory.targets[target, kernel.CHUNK_ROWS])
+        path, chunk_rows = memory.paths[target], int(memory.targets[0, target, kernel.CHUNK_ROWS])
         first = int(plan.runs[run, POSITION] - plan.runs[run, OFFSET]) + chunk * chunk_rows
         where = self._describe(path, int(plan.runs[run, SLOT]), int(plan.runs[run, STREAM]), first, first + chunk_rows - 1)
         return CorruptionError(

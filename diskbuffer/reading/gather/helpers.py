@@ -38,7 +38,7 @@ Int64 = npt.NDArray[np.int64]
 IDLE, CALLED, WORK, RUNNING, END = 0, 1, 2, 3, 4
 
 _STATE, _SCRATCH, _MOST = 0, 8, 9
-_TARGETS, _N_TARGETS, _RUNS, _N_RUNS, _SOURCES, _COLUMNS, _PARTS, _TAIL_ROWS, _PROGRESS = range(10, 19)
+_TARGETS, _STORES, _N_TARGETS, _RUNS, _N_RUNS, _SOURCES, _COLUMNS, _PARTS, _TAIL_ROWS, _PROGRESS = range(10, 20)
 _MUTEX, _CONDITION, _BOARD_FIELDS = 32, 48, 64  # 128 bytes each, where systems need 40 to 64
 _LOOKS = 20_000  # for work, by a helper that was called: some 150 us
 
@@ -68,7 +68,10 @@ def _serve(board: int) -> None:
             return
         if compare_and_swap(state, WORK, RUNNING):
             gather_parts(
-                int64_array(load_i64(board + 8 * _TARGETS), (load_i64(board + 8 * _N_TARGETS), TARGET_FIELDS)),
+                int64_array(
+                    load_i64(board + 8 * _TARGETS),
+                    (load_i64(board + 8 * _STORES), load_i64(board + 8 * _N_TARGETS), TARGET_FIELDS),
+                ),
                 int64_array(load_i64(board + 8 * _RUNS), (load_i64(board + 8 * _N_RUNS), RUN_FIELDS)),
                 int64_array(load_i64(board + 8 * _SOURCES), (load_i64(board + 8 * _N_RUNS), load_i64(board + 8 * _COLUMNS), 2)),
                 load_i64(board + 8 * _PARTS),
@@ -112,7 +115,8 @@ def gather_together(
     """
     for board in boards:
         store_i64(board + 8 * _TARGETS, targets.ctypes.data)
-        store_i64(board + 8 * _N_TARGETS, targets.shape[0])
+        store_i64(board + 8 * _STORES, targets.shape[0])
+        store_i64(board + 8 * _N_TARGETS, targets.shape[1])
         store_i64(board + 8 * _RUNS, runs.ctypes.data)
         store_i64(board + 8 * _N_RUNS, runs.shape[0])
         store_i64(board + 8 * _SOURCES, sources.ctypes.data)

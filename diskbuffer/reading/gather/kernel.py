@@ -14,13 +14,13 @@ import numpy as np
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
 from diskbuffer.native.memory import fetch_add, load_i64, load_u8, load_u32, prefetch, store_u8
-from diskbuffer.reading.gather.plan import AT, COUNT, OFFSET, PAD, POSITION, SAMPLE, STREAM
+from diskbuffer.reading.gather.plan import AT, COUNT, OF_STORE, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.store.format.checksums import OBS
 from diskbuffer.store.format.checksums_kernel import pad, row_seed
 from diskbuffer.store.format.codec import BAD_ENTRY, CHECKSUM, HEADER
 from diskbuffer.store.format.codec_kernel import decode
 
-# Fields of a target: one column of the batch.
+# Fields of a target: one column of the batch, as one store has it. Of several stores only what is said to be its own differs.
 COLUMN = 0  # its place in the plan's sources
 ROW_BYTES = 1
 SKIP = 2  # the first row of the window that belongs to it
@@ -28,11 +28,11 @@ ROWS = 3  # how many do
 OUT = 4  # address of (samples, ROWS, row)
 CHUNK_ROWS = 5  # 0 for a flat column
 CHUNKS = 6  # of a shard
-TAIL = 7  # address of (streams, tail_rows, row)
+TAIL = 7  # address of (streams, tail_rows, row), the store's own
 ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row again
 FLAG = 9  # 1 for booleans, which are made 0 or 1: a stranger's store may have other bytes, which torch does not expect
 CHECKSUMS = 10  # place in the sources of the rows' checksums, where they are of this column alone and can save reading; else -1
-SALT = 11  # what these start from
+SALT = 11  # what these start from, the store's own
 TARGET_FIELDS = 12
 
 # Fields of the progress of a batch, which its threads share.
@@ -67,12 +67,19 @@ def gather_parts(
 def gather(
     targets: Any, runs: Any, sources: Any, begin: int, end: int, tail_rows: int, scratch: int, most: int, progress: Any
 ) -> None:
-    """Copy or decode runs `begin` to `end` into all targets."""
-    for t in range(targets.shape[0]):
-        if targets[t, CHUNK_ROWS] == 0:
-            _copy(targets, runs, sources, begin, end, t)
-        elif not _decode(targets, runs, sources, begin, end, t, tail_rows, scratch, most, progress):
-            return
+    """Copy or decode runs `begin` to `end` into all targets, (stores, columns, TARGET_FIELDS)."""
+    for t in range(targets.shape[1]):
+        if targets[0, t, CHUNK_ROWS] == 0:
+            _copy(targets[0], runs, sources, begin, end, t)
+            continue
+        first = begin
+        while first < end:
+            store, until = runs[first, OF_STORE], first + 1
+            while until < end and runs[until, OF_STORE] == store:
+                until += 1
+            if not _decode(targets[store], runs, sources, first, until, t, tail_rows, scratch, most, progress):
+                return
+            first = until
 
 
 @compiled

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw
 from diskbuffer.errors import EvictedError
-from diskbuffer.index.fields import HEAD, LEADS, LOW, SLOTS
+from diskbuffer.index.fields import HEAD, LEADS, LOW, OWN, SLOTS, STORE
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import lead_in
 from diskbuffer.native.compiling import compiled
@@ -29,7 +29,8 @@ SLOT, OFFSET, COUNT = 0, 1, 2  # rows OFFSET to OFFSET + COUNT of a slot ...
 SAMPLE, AT = 3, 4  # ... are those from AT on in the window of a sample
 PAD = 5  # how many rows before AT have to be made up, as the episode starts there: 0 but for a window's first run
 STREAM, POSITION = 6, 7  # where the rows are in the tail, as long as they are there
-RUN_FIELDS = 8
+OF_STORE = 8  # which of several stores they are in
+RUN_FIELDS = 9
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ def _find(
             slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
             found[n, SLOT], found[n, OFFSET], found[n, COUNT] = slot, position - segment * segment_rows, until - position
             found[n, SAMPLE], found[n, AT], found[n, PAD] = i, position - wanted, pad
-            found[n, STREAM], found[n, POSITION] = stream, position
+            found[n, STREAM], found[n, POSITION], found[n, OF_STORE] = table[stream, OWN], position, table[stream, STORE]
             keys[n] = (slot * segment_rows + found[n, OFFSET]) * runs.shape[0] + n  # the row in the store, and the run
             n, position, pad = n + 1, until, 0
     keys[:n].sort()

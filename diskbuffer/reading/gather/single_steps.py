@@ -124,7 +124,7 @@ class SingleSteps:
 
     def __init__(self, columns: Columns) -> None:
         names, wanted, kinds = list[str](), list[tuple[int, ...]](), list[tuple[tuple[int, ...], np.dtype[Any]]]()
-        for path, target in zip(columns.paths, columns.targets.tolist(), strict=True):
+        for path, target in zip(columns.paths, columns.targets[0].tolist(), strict=True):
             for after in range(1 + is_obs(path)):
                 names.append("next_" + path if after else path)
                 wanted.append((target[kernel.COLUMN], target[kernel.ROW_BYTES], target[kernel.FLAG], after))
@@ -139,7 +139,7 @@ class SingleSteps:
     @staticmethod
     def can_be(columns: Columns) -> bool:
         """Tell whether all of the columns are flat, and objects are where compiled code looks for them."""
-        return bool(objects.TUPLE_ITEMS) and not columns.targets[:, kernel.CHUNK_ROWS].any()
+        return bool(objects.TUPLE_ITEMS) and not columns.targets[0, :, kernel.CHUNK_ROWS].any()
 
     def filled(self, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
         """Return the arrays of steps, and their names, filled by a function above; None where only a plan can, or can say why."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,35 +18,41 @@ from diskbuffer.store.format.checksums import OBS, covered
 _WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks are in few pages, and all of a chunk is read
 
 
+class Own(NamedTuple):
+    """What is a store's own: the address of each packed column's tail, and what the checksums of its rows start from."""
+
+    tails: Mapping[str, int]
+    salt: int
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns to deliver, and what the kernel needs to know of them: one row of `targets` each, but for the address."""
+    """The columns to deliver, and what the kernel needs to know of them: `targets`, (stores, columns, TARGET_FIELDS)."""
 
     schema: Schema
     paths: tuple[str, ...]
     targets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, schema: Schema, packed: dict[str, tuple[int, int, int]], zeros: bool, salt: int) -> Columns:
-        """Describe all columns of a schema; `packed` tells (chunk_rows, chunks, address of the tail) of the packed ones.
-
-        `salt` is what the checksums of rows start from.
-        """
+    def of(cls, schema: Schema, packed: Mapping[str, tuple[int, int]], zeros: bool, stores: Sequence[Own]) -> Columns:
+        """Describe all columns of a schema; `packed` tells (chunk_rows, chunks) of the packed ones, the same in all stores."""
         paths = (*schema.obs, *schema.step)
         order = list(schema)
-        targets = np.zeros((len(paths), k.TARGET_FIELDS), np.int64)
-        for target, path in zip(targets, paths, strict=True):
+        targets = np.zeros((len(stores), len(paths), k.TARGET_FIELDS), np.int64)
+        for n, path in enumerate(paths):
+            target = targets[:, n].T
             target[k.COLUMN], target[k.ROW_BYTES], target[k.ZEROS] = order.index(path), schema[path].row_bytes, zeros
             target[k.FLAG] = schema[path].np_dtype == np.bool_
             if path in packed:
-                target[[k.CHUNK_ROWS, k.CHUNKS, k.TAIL]] = packed[path]
+                target[k.CHUNK_ROWS], target[k.CHUNKS] = packed[path]
+                target[k.TAIL] = [own.tails[path] for own in stores]
             alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS
-            target[k.CHECKSUMS], target[k.SALT] = order.index(CHECKSUM) if alone else -1, salt
+            target[k.CHECKSUMS], target[k.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
         return cls(schema, paths, targets)
 
     def select(self, paths: tuple[str, ...]) -> Columns:
         """Return some of the columns."""
-        return Columns(self.schema, paths, self.targets[[self.paths.index(path) for path in paths]])
+        return Columns(self.schema, paths, self.targets.take([self.paths.index(path) for path in paths], axis=1))
 
 
 class ColumnMemory:
@@ -82,11 +88,10 @@ class Memory:
         self.paths = columns.paths
         self.targets = columns.targets.copy()
         self.blocks: list[ColumnMemory] = []
-        for target, path, (skip, rows, alone) in zip(self.targets, self.paths, extents, strict=True):
-            target[k.SKIP], target[k.ROWS] = skip, rows
+        for n, (path, (skip, rows, alone)) in enumerate(zip(self.paths, extents, strict=True)):
             column = columns.schema[path]
             block = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
-            target[k.OUT] = block.array.ctypes.data
+            self.targets[:, n, [k.SKIP, k.ROWS, k.OUT]] = skip, rows, block.array.ctypes.data
             self.blocks.append(block)
         self.nbytes = sum(block.array.nbytes for block in self.blocks)
 
@@ -99,5 +104,6 @@ class Memory:
         """Return this same memory, to be filled from another store, which has these columns, too."""
         other = copy.copy(self)
         other.targets = columns.select(self.paths).targets
-        other.targets[:, [k.SKIP, k.ROWS, k.OUT]] = self.targets[:, [k.SKIP, k.ROWS, k.OUT]]
+        places = [k.SKIP, k.ROWS, k.OUT]
+        other.targets[..., places] = self.targets[0][:, places]
         return other
