@@ -104,7 +104,6 @@ class Reader:
         self._to_cpu = Delivery(self.pool)
         largest = max((layout.chunk_bytes(path) for path in layout.packed), default=0)
         self.gatherer = Gatherer(
-            layout.tail_rows,
             largest,
             default_threads() if threads is None else threads,
             store.verification.describe_rows,
@@ -129,7 +128,7 @@ class Reader:
 
     def _own(self) -> list[Own]:
         """Return what is their own of the stores that are read."""
-        return [Own({path: tail.address for path, tail in self._store.tails.items()}, self._store.layout.salt)]
+        return [own_of(self._store)]
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted; a writer knows that itself."""
@@ -347,6 +346,12 @@ class Reader:
         """Stop the threads."""
         self.closed = True
         self.gatherer.close()
+
+
+def own_of(store: Store) -> Own:
+    """Return what is a store's own."""
+    layout = store.layout
+    return Own({path: tail.address for path, tail in store.tails.items()}, layout.tail_rows, layout.salt)
 
 
 def _with_last(obs: Any, following: Any) -> Any:

@@ -50,7 +50,6 @@ class Gatherer:
 
     Parameters
     ----------
-    tail_rows : int
     largest_chunk : int
         Bytes; each thread has a scratch of twice as much.
     threads : int
@@ -58,8 +57,8 @@ class Gatherer:
         ``describe(column, slot, stream, first, last)`` names rows, from position `first` to `last`, for errors.
     """
 
-    def __init__(self, tail_rows: int, largest_chunk: int, threads: int, describe: Describe) -> None:
-        self._tail_rows, self._describe = tail_rows, describe
+    def __init__(self, largest_chunk: int, threads: int, describe: Describe) -> None:
+        self._describe = describe
         self._largest = largest_chunk
         self.threads = threads
         self._helpers = Helpers("diskbuffer-gather", largest_chunk)
@@ -125,10 +124,10 @@ class Gatherer:
     def _gather(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
         what, n = (memory.targets, plan.runs, plan.sources), len(plan.runs)
         if threads == 1:
-            kernel.gather(*what, 0, n, self._tail_rows, self._scratch(), self._largest, progress)
+            kernel.gather(*what, 0, n, self._scratch(), self._largest, progress)
             return
         parts = min(n, threads * _PARTS)
-        self._helpers.gather(threads - 1, *what, parts, self._tail_rows, self._scratch(), self._largest, progress)
+        self._helpers.gather(threads - 1, *what, parts, self._scratch(), self._largest, progress)
 
     def close(self) -> None:
         """Stop the threads."""

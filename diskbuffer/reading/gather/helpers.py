@@ -38,7 +38,7 @@ Int64 = npt.NDArray[np.int64]
 IDLE, CALLED, WORK, RUNNING, END = 0, 1, 2, 3, 4
 
 _STATE, _SCRATCH, _MOST = 0, 8, 9
-_TARGETS, _STORES, _N_TARGETS, _RUNS, _N_RUNS, _SOURCES, _COLUMNS, _PARTS, _TAIL_ROWS, _PROGRESS = range(10, 20)
+_TARGETS, _STORES, _N_TARGETS, _RUNS, _N_RUNS, _SOURCES, _COLUMNS, _PARTS, _PROGRESS = range(10, 19)
 _MUTEX, _CONDITION, _BOARD_FIELDS = 32, 48, 64  # 128 bytes each, where systems need 40 to 64
 _LOOKS = 20_000  # for work, by a helper that was called: some 150 us
 
@@ -75,7 +75,6 @@ def _serve(board: int) -> None:
                 int64_array(load_i64(board + 8 * _RUNS), (load_i64(board + 8 * _N_RUNS), RUN_FIELDS)),
                 int64_array(load_i64(board + 8 * _SOURCES), (load_i64(board + 8 * _N_RUNS), load_i64(board + 8 * _COLUMNS), 2)),
                 load_i64(board + 8 * _PARTS),
-                load_i64(board + 8 * _TAIL_ROWS),
                 load_i64(board + 8 * _SCRATCH),
                 load_i64(board + 8 * _MOST),
                 int64_array(load_i64(board + 8 * _PROGRESS), (PROGRESS_FIELDS,)),
@@ -107,7 +106,7 @@ def _finish(board: int) -> None:
 
 @compiled
 def gather_together(
-    boards: Any, targets: Any, runs: Any, sources: Any, parts: int, tail_rows: int, scratch: int, most: int, progress: Any
+    boards: Any, targets: Any, runs: Any, sources: Any, parts: int, scratch: int, most: int, progress: Any
 ) -> None:
     """Gather a batch that is split into `parts`, beside helpers; when this returns, none of them looks at it any more.
 
@@ -122,10 +121,9 @@ def gather_together(
         store_i64(board + 8 * _SOURCES, sources.ctypes.data)
         store_i64(board + 8 * _COLUMNS, sources.shape[1])
         store_i64(board + 8 * _PARTS, parts)
-        store_i64(board + 8 * _TAIL_ROWS, tail_rows)
         store_i64(board + 8 * _PROGRESS, progress.ctypes.data)
         _wake(board, WORK)
-    gather_parts(targets, runs, sources, parts, tail_rows, scratch, most, progress)
+    gather_parts(targets, runs, sources, parts, scratch, most, progress)
     for board in boards:
         _finish(board)
 

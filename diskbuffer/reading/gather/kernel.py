@@ -33,7 +33,8 @@ ZEROS = 8  # 1 if what lies before an episode is zeros, 0 if it is the first row
 FLAG = 9  # 1 for booleans, which are made 0 or 1: a stranger's store may have other bytes, which torch does not expect
 CHECKSUMS = 10  # place in the sources of the rows' checksums, where they are of this column alone and can save reading; else -1
 SALT = 11  # what these start from, the store's own
-TARGET_FIELDS = 12
+TAIL_ROWS = 12  # the store's own
+TARGET_FIELDS = 13
 
 # Fields of the progress of a batch, which its threads share.
 TURN = 0  # parts that somebody has taken
@@ -47,9 +48,7 @@ _RUNS_AHEAD, _COPIED_AHEAD = 12, 512  # how many runs before it is copied what l
 
 
 @compiled
-def gather_parts(
-    targets: Any, runs: Any, sources: Any, parts: int, tail_rows: int, scratch: int, most: int, progress: Any
-) -> None:
+def gather_parts(targets: Any, runs: Any, sources: Any, parts: int, scratch: int, most: int, progress: Any) -> None:
     """Take a share of a batch, which is split into `parts`, beside other threads that do the same: who is done takes the next.
 
     `scratch`, one of each thread, has room for two chunks of `most` bytes.
@@ -60,13 +59,11 @@ def gather_parts(
         if part >= parts:
             return
         if progress[REASON] == 0:
-            gather(targets, runs, sources, n * part // parts, n * (part + 1) // parts, tail_rows, scratch, most, progress)
+            gather(targets, runs, sources, n * part // parts, n * (part + 1) // parts, scratch, most, progress)
 
 
 @compiled
-def gather(
-    targets: Any, runs: Any, sources: Any, begin: int, end: int, tail_rows: int, scratch: int, most: int, progress: Any
-) -> None:
+def gather(targets: Any, runs: Any, sources: Any, begin: int, end: int, scratch: int, most: int, progress: Any) -> None:
     """Copy or decode runs `begin` to `end` into all targets, (stores, columns, TARGET_FIELDS)."""
     for t in range(targets.shape[1]):
         if targets[0, t, CHUNK_ROWS] == 0:
@@ -77,7 +74,7 @@ def gather(
             store, until = runs[first, OF_STORE], first + 1
             while until < end and runs[until, OF_STORE] == store:
                 until += 1
-            if not _decode(targets[store], runs, sources, first, until, t, tail_rows, scratch, most, progress):
+            if not _decode(targets[store], runs, sources, first, until, t, scratch, most, progress):
                 return
             first = until
 
@@ -105,7 +102,6 @@ def _decode(
     begin: int,
     end: int,
     t: int,
-    tail_rows: int,
     scratch: int,
     most: int,
     progress: Any,
@@ -131,6 +127,7 @@ def _decode(
                 continue
             at, length = load_i64(entry), load_i64(entry + 8)
             if at == _EMPTY or length == _EMPTY:
+                tail_rows = targets[t, TAIL_ROWS]
                 ring = targets[t, TAIL] + runs[r, STREAM] * tail_rows * row_bytes
                 position = runs[r, POSITION] + cut + first - offset
                 for k in range(until - first):

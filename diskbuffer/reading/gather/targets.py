@@ -19,9 +19,10 @@ _WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks ar
 
 
 class Own(NamedTuple):
-    """What is a store's own: the address of each packed column's tail, and what the checksums of its rows start from."""
+    """What is a store's own: the address of each packed column's tail, its rows, and what the checksums of rows start from."""
 
     tails: Mapping[str, int]
+    tail_rows: int
     salt: int
 
 
@@ -46,6 +47,7 @@ class Columns:
             if path in packed:
                 target[k.CHUNK_ROWS], target[k.CHUNKS] = packed[path]
                 target[k.TAIL] = [own.tails[path] for own in stores]
+                target[k.TAIL_ROWS] = [own.tail_rows for own in stores]
             alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS
             target[k.CHECKSUMS], target[k.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
         return cls(schema, paths, targets)
