@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,11 @@ from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.gathering.description import check_name, is_gathering
+from diskbuffer.gathering.joining import join_writers
+from diskbuffer.gathering.reader import GatheredReader
+from diskbuffer.gathering.retention import SharedRetention
+from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import device_of, step_names
 from diskbuffer.loading.loader import Loader
@@ -34,7 +39,7 @@ from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.reading.reader import Reader
+from diskbuffer.reading.reader import Reader, StoreReader
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
@@ -184,6 +189,7 @@ class ReplayBuffer:
         environment: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         mark: str | None = None,
+        writer: str | None = None,
     ) -> None:
         self._closed = True  # until it is open
         self._process = os.getpid()
@@ -213,7 +219,11 @@ class ReplayBuffer:
             environment=environment,
             metadata=metadata,
         ).checked()
-        self._store = _opened(self.path, wanted, mode, mark)
+        if writer is not None:
+            self.path, wanted = join_writers(self.path, check_name(writer), wanted, mode)
+        gathered = writer is None and is_gathering(Files(self.path))
+        # Several stores that are read as one have the same face, for all that reads.
+        self._store = cast(Store, _gathered(self.path, mode, mark)) if gathered else _opened(self.path, wanted, mode, mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)
@@ -221,11 +231,13 @@ class ReplayBuffer:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **wanted.views())
             self.frame_stack = layout.frame_stack
-            self._reader = Reader(self._store, layout.frame_stack, layout.padding == "zeros", threads)
+            kind = GatheredReader if gathered else StoreReader
+            self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._derived = DerivedColumns(self._store, self._reader)
             self._log: StreamLog | None = None
             if mode != "r":
-                self._log = StreamLog(self._store, self._reader.index)
+                shared = None if writer is None else SharedRetention(self.path.parent, writer, self._reader.index)
+                self._log = StreamLog(self._store, self._reader.index, shared)
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
@@ -1428,6 +1440,16 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def _gathered(path: Path, mode: str, mark: str | None) -> GatheredStore:
+    """Open the stores of several writers, to read them as one."""
+    if mode != "r" or mark is not None:
+        raise InputError(
+            f"{path} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' and no mark to "
+            "read all of them as one"
+        )
+    return GatheredStore(path)
 
 
 def _opened(path: Path, wanted: Wanted, mode: str, mark: str | None) -> Store:

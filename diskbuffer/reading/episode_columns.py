@@ -11,8 +11,8 @@ import numpy.typing as npt
 from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
+from diskbuffer.reading.readable import Readable
 from diskbuffer.schema import TAG, Column
-from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
@@ -57,12 +57,12 @@ class EpisodeColumns:
         return self.stream, self.start, self.length, self.ending, self.tag
 
 
-def list_episodes(store: Store, index: Streams) -> EpisodeColumns:
+def list_episodes(store: Readable, index: Streams) -> EpisodeColumns:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
     columns: list[list[Any]] = [[], [], [], [], []]
-    for stream in range(streams):
+    for stream in np.flatnonzero(index.table[:, HEAD] >= 0).tolist():
         head = int(index.table[stream, HEAD])
         starts = np.maximum(index.starts(stream), index.table[stream, FLOOR])
         ends = np.append(starts[1:] - 1, head) if len(starts) else starts
@@ -82,11 +82,14 @@ def list_episodes(store: Store, index: Streams) -> EpisodeColumns:
         found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
         for column, values in zip(columns, found, strict=True):
             column.append(values)
+    if not columns[0]:
+        none, nothing = np.empty(0, np.int64), np.empty(0, np.str_)
+        return EpisodeColumns(none, none, none, nothing, nothing)
     stream_, start, length, ending_, tag = (np.concatenate(column) for column in columns)
     return EpisodeColumns(stream_, start, length, ending_, tag)
 
 
-def sum_rewards(store: Store, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
+def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
     """Sum up the rewards of episodes; the store's lock must be held."""
     path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
     rows, streams = index.segment_rows, store.layout.streams
@@ -94,7 +97,7 @@ def sum_rewards(store: Store, index: Streams, episodes: EpisodeColumns) -> npt.N
     firsts = episodes.start // streams
     there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
     sums[~there] = np.nan
-    for stream in range(streams):
+    for stream in np.unique(episodes.stream).tolist():
         mine = np.flatnonzero((episodes.stream == stream) & there)
         mine = mine[np.argsort(firsts[mine], kind="stable")]
         begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
@@ -114,7 +117,7 @@ def sum_rewards(store: Store, index: Streams, episodes: EpisodeColumns) -> npt.N
     return sums
 
 
-def _at(store: Store, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
+def _at(store: Readable, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
     """Read a flat column at positions of a stream, in ascending order."""
     rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
     found = np.zeros(len(positions), store.layout.schema[name].np_dtype)

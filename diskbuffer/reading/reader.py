@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
+from diskbuffer.reading.readable import Readable
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
@@ -82,8 +84,8 @@ class Planned:
         return delivery.deliver(delivery.send(arrays))  # type: ignore[no-any-return]  # a caller's function may return any
 
 
-class Reader:
-    """Bring steps of an open store into batches; any number of threads at once.
+class Reader(ABC):
+    """Bring steps of what is open into batches; any number of threads at once.
 
     Attributes
     ----------
@@ -93,10 +95,12 @@ class Reader:
         What batches consist of.
     """
 
-    def __init__(self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
+    def __init__(self, store: Readable, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
         layout = store.layout
         self._store, self.streams, self.closed = store, layout.streams, False
         self.frame_stack, self._zeros = frame_stack, zeros
+        self.index = self._read()
+        self._owned = self._own()
         self.columns = self._look()
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
         self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
@@ -108,35 +112,33 @@ class Reader:
             default_threads() if threads is None else threads,
             store.verification.describe_rows,
         )
-        self.index: Index = read_index(store, frame_stack - 1, Index)
-        if not store.writable:  # or the writer has to look at what does not count first
-            self._begin()
 
-    def _begin(self) -> None:
-        for stream, position in enumerate(self._store.layout.begins):
-            self.index.begin_at(stream, position)
+    @abstractmethod
+    def _read(self) -> Index:
+        """Read the index."""
+
+    @abstractmethod
+    def _own(self) -> list[Own]:
+        """Return what is their own of the stores that are read."""
 
     def look_again(self) -> None:
-        """See which columns the store has by now."""
-        if self.columns.schema is not self._store.layout.schema:
+        """See which columns there are by now, and which stores."""
+        owned = self._own()
+        if self.columns.schema is not self._store.layout.schema or owned != self._owned:
+            self._owned = owned
             self.columns, self._selected, self._single = self._look(), {}, {}
 
     def _look(self) -> Columns:
         layout = self._store.layout
         packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
-        return Columns.of(layout.schema, packed, self._zeros, self._own())
-
-    def _own(self) -> list[Own]:
-        """Return what is their own of the stores that are read."""
-        return [own_of(self._store)]
+        return Columns.of(layout.schema, packed, self._zeros, self._owned)
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted; a writer knows that itself."""
         if self._store.writable:
             return
         with self._store.lock:
-            self.index = read_index(self._store, self.frame_stack - 1, Index)
-            self._begin()
+            self.index = self._read()
             self.look_again()
 
     def episodes(self) -> EpisodeColumns:
@@ -346,6 +348,27 @@ class Reader:
         """Stop the threads."""
         self.closed = True
         self.gatherer.close()
+
+
+class StoreReader(Reader):
+    """Read one store."""
+
+    _store: Store
+
+    def _read(self) -> Index:
+        return read_whole(self._store, self.frame_stack - 1)
+
+    def _own(self) -> list[Own]:
+        return [own_of(self._store)]
+
+
+def read_whole(store: Store, context: int) -> Index:
+    """Read the index of a store."""
+    index = read_index(store, context, Index)
+    if not store.writable:  # or the writer has to look at what does not count first
+        for stream, position in enumerate(store.layout.begins):
+            index.begin_at(stream, position)
+    return index
 
 
 def own_of(store: Store) -> Own:

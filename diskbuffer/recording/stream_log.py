@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diskbuffer.errors import ClosedError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.recording.retention import Retention
+from diskbuffer.recording.retention import Retains, Retention
 from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
@@ -34,12 +34,13 @@ class StreamLog:
         A step may be recorded in a stream as long as its newest row is two before this; then `make_room` is due.
     """
 
-    def __init__(self, store: Store, index: Index) -> None:
+    def __init__(self, store: Store, index: Index, retention: Retains | None = None) -> None:
         self._store, self._index = store, index
         self._streams, self._envs = store.layout.streams, store.layout.n_envs
         self._rows = store.layout.segment_rows
         self.sealer = Sealer(store)
-        self.retention = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
+        own = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
+        self.retention: Retains = retention or own
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._closing = False
         self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
@@ -150,6 +151,16 @@ class StreamLog:
         while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
             self._evictable[stream] -= 1
             self._drop_oldest(stream)
+
+    def give_up(self, steps: int) -> None:
+        """Evict the oldest segments, as long as there are any that may go and no more than so many steps go with them."""
+        until = len(self._index) - steps
+        while (stream := self.retention.oldest()) is not None:
+            before = len(self._index)
+            self._evictable[stream] -= 1
+            self._drop_oldest(stream)
+            if 2 * len(self._index) - before < until:  # the next would be too many
+                return
 
     def _drop_oldest(self, stream: int) -> None:
         self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows

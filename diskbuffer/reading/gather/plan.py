@@ -20,7 +20,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import lead_in
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64
-from diskbuffer.store.segments.mapped import Epoch, Maps
+from diskbuffer.reading.readable import Mapped
 
 Int64 = npt.NDArray[np.int64]
 
@@ -42,16 +42,16 @@ class Plan:
     runs : (runs, RUN_FIELDS) int64
     sources : (runs, columns, 2) int64
         Address and size of the segment's file.
-    epoch : Epoch
+    epoch : object
         Keeps that memory mapped as long as the plan lives.
     """
 
     runs: Int64
     sources: Int64
-    epoch: Epoch
+    epoch: Any
 
 
-def make_plan(index: Index, maps: Maps, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:
+def make_plan(index: Index, maps: Mapped, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:
     """Plan windows of `rows` rows, of which the drawn one is number `before`. The store's lock must be held.
 
     Rows before an episode's start are made up, rows after its end left as they are in the batch. `first_stream` is the number

@@ -30,6 +30,7 @@ MOST_STREAMS, MOST_FRAMES = 2**16, 2**12
 PADDINGS = ("first", "zeros")
 NEXT_STEP, SAME_STEP, DISABLED = AUTORESETS = ("next_step", "same_step", "disabled")
 ATTRIBUTE = "diskbuffer"
+GATHERING = "diskbuffer_writers"  # in place of it, in the group above the stores of several writers
 SEGMENTS, TAIL, CHECKSUMS = "_segments", "_tail", "_segments/checksum"
 GROUP = "zarr.json"
 COPY = f"{SEGMENTS}/length/group.json"  # of the group's file; inside an array's directory, which no Zarr tool lists
@@ -174,7 +175,7 @@ class Layout:
             found = metadata["attributes"][ATTRIBUTE]
             version = found["format"]
         except (KeyError, TypeError):
-            raise NotAStoreError(f"{where} is a Zarr hierarchy, but not one that diskbuffer made; give another path") from None
+            raise NotAStoreError(f"{where} is {_what_else(metadata)}") from None
         if not isinstance(version, int) or version > FORMAT:
             raise FormatError(
                 f"{where} is of format {version}, and this diskbuffer reads formats up to {FORMAT}; install a newer diskbuffer"
@@ -247,6 +248,15 @@ class Layout:
             and not {path.split("/")[0] for path in self.schema} & {*self.removed}
             and self.streams * max([1, *tails]) < 2**40
         )
+
+
+def _what_else(metadata: Any) -> str:
+    """Say what a group is that is no store, and what to do."""
+    if isinstance(metadata, Mapping) and GATHERING in (metadata.get("attributes") or ()):
+        return (
+            "a directory of several writers' stores; give the path of one of them, or open it with ReplayBuffer(path, mode='r')"
+        )
+    return "a Zarr hierarchy, but not one that diskbuffer made; give another path"
 
 
 def _checksum(attributes: Mapping[str, Any]) -> int:

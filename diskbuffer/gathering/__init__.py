@@ -1,0 +1,1 @@
+"""Several writers' stores under one directory, which are read as one."""

@@ -1,0 +1,239 @@
+"""What describes a gathering: the stores of several writers under one directory, which are read as one.
+
+    zarr.json          the group: what all stores have in common, and the writers in the order in which they came
+    actor-3/           a writer's store, of which it alone has the lock
+    _shared/           an empty array, into which no Zarr tool looks: the lock of this description
+
+Every writer gets numbers for its streams when it first comes, and keeps them. So steps have the same names for whoever reads, at
+whatever time, and a writer that comes back goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from diskbuffer.errors import CorruptionError, FormatError, InputError, LockedError, NotAStoreError, SchemaError
+from diskbuffer.schema import Schema
+from diskbuffer.store.format.layout import ATTRIBUTE, GATHERING, GROUP, Layout
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.json_files import read_json
+
+FORMAT = 1
+STREAMS = 1024  # environments of all writers together that there is room for: names of steps are multiples of it
+SHARED = "_shared"
+_LOCK = f"{SHARED}/lock"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PATIENCE = 60.0  # seconds to wait for others who change the description
+_EMPTY_ARRAY = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [0],
+    "data_type": "uint8",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+    "fill_value": 0,
+    "codecs": [{"name": "bytes"}],
+    "attributes": {},
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A writer: the directory of its store, and the numbers of its streams, from `first_stream` on."""
+
+    name: str
+    first_stream: int
+    streams: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a gathering's group file says.
+
+    Attributes
+    ----------
+    common : Layout
+        What all stores have: columns, rows of a segment, stacking. Its capacity is that of all together, its streams are as many
+        as there is room for.
+    writers : tuple of Entry
+        In the order in which they came.
+    """
+
+    common: Layout
+    writers: tuple[Entry, ...] = ()
+
+    def find(self, name: str) -> Entry | None:
+        """Return a writer's entry."""
+        return next((entry for entry in self.writers if entry.name == name), None)
+
+    def joined(self, name: str, layout: Layout, where: Path) -> Description:
+        """Return this with one more writer, whose store is to have a layout; an error where it does not go with the others."""
+        refuse_strange(self.common, layout, where)
+        first = max((entry.first_stream + entry.streams for entry in self.writers), default=0)
+        if first + layout.streams > self.common.streams:
+            raise InputError(
+                f"{where} has room for {self.common.streams} environments of all writers together, has {first}, and writer "
+                f"{name!r} has {layout.streams}; use another directory, or the names of writers that are gone"
+            )
+        return dataclasses.replace(self, writers=(*self.writers, Entry(name, first, layout.streams)))
+
+    def to_json(self) -> bytes:
+        """Return the group file."""
+        writers = [[entry.name, entry.first_stream, entry.streams] for entry in self.writers]
+        found = {"format": FORMAT, "common": self.common.attributes(0), "writers": writers}
+        attributes = {GATHERING: found | {"checksum": _checksum(found)}}
+        return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
+
+    @classmethod
+    def from_group(cls, metadata: Any, where: str) -> Description:
+        """Read what `to_json` wrote, trusting nothing."""
+        try:
+            found = dict(metadata["attributes"][GATHERING])
+            checksum = found.pop("checksum")
+            version = found["format"]
+        except (KeyError, TypeError, ValueError):
+            raise NotAStoreError(f"{where} has no stores of several writers that diskbuffer made; give another path") from None
+        if not isinstance(version, int) or version > FORMAT:
+            raise FormatError(f"{where}: a directory of several writers of format {version}; install a newer diskbuffer")
+        if checksum != _checksum(found):
+            raise CorruptionError(f"{where}/{GROUP}: the description of the writers does not match its checksum; it is damaged")
+        try:
+            common, _ = Layout.from_group({"attributes": {ATTRIBUTE: found["common"]}}, where)
+            writers = tuple(Entry(str(name), int(first), int(streams)) for name, first, streams in found["writers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise NotAStoreError(f"{where}/{GROUP} describes several writers, but is damaged: {error}") from error
+        until = 0
+        for entry in writers:
+            if not _NAME.fullmatch(entry.name) or entry.first_stream < until or entry.streams < 1:
+                raise NotAStoreError(f"{where}/{GROUP} has writers that cannot be; it is damaged")
+            until = entry.first_stream + entry.streams
+        if until > common.streams or len({entry.name for entry in writers}) < len(writers):
+            raise NotAStoreError(f"{where}/{GROUP} has writers that cannot be; it is damaged")
+        return cls(common, writers)
+
+
+def _checksum(found: dict[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(found, sort_keys=True).encode()))
+
+
+def refuse_strange(common: Layout, layout: Layout, where: Path) -> None:
+    """Raise a SchemaError where a store's rows cannot be read together with those of the others."""
+    lines = [common.schema.difference(layout.schema.recorded)]
+    for name in ("segment_rows", "frame_stack", "padding"):
+        if (has := getattr(common, name)) != (asked := getattr(layout, name)):
+            lines.append(f"  {name}: the others have {has}, this one {asked}")
+    if dict(common.chunks_of) != dict(layout.chunks_of):
+        lines.append(f"  chunk_rows: the others have {dict(common.chunks_of)}, this one {dict(layout.chunks_of)}")
+    if any(lines):
+        raise SchemaError(
+            f"the writers of {where} have other columns than this one:\n"
+            + "\n".join(line for line in lines if line)
+            + "\nAll writers of a directory need the same; use another directory"
+        )
+
+
+def check_name(name: Any) -> str:
+    """Return the name of a writer; an InputError where it is none."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(
+            "writer must be a name of letters, digits, '.', '_' and '-' that begins with a letter or digit, at most 100 of them, "
+            f"as its store's directory has it; found {name!r}"
+        )
+    return name
+
+
+def is_gathering(files: Files) -> bool:
+    """Tell whether a directory has the stores of several writers."""
+    try:
+        found = read_json(files, GROUP)
+        return GATHERING in found["attributes"]
+    except (FileNotFoundError, NotADirectoryError, CorruptionError, ValueError, KeyError, TypeError):
+        return False
+
+
+def read_description(files: Files) -> Description:
+    """Read a gathering's description."""
+    try:
+        return Description.from_group(read_json(files, GROUP), str(files.root))
+    except FileNotFoundError:
+        raise NotAStoreError(f"there are no stores of several writers at {files.root}") from None
+    except ValueError as error:
+        raise NotAStoreError(f"{files.root}/{GROUP} is not JSON: {error}") from error
+
+
+def join(root: Path, name: str, layout: Layout) -> Entry:
+    """Make sure that a writer is described whose store is to have a layout; the directory is made where there is none.
+
+    Raises
+    ------
+    NotAStoreError
+        There is something else at the path.
+    SchemaError
+        The other writers' stores have other columns or sizes.
+    LockedError
+        Somebody else changes the description, and does not finish.
+    """
+    files = Files(root)
+    _make(files, layout)
+    with _alone(files):
+        description = read_description(files)
+        found = description.find(name)
+        if found is None:
+            description = description.joined(name, layout, root)
+            files.replace_contents(GROUP, description.to_json())
+            found = description.writers[-1]
+        else:
+            refuse_strange(description.common, layout, root)
+            if layout.streams != found.streams:
+                raise SchemaError(
+                    f"writer {name!r} of {root} has {found.streams} environments, and {layout.streams} were asked for; give "
+                    "those, or another name"
+                )
+    return found
+
+
+def _make(files: Files, layout: Layout) -> None:
+    """Have a directory without writers, where there is none."""
+    if files.root.is_dir() and not is_gathering(files):
+        others = set(files.names()) - {SHARED, "lost+found"}
+        others = {other for other in others if not other.endswith(".tmp")}
+        if others:
+            raise NotAStoreError(
+                f"{files.root} is a directory with other things in it, or the store of one writer; give writer= a path where "
+                "nothing is yet, or one that other writers made"
+            )
+    elif is_gathering(files):
+        return
+    files.make_directory(".")
+    files.make_directory(SHARED)
+    with _alone(files):
+        if not is_gathering(files):
+            files.replace_contents(f"{SHARED}/{GROUP}", json.dumps(_EMPTY_ARRAY).encode())
+            recorded = Schema(dict(layout.schema.recorded.columns))
+            common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, protected=False, salt=0, begins=(), tags=())
+            files.replace_contents(GROUP, Description(common).to_json())
+
+
+@contextlib.contextmanager
+def _alone(files: Files) -> Iterator[None]:
+    """Be the only one who changes the description."""
+    fd, until = files.open_lock(_LOCK, write=True), time.monotonic() + _PATIENCE
+    try:
+        while not files.lock(fd, exclusive=True):
+            if time.monotonic() > until:
+                raise LockedError(f"{files.root / _LOCK} is held by another process for long; which writer is being added?")
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(fd)

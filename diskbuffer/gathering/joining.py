@@ -1,0 +1,70 @@
+"""Becoming one of several writers: what its store is to be, as far as the caller leaves that open."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from diskbuffer.errors import InputError, NotAStoreError, SchemaError
+from diskbuffer.gathering.description import Description, is_gathering, join, read_description
+from diskbuffer.options import Wanted
+from diskbuffer.store.building import is_there
+from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
+from diskbuffer.store.system.files import Files
+
+_WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
+
+
+def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path, Wanted]:
+    """Describe a writer beside the others, if it is new; return the path of its store, and what that is to be.
+
+    What the caller leaves open, the columns even, is as the others have it.
+    """
+    if wanted.protected or wanted.capacity_each:
+        raise InputError("protected= and capacity_each= are for the store of one writer alone; leave them out with writer=")
+    path, files = root / name, Files(root)
+    common = read_description(files).common if is_gathering(files) else None
+    if common is not None:
+        _refuse_another_capacity(root, common.capacity, wanted.capacity)
+        wanted = _completed(wanted, read_description(files))
+    if mode == "r" or (mode == "r+" and not is_there(path)):
+        if not is_there(path):
+            raise NotAStoreError(f"there is no store of a writer {name!r} in {root}")
+        return path, wanted
+    if wanted.schema is None:
+        raise InputError(f"there are no writers in {root} yet; the first has to give env=, both spaces, or columns=")
+    if common is None and wanted.segment_rows is None:
+        share = None if wanted.capacity is None else max(1, wanted.capacity // _WRITERS)
+        wanted = dataclasses.replace(wanted, segment_rows=segment_rows_of(share, wanted.n_envs or 1, wanted.schema.columns))
+    if common is not None and is_there(path):
+        entry = read_description(files).find(name)
+        wanted = wanted if entry is None else dataclasses.replace(wanted, n_envs=wanted.n_envs or entry.streams)
+    join(root, name, wanted.layout())
+    return path, wanted
+
+
+def _completed(wanted: Wanted, description: Description) -> Wanted:
+    """Return what is wanted, as the others have it where the caller left it open."""
+    common = description.common
+    schema = wanted.schema or common.schema
+    chunk = wanted.chunk_rows
+    if chunk is None and chunk_rows_of(schema) != dict(common.chunks_of):
+        chunk = next((n for n in CHUNK_ROWS if chunk_rows_of(schema, n) == dict(common.chunks_of)), None)
+    return dataclasses.replace(
+        wanted,
+        schema=schema,
+        capacity=common.capacity,
+        frame_stack=wanted.frame_stack or common.frame_stack,
+        padding=wanted.padding or common.padding,
+        autoreset=wanted.autoreset,
+        segment_rows=wanted.segment_rows or common.segment_rows,
+        chunk_rows=chunk,
+    )
+
+
+def _refuse_another_capacity(root: Path, has: int | None, asked: int | None) -> None:
+    if asked is not None and asked != has:
+        raise SchemaError(
+            f"the writers of {root} share a capacity of {has} steps, and {asked} were asked for; leave out capacity=, or use "
+            "another directory"
+        )

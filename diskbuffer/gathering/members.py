@@ -1,0 +1,88 @@
+"""The stores of a gathering, each read by a reader of its own, with numbers of slots that hold for all."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError
+from diskbuffer.gathering.description import Description, Entry, refuse_strange
+from diskbuffer.index.index import Index
+from diskbuffer.reading.gather.targets import Own
+from diskbuffer.reading.reader import own_of, read_whole
+from diskbuffer.store.opening import open_store
+from diskbuffer.store.segments.mapped import Epoch
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
+
+Int64 = npt.NDArray[np.int64]
+BLOCK = 256  # slots that a store gets numbers for at a time
+
+
+class Member:
+    """One writer's store.
+
+    Attributes
+    ----------
+    entry : Entry
+    number : int
+        Among all stores.
+    index : Index or None
+        As of the last look; None as long as there is nothing to read.
+    numbers : (slots,) int64
+        The number, among all slots of all stores, of each of its own.
+    """
+
+    def __init__(self, entry: Entry, number: int) -> None:
+        self.entry, self.number = entry, number
+        self._store: Store | None = None
+        self.index: Index | None = None
+        self.numbers: Int64 = np.empty(0, np.int64)
+        self._copied: tuple[Epoch, int] | None = None  # of the store's maps, when they were last looked at
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        assert self._store is not None
+        return self._store
+
+    @property
+    def own(self) -> Own:
+        """What is its own, for the gather; nothing is read where there is no store."""
+        return own_of(self.store) if self._store is not None else Own({}, 8, 0)
+
+    def look(self, files: Files, common: Description, context: int) -> None:
+        """See what there is by now: opened where it was not yet, forgotten where it is gone, or another's."""
+        try:
+            if self._store is None:
+                store = open_store(files.root / self.entry.name, writable=False)
+                refuse_strange(common.common, store.layout, files.root)
+                if store.layout.streams != self.entry.streams:
+                    raise NotAStoreError(
+                        f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described"
+                    )
+                self._store = store
+            self.index = read_whole(self._store, context)
+        except NotAStoreError:  # it is not made yet, or was removed
+            self._forget()
+        except LockedError:  # it is being recovered, and there is nothing new
+            pass
+        except CorruptionError:
+            if self._store is None or self._store.files.is_in_place():
+                raise
+            self._forget()
+
+    def _forget(self) -> None:
+        self._store = self.index = self._copied = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is anything to read."""
+        return self._store is not None and self.index is not None
+
+    def has_changed_maps(self) -> bool:
+        """Tell whether what is mapped is other than when this was last asked."""
+        maps = self.store.maps
+        now = maps.epoch, maps.sources.shape[1]
+        changed, self._copied = self._copied is None or now[0] is not self._copied[0] or now[1] != self._copied[1], now
+        return changed

@@ -1,0 +1,20 @@
+"""Reading several writers' stores as one."""
+
+from __future__ import annotations
+
+from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.index.index import Index
+from diskbuffer.reading.gather.targets import Own
+from diskbuffer.reading.reader import Reader
+
+
+class GatheredReader(Reader):
+    """Bring steps of several stores into batches: one draw, one plan and one gather over all."""
+
+    _store: GatheredStore
+
+    def _read(self) -> Index:
+        return self._store.read(self.frame_stack - 1)
+
+    def _own(self) -> list[Own]:
+        return self._store.own

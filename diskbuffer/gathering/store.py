@@ -1,0 +1,211 @@
+"""The stores of several writers, to be read as if they were one."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import NotAStoreError
+from diskbuffer.gathering.description import Description, read_description
+from diskbuffer.gathering.members import BLOCK, Member
+from diskbuffer.index.gathered import GatheredIndex, Part
+from diskbuffer.reading.gather.targets import Own
+from diskbuffer.runtime import forks
+from diskbuffer.store.format.layout import GROUP, Layout
+from diskbuffer.store.segments.mapped import Epoch
+from diskbuffer.store.system.files import Files
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class GatheredLayout(Layout):
+    """What all stores have, with as many streams as there is room for."""
+
+    envs: int = 0  # streams that writers have
+
+    @property
+    def n_envs(self) -> int:
+        """Streams that environments of writers write."""
+        return self.envs
+
+
+class GatheredStore:
+    """Have the face of a `Store` that is read, over the stores of several writers.
+
+    Slots are numbered through, a block of them at a time, so that they keep their numbers when stores grow, and others come.
+
+    Parameters
+    ----------
+    root : Path
+
+    Attributes
+    ----------
+    members : list of Member
+        In the order of their numbers, which they keep.
+    layout : Layout
+    lock : threading.RLock
+    maps : GatheredMaps
+    """
+
+    writable = False
+
+    def __init__(self, root: Path) -> None:
+        self.files, self.root = Files(root), root
+        self.lock = threading.RLock()
+        self.members: list[Member] = []
+        self._blocks: list[Member] = []  # whose each block of slots is
+        self._description = read_description(self.files)
+        self._described: tuple[int, int] | None = None
+        self.layout = _layout(self._description)
+        self._describe()
+        self.maps = GatheredMaps(self)
+        self.verification = _Verification(self)
+        forks.pause(self)
+
+    def _describe(self) -> None:
+        """Read the description, if it is another than it was."""
+        try:
+            stat = self.files.stat(GROUP)
+        except OSError:
+            raise NotAStoreError(f"{self.root} was moved or removed since it was opened; open it again") from None
+        if (stat.st_ino, stat.st_mtime_ns) == self._described:
+            return
+        self._description = found = read_description(self.files)
+        self._described = stat.st_ino, stat.st_mtime_ns
+        for entry in found.writers[len(self.members) :]:
+            self.members.append(Member(entry, len(self.members)))
+        if [member.entry for member in self.members] != list(found.writers):
+            raise NotAStoreError(f"{self.root} is not the directory any more that was opened; open it again")
+        layout = _layout(found)
+        if layout.schema == self.layout.schema:  # the same object, by which readers know that columns are the same
+            layout = dataclasses.replace(layout, schema=self.layout.schema)
+        self.layout = layout
+
+    def read(self, context: int) -> GatheredIndex:
+        """See which writers there are by now, and what they have added and evicted; the lock must be held."""
+        self._describe()
+        for member in self.members:
+            member.look(self.files, self._description, context)
+        there = [member for member in self.members if member.is_there]
+        for member in there:
+            self._number(member)
+        self.maps.look(there)
+        parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in there if member.index]
+        return GatheredIndex(self.layout.streams, self.layout.segment_rows, context, parts)
+
+    def _number(self, member: Member) -> None:
+        """Give a store's new slots numbers."""
+        slots = member.store.maps.sources.shape[1]
+        while len(member.numbers) < slots:
+            first = len(self._blocks) * BLOCK
+            self._blocks.append(member)
+            member.numbers = np.concatenate([member.numbers, np.arange(first, first + BLOCK)])
+
+    def find(self, slot: int) -> tuple[Member, int]:
+        """Return whose a slot is, and its own number there."""
+        member = self._blocks[slot // BLOCK]
+        return member, int(np.searchsorted(member.numbers, slot))
+
+    @property
+    def slots(self) -> int:
+        """How many slots have numbers."""
+        return len(self._blocks) * BLOCK
+
+    @property
+    def own(self) -> list[Own]:
+        """What is each store's own."""
+        tails = dict.fromkeys(self.layout.packed, 0)
+        return [member.own if member.is_there else Own(tails, 8, 0) for member in self.members] or [Own(tails, 8, 0)]
+
+    def values(self, name: str, slot: int) -> npt.NDArray[Any]:
+        """View one segment of a flat column, (segment_rows, ...), to read from it."""
+        member, own = self.find(slot)
+        return member.store.values(name, own)
+
+    def disk_bytes(self) -> int:
+        """Return the bytes that all stores take on the disk."""
+        return sum(member.store.disk_bytes() for member in self.members if member.is_there)
+
+    def unlock(self) -> None:
+        """Do nothing: a reader has locked nothing."""
+
+    def holds_lock(self) -> bool:
+        """Tell whether this thread has the lock."""
+        return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+    def before_fork(self) -> None:
+        """Do nothing: each store does itself what is due."""
+
+    def after_fork(self) -> None:
+        """Have a lock of this process."""
+        self.lock = threading.RLock()
+
+
+def _layout(description: Description) -> GatheredLayout:
+    fields = {field.name: getattr(description.common, field.name) for field in dataclasses.fields(Layout)}
+    return GatheredLayout(**fields, envs=sum(entry.streams for entry in description.writers))
+
+
+class _Verification:
+    """Names rows in errors."""
+
+    def __init__(self, store: GatheredStore) -> None:
+        self._store = store
+
+    def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int) -> str:
+        """Name rows of a store's own stream in a column, and the file in which they are."""
+        member, own = self._store.find(slot)
+        return member.store.verification.describe_rows(path, own, stream, first, last)
+
+
+class GatheredMaps:
+    """What is mapped of all stores, as `Maps` has it of one.
+
+    Attributes
+    ----------
+    sources : (columns, slots, 2) int64
+        A copy of what the stores' own maps have: taken where something was mapped, and where anything was retired.
+    """
+
+    def __init__(self, store: GatheredStore) -> None:
+        self._store = store
+        self.sources: Int64 = np.zeros((len(store._description.common.schema), 0, 2), np.int64)
+
+    @property
+    def epoch(self) -> tuple[Epoch, ...]:
+        """Keep what is mapped now as long as this is held."""
+        return tuple([member.store.maps.epoch for member in self._store.members if member.is_there])
+
+    def look(self, members: Sequence[Member]) -> None:
+        """Follow what the stores' own maps have."""
+        more = self._store.slots - self.sources.shape[1]
+        if more:
+            self.sources = np.concatenate([self.sources, np.zeros((len(self.sources), more, 2), np.int64)], axis=1)
+        for member in members:
+            if member.has_changed_maps():
+                self._copy(member)
+
+    def _copy(self, member: Member) -> None:
+        maps, order = member.store.maps, list(member.store.layout.schema)
+        columns = [order.index(path) for path in self._store.layout.schema]
+        self.sources[:, member.numbers[: maps.sources.shape[1]]] = maps.sources[columns]
+
+    def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
+        """Map slots in some columns, or in all, where they are not."""
+        wanted: dict[Member, list[int]] = {}
+        for slot in slots:
+            member, own = self._store.find(slot)
+            wanted.setdefault(member, []).append(own)
+        paths = tuple(self._store.layout.schema) if paths is None else tuple(paths)
+        for member, own_slots in wanted.items():
+            try:
+                member.store.maps.ensure(own_slots, paths)
+            finally:
+                self._copy(member)

@@ -1,0 +1,61 @@
+"""What a reader needs of a store: of one, or of several that are read as one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from diskbuffer.store.format.layout import Layout
+
+
+class Mapped(Protocol):
+    """Which memory each segment's file is mapped to: `Maps`, or those of several stores."""
+
+    sources: npt.NDArray[Any]
+
+    @property
+    def epoch(self) -> Any:
+        """Keep what is mapped now as long as this is held."""
+
+    def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
+        """Map slots in some columns, or in all, where they are not."""
+
+
+class Describes(Protocol):
+    """Names rows in errors."""
+
+    def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int) -> str:
+        """Name rows of a stream in a column, and the file in which they are."""
+
+
+class Readable(Protocol):
+    """An open store, or several."""
+
+    lock: threading.RLock
+
+    @property
+    def root(self) -> Path:
+        """Where it is."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process writes to it."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its shape."""
+
+    @property
+    def maps(self) -> Mapped:
+        """What is mapped."""
+
+    @property
+    def verification(self) -> Describes:
+        """What names rows."""
+
+    def values(self, name: str, slot: int) -> npt.NDArray[Any]:
+        """View one segment of a flat column, (segment_rows, ...), to read from it."""
