@@ -223,7 +223,8 @@ class ReplayBuffer:
             self.path, wanted = join_writers(self.path, check_name(writer), wanted, mode)
         gathered = writer is None and is_gathering(Files(self.path))
         # Several stores that are read as one have the same face, for all that reads.
-        self._store = cast(Store, _gathered(self.path, mode, mark)) if gathered else _opened(self.path, wanted, mode, mark)
+        self._gathered = _gathered(self.path, mode, mark) if gathered else None
+        self._store = cast(Store, self._gathered) if gathered else _opened(self.path, wanted, mode, mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)
@@ -494,6 +495,10 @@ class ReplayBuffer:
             The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
         """
         with self._store.lock:
+            if self._gathered is not None:
+                self._writing_columns()
+                self._gathered.columns.sync()
+                return
             log = self._open_log()
         log.sync()
 
@@ -512,6 +517,8 @@ class ReplayBuffer:
 
     def _writing(self) -> Recorder:
         self._check_open()
+        if self._gathered is not None:
+            raise ReadOnlyError(f"{self.path} has the stores of several writers; open one with writer=NAME to add steps to it")
         if self._log is None:
             raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
         if self._process != os.getpid():
@@ -520,6 +527,14 @@ class ReplayBuffer:
                 "it here with mode='r'"
             )
         return self._recorder
+
+    def _writing_columns(self) -> None:
+        """Refuse to write columns where that is not for this process to do."""
+        if self._gathered is not None:
+            self._check_open()
+            self._gathered.begin_writing()
+        else:
+            self._writing()
 
     def _open_log(self) -> StreamLog:
         self._writing()
@@ -612,8 +627,8 @@ class ReplayBuffer:
         return self._reader
 
     def _open_column(self, name: str, column: Column) -> ColumnSegments:
-        self._writing()
-        return self._derived.open(name, column, while_there(self._writing))
+        self._writing_columns()
+        return self._derived.open(name, column, while_there(self._writing_columns))
 
     def at(self, steps: Any, length: int | None = None, *, columns: Sequence[str] | None = None) -> Batch:
         """Return given steps, as `sample` does.
@@ -883,7 +898,7 @@ class ReplayBuffer:
             A step was never added, a value is NaN, or there is not one for each step. Nothing was written.
         """
         with self._store.lock:
-            self._writing()
+            self._writing_columns()
             return self._derived.write(name, steps, values)
 
     def remove_column(self, name: str) -> None:
@@ -904,9 +919,10 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
         """
-        self._must_write("changed")  # first: a fork has the lock of snapshots as it was
+        if self._gathered is None:
+            self._must_write("changed")  # first: a fork has the lock of snapshots as it was
         with self._building, self._store.lock:
-            self._writing()
+            self._writing_columns()
             self._derived.remove(name)
 
     def map(
@@ -961,7 +977,7 @@ class ReplayBuffer:
         >>> n, bool((batch["scaled"] * 100 - batch["obs"]).abs().max() < 1e-5)
         (100, True)
         """
-        self._writing()
+        self._writing_columns()
         names, size, ahead = names_of(out), at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
@@ -1013,7 +1029,7 @@ class ReplayBuffer:
         int
             Of how many steps.
         """
-        self._writing()
+        self._writing_columns()
         plain = values is None
         return Returns(
             rewards="reward",
@@ -1043,13 +1059,13 @@ class ReplayBuffer:
             How many episodes were tagged.
         """
         with self._store.lock:
-            self._writing()
+            self._writing_columns()
             return tag_episodes(self._derived, tag, steps)
 
     def _numbers_of_strings(self, strings: Collection[str]) -> list[int]:
         """Return the numbers of strings, which are among `tags` and on the disk when this returns, for a column of them."""
         with self._store.lock:
-            self._writing()
+            self._writing_columns()
             return numbers_of(self._derived, strings)
 
     def refresh(self) -> None:
@@ -1186,7 +1202,7 @@ class ReplayBuffer:
 
     def _must_write(self, what: str) -> None:
         self._check_open()
-        if self._log is None:
+        if self._log is None and self._gathered is None:
             raise ReadOnlyError(
                 f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so "
                 "there, or open it with mode='a'"

@@ -30,6 +30,7 @@ FLOORS = (
     ("loading", "inspect.notebook"),
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
+    ("gathering",),
     ("buffer",),
     ("",),
     ("adapters", "inspect", "precompile"),

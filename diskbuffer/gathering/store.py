@@ -12,14 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import NotAStoreError
+from diskbuffer.gathering.columns import Columns
 from diskbuffer.gathering.description import Description, read_description
 from diskbuffer.gathering.members import BLOCK, Member
 from diskbuffer.index.gathered import GatheredIndex, Part
 from diskbuffer.reading.gather.targets import Own
 from diskbuffer.runtime import forks
+from diskbuffer.schema import TAG, Column, Schema
 from diskbuffer.store.format.layout import GROUP, Layout
-from diskbuffer.store.segments.mapped import Epoch
-from diskbuffer.store.system.files import Files
+from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
+from diskbuffer.store.system.files import Files, Map
 
 Int64 = npt.NDArray[np.int64]
 
@@ -57,13 +59,14 @@ class GatheredStore:
     writable = False
 
     def __init__(self, root: Path) -> None:
-        self.files, self.root = Files(root), root
+        self._files, self.root = Files(root), root
         self.lock = threading.RLock()
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
-        self._description = read_description(self.files)
+        self._description = read_description(self._files)
+        self.columns = Columns(self._files, self._description.common)
         self._described: tuple[int, int] | None = None
-        self.layout = _layout(self._description)
+        self.layout = _layout(self._description, self.columns)
         self._describe()
         self.maps = GatheredMaps(self)
         self.verification = _Verification(self)
@@ -72,27 +75,37 @@ class GatheredStore:
     def _describe(self) -> None:
         """Read the description, if it is another than it was."""
         try:
-            stat = self.files.stat(GROUP)
+            stat = self._files.stat(GROUP)
         except OSError:
             raise NotAStoreError(f"{self.root} was moved or removed since it was opened; open it again") from None
         if (stat.st_ino, stat.st_mtime_ns) == self._described:
             return
-        self._description = found = read_description(self.files)
+        self._description = found = read_description(self._files)
         self._described = stat.st_ino, stat.st_mtime_ns
         for entry in found.writers[len(self.members) :]:
             self.members.append(Member(entry, len(self.members)))
         if [member.entry for member in self.members] != list(found.writers):
             raise NotAStoreError(f"{self.root} is not the directory any more that was opened; open it again")
-        layout = _layout(found)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Have the layout that the writers' description and the learner's columns make."""
+        layout = _layout(self._description, self.columns)
         if layout.schema == self.layout.schema:  # the same object, by which readers know that columns are the same
             layout = dataclasses.replace(layout, schema=self.layout.schema)
+        else:
+            self.maps.take_columns(layout.schema)
         self.layout = layout
 
     def read(self, context: int) -> GatheredIndex:
         """See which writers there are by now, and what they have added and evicted; the lock must be held."""
         self._describe()
+        before = self.columns.what
+        self.columns.look()
+        if self.columns.what is not before:
+            self._lay_out()
         for member in self.members:
-            member.look(self.files, self._description, context)
+            member.look(self._files, self._description, context)
         there = [member for member in self.members if member.is_there]
         for member in there:
             self._number(member)
@@ -127,14 +140,59 @@ class GatheredStore:
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""
         member, own = self.find(slot)
+        if name in self.layout.derived:
+            return self.columns.array(name, self.columns.get(name, member, own))
         return member.store.values(name, own)
+
+    # The learner's columns
+
+    @property
+    def files(self) -> Files:
+        """Where the learner's columns are."""
+        return self.columns.files
+
+    def begin_writing(self) -> None:
+        """Be the one process that writes columns; a LockedError where another one is."""
+        self.columns.begin_writing()
+
+    def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
+        """View one segment of a derived column, (segment_rows, ...), to write to it."""
+        member, own = self.find(slot)
+        mapped = self.columns.writable(name, member, own)
+        self.maps.hold(name, slot, mapped)
+        return self.columns.array(name, mapped)
+
+    def note_checksum(self, name: str, slot: int) -> None:
+        """Do nothing: these files have no checksums."""
+
+    def add_column(self, name: str, column: Column) -> None:
+        """Add a derived column, of zeros until something is written."""
+        self.columns.change(self.columns.what._replace(columns={**self.columns.what.columns, name: column}))
+        self._lay_out()
+
+    def remove_column(self, name: str) -> None:
+        """Remove a derived column."""
+        self.columns.remove(name)
+        if name == TAG:
+            self.columns.change(self.columns.what._replace(tags=()))
+        self._lay_out()
+
+    def add_tags(self, tags: Sequence[str]) -> list[int]:
+        """Return the numbers of tags, new ones if need be, in their order."""
+        every = tuple(dict.fromkeys([*self.layout.tags, *tags]))
+        if every != self.layout.tags:
+            self.columns.change(self.columns.what._replace(tags=every))
+            self._lay_out()
+        numbers = {tag: number for number, tag in enumerate(every, 1)}
+        return [numbers[tag] for tag in tags]
 
     def disk_bytes(self) -> int:
         """Return the bytes that all stores take on the disk."""
         return sum(member.store.disk_bytes() for member in self.members if member.is_there)
 
     def unlock(self) -> None:
-        """Do nothing: a reader has locked nothing."""
+        """Let another process write columns."""
+        self.columns.end_writing()
 
     def holds_lock(self) -> bool:
         """Tell whether this thread has the lock."""
@@ -146,10 +204,13 @@ class GatheredStore:
     def after_fork(self) -> None:
         """Have a lock of this process."""
         self.lock = threading.RLock()
+        self.columns.forget_lock()
 
 
-def _layout(description: Description) -> GatheredLayout:
+def _layout(description: Description, columns: Columns) -> GatheredLayout:
     fields = {field.name: getattr(description.common, field.name) for field in dataclasses.fields(Layout)}
+    what = columns.what
+    fields |= {"schema": columns.schema(what), "tags": what.tags, "removals": what.removals}
     return GatheredLayout(**fields, envs=sum(entry.streams for entry in description.writers))
 
 
@@ -176,7 +237,19 @@ class GatheredMaps:
 
     def __init__(self, store: GatheredStore) -> None:
         self._store = store
-        self.sources: Int64 = np.zeros((len(store._description.common.schema), 0, 2), np.int64)
+        self._paths = tuple(store.layout.schema)
+        self.sources: Int64 = np.zeros((len(self._paths), 0, 2), np.int64)
+
+    def take_columns(self, schema: Schema) -> None:
+        """Have the columns of a schema."""
+        held = dict(zip(self._paths, self.sources, strict=True))
+        nothing = np.zeros(self.sources.shape[1:], np.int64)
+        self._paths = tuple(schema)
+        self.sources = np.stack([held.get(path, nothing) for path in self._paths])
+
+    def hold(self, path: str, slot: int, mapped: Map | Zeros | InMemory) -> None:
+        """Serve reads of a slot in a learner's column from a map."""
+        self.sources[self._paths.index(path), slot] = mapped.address, mapped.size
 
     @property
     def epoch(self) -> tuple[Epoch, ...]:
@@ -188,14 +261,18 @@ class GatheredMaps:
         more = self._store.slots - self.sources.shape[1]
         if more:
             self.sources = np.concatenate([self.sources, np.zeros((len(self.sources), more, 2), np.int64)], axis=1)
-        for member in members:
-            if member.has_changed_maps():
-                self._copy(member)
+        changed = [member for member in members if member.has_changed_maps()]
+        for member in changed:
+            self._copy(member)
+        for path, member, slot in self._store.columns.of_others(changed):
+            if path in self._paths:
+                self.sources[self._paths.index(path), member.numbers[slot]] = 0
 
     def _copy(self, member: Member) -> None:
         maps, order = member.store.maps, list(member.store.layout.schema)
-        columns = [order.index(path) for path in self._store.layout.schema]
-        self.sources[:, member.numbers[: maps.sources.shape[1]]] = maps.sources[columns]
+        recorded = np.array([n for n, path in enumerate(self._paths) if path in self._store.layout.schema.recorded.columns])
+        theirs = [order.index(self._paths[n]) for n in recorded.tolist()]
+        self.sources[np.ix_(recorded, member.numbers[: maps.sources.shape[1]])] = maps.sources[theirs]
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""
@@ -203,9 +280,13 @@ class GatheredMaps:
         for slot in slots:
             member, own = self._store.find(slot)
             wanted.setdefault(member, []).append(own)
-        paths = tuple(self._store.layout.schema) if paths is None else tuple(paths)
+        paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
+        recorded = [path for path in paths if path not in derived]
         for member, own_slots in wanted.items():
             try:
-                member.store.maps.ensure(own_slots, paths)
+                member.store.maps.ensure(own_slots, recorded)
             finally:
                 self._copy(member)
+            for path in derived.intersection(paths):
+                for own in own_slots:
+                    self.hold(path, int(member.numbers[own]), self._store.columns.get(path, member, own))

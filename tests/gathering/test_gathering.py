@@ -86,7 +86,8 @@ def test_all_that_writers_keep_is_read_as_if_it_were_one_store(
                     env, steps = int(random.integers(writer.envs)), int(random.integers(1, 60))
                     writer.extend(env, steps, numbers, ends=bool(random.random() < 0.7))
             gathered.refresh()
-            entries = {member.entry.name: member.entry.first_stream for member in gathered._store.members}
+            assert gathered._gathered is not None
+            entries = {member.entry.name: member.entry.first_stream for member in gathered._gathered.members}
             names, whole = of_all(writers, entries)
             assert dict(zip(gathered.steps().tolist(), gathered.at(gathered.steps())["action"].tolist(), strict=True)) == names
             assert len(gathered) == len(names) == gathered.stats()["steps"]
