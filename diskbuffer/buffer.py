@@ -27,7 +27,7 @@ from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedEr
 from diskbuffer.gathering.description import check_name, is_gathering
 from diskbuffer.gathering.joining import join_writers
 from diskbuffer.gathering.reader import GatheredReader
-from diskbuffer.gathering.retention import SharedRetention
+from diskbuffer.gathering.retention import SharedRetention, in_turn
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import device_of, step_names
@@ -224,7 +224,12 @@ class ReplayBuffer:
         gathered = writer is None and is_gathering(Files(self.path))
         # Several stores that are read as one have the same face, for all that reads.
         self._gathered = _gathered(self.path, mode, mark) if gathered else None
-        self._store = cast(Store, self._gathered) if gathered else _opened(self.path, wanted, mode, mark)
+        if gathered:
+            self._store = cast(Store, self._gathered)
+        elif writer is not None:
+            self._store = in_turn(lambda: _opened(self.path, wanted, mode, mark))
+        else:
+            self._store = _opened(self.path, wanted, mode, mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)

@@ -4,8 +4,8 @@
 
 `count` processes write a store each under one directory, and share a capacity. One after the other gets SIGKILL at a random
 instant, and comes back at once, or a while later. A learner refreshes, samples steps and sequences, and takes whole passes. Every
-row of every batch is compared with what its name says that it holds; every step that an actor had acknowledged must be seen, if it
-was not evicted; and no call of the learner may take long.
+row of every batch is compared with what its name says that it holds; every step that an actor had acknowledged must be seen, if
+it was not evicted; and no call of the learner may take long.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,19 @@ class Shifted(Experience):
         self._shift = shift
 
     def rows(self, stream: int) -> int:
+        """Return how many rows an episode has."""
         return super().rows(stream + self._shift)
 
     def frames(self, stream: int, positions: Array) -> Array:
+        """Return its frames."""
         return super().frames(stream + self._shift, positions)
 
     def actions(self, stream: int, positions: Array) -> Array:
+        """Return its actions."""
         return super().actions(stream + self._shift, positions)
 
     def rewards(self, stream: int, positions: Array) -> Array:
+        """Return its rewards."""
         return super().rewards(stream + self._shift, positions)
 
 
@@ -169,7 +174,7 @@ class Learner:
         self.batches = self.rows = self.wrong = self.lost = self.most = 0
         self.longest, self.notes = 0.0, list[str]()
 
-    def look(self, acknowledged: list[Array]) -> None:
+    def look(self, acknowledged: Sequence[Array]) -> None:
         """Refresh; every step that was acknowledged before must be there."""
         before = [heads.copy() for heads in acknowledged]
         self._timed("refresh", self.buffer.refresh)
@@ -181,7 +186,7 @@ class Learner:
                 self.notes.append(f"actor {number}: row {head} of stream {stream} is not seen")
                 del self._missing[number, stream]
 
-    def unseen(self, acknowledged: list[Array]) -> list[tuple[int, int, int]]:
+    def unseen(self, acknowledged: Sequence[Array]) -> list[tuple[int, int, int]]:
         """Return which rows are not there, and forget about those that are."""
         description, heads, found = read_description(Files(self._root)), self.buffer._reader.index.table[:, HEAD], []
         for number, known in enumerate(acknowledged):
@@ -250,7 +255,6 @@ def main(scale: float = 1.0, *, seed: int = 0, minutes: float = 10.0, count: int
     rng = np.random.default_rng(seed)
     with scratch_directory(directory) as name:
         root = Path(name) / "all"
-        Shifted(1, 0)  # the directory is made by the first actor
         with db.ReplayBuffer(
             root, CAPACITY, columns=Experience().columns, segment_rows=SEGMENT_ROWS, autoreset="disabled", writer="actor-0"
         ):

@@ -7,11 +7,13 @@ for it, they give up segments of their own once there is a segment too many for 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from diskbuffer.errors import DiskBufferError
+from diskbuffer.errors import DiskBufferError, LockedError
 from diskbuffer.gathering.counts import Counts
 from diskbuffer.gathering.description import read_description
 from diskbuffer.index.fields import LOW
@@ -21,6 +23,21 @@ from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held
+
+T = TypeVar("T")
+_PATIENCE = 10.0  # seconds
+
+
+def in_turn(opened: Callable[[], T]) -> T:
+    """Return what `opened` opens; wait where another writer has the store for a moment, to give up what is too old."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return opened()
+        except LockedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
 
 
 class SharedRetention:
