@@ -137,6 +137,11 @@ class ReplayBuffer:
         it, and **what came later is dropped**; marks stay, those made later, too. A crash on the way is no harm: whoever opens
         the store for writing next finishes it. Buffers elsewhere that were reading keep what they had mapped, and get a
         CorruptionError that tells to open it again for anything else.
+    writer : str, optional
+        One of several writers, by a name of its own: letters, digits, "." "_" and "-". `path` is then a directory for all of
+        them, and this one's store is below it. With ``mode="r"`` and without `writer`, all are read as one: uniformly over the
+        steps of all, under names that stay. Columns that are written then (`write`, `map`, `tag`, priorities) are files beside
+        the stores, which one process at a time may write. `capacity` is that of all writers together.
 
     Raises
     ------
