@@ -24,6 +24,7 @@ from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.description import check_name, is_gathering
 from diskbuffer.gathering.joining import join_writers
 from diskbuffer.gathering.reader import GatheredReader
@@ -204,7 +205,7 @@ class ReplayBuffer:
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
-        self.path = local_path(path)
+        self.path, self._writer = local_path(path), writer
         wanted = Options(
             capacity=capacity,
             env=env,
@@ -465,6 +466,8 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. The capacity is what it was.
         """
+        if self._writer is not None:
+            raise InputError(f"{self.path.parent}: all writers share a capacity, which stays as it is")
         wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
@@ -1222,7 +1225,10 @@ class ReplayBuffer:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to open it again, and the state of its draws; see `reopen`."""
         self._check_open()
-        return reopen, (type(self), self.path, self._how, self.state_dict())
+        path, how = self.path, self._how
+        if self._writer is not None and how["mode"] != "r":
+            path, how = path.parent, how | {"writer": self._writer}
+        return reopen, (type(self), path, how, self.state_dict())
 
     # Looking
 
@@ -1374,7 +1380,7 @@ class ReplayBuffer:
         ``diskbuffer.check(path, repair=True)``.
         """
         self._check_open()
-        return check(self._store.root, progress=progress)
+        return (check if self._gathered is None else check_all)(self._store.root, progress=progress)
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from diskbuffer.commands.output import WELL, WRONG, show_json
+from diskbuffer.paths import local_path
+from diskbuffer.store.system.files import Files
 
 
 def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool = False) -> int:
@@ -13,7 +15,7 @@ def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool
     Parameters
     ----------
     path
-        The directory of the store.
+        The directory of the store, or of several writers' stores.
     repair
         Drop what cannot be saved, and nothing else; keep a copy first.
     quiet
@@ -21,9 +23,13 @@ def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool
     json
         Print JSON.
     """
-    from diskbuffer.store.checking.check import check as checked
+    from diskbuffer.gathering.checking import check_all
+    from diskbuffer.gathering.description import is_gathering
+    from diskbuffer.store.checking.check import check as check_one
 
-    report = checked(path, repair=repair, progress=not quiet and not json)
+    of_several = is_gathering(Files(local_path(path)))
+    checked = check_all if of_several else check_one
+    report = checked(local_path(path), repair=repair, progress=not quiet and not json)
     if json:
         problems = [
             {"path": str(problem.path), "column": problem.column, "steps": problem.steps, "what": problem.what}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
 from diskbuffer.errors import CorruptionError
+from diskbuffer.gathering.description import is_gathering, read_description
 from diskbuffer.inspect.summary import NEWEST, description, summary
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.paths import local_path
 from diskbuffer.store import directory
+from diskbuffer.store.building import is_there
+from diskbuffer.store.system.files import Files
 from diskbuffer.wording import counted
 
 _LEFT = {
@@ -25,10 +29,12 @@ def info(path: str, /, *, json: bool = False) -> int:
     Parameters
     ----------
     path
-        The directory of the store. A training may be writing to it.
+        The directory of the store, or of several writers' stores. A training may be writing to it.
     json
         Print JSON, with everything that is known.
     """
+    if is_gathering(Files(local_path(path))):
+        return _info_of_several(local_path(path), json=json)
     try:
         found = summary(StoreView(path))
     except CorruptionError as error:
@@ -41,6 +47,29 @@ def info(path: str, /, *, json: bool = False) -> int:
     if found["damage"] is not None:
         complain(f"This store is damaged: {found['damage']}", f"Run: diskbuffer check {found['path']}")
     return WELL if found["damage"] is None else WRONG
+
+
+def _info_of_several(root: Path, *, json: bool) -> int:
+    """Show the writers of a directory, and what each has."""
+    description = read_description(Files(root))
+    there = [entry.name for entry in description.writers if is_there(root / entry.name)]
+    found = {name: summary(StoreView(root / name)) for name in there}
+    if json:
+        show_json({"path": str(root), "capacity": description.common.capacity, "writers": found})
+        return WELL
+    rows = [
+        [name, _steps_of(one), f"{one['episodes']['count']:,}", size(one["disk"]["total"]), _writer(one)]
+        for name, one in found.items()
+    ]
+    capacity = "no limit" if description.common.capacity is None else f"{description.common.capacity:,}"
+    steps = sum(one["steps"] for one in found.values())
+    show(f"{plain(str(root))}: {counted(len(there), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", "")
+    show(table(["writer", "steps", "episodes", "disk", ""], rows))
+    return WELL
+
+
+def _steps_of(found: dict[str, Any]) -> str:
+    return f"{found['steps']:,}"
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -155,9 +155,17 @@ def check_name(name: Any) -> str:
 
 def is_gathering(files: Files) -> bool:
     """Tell whether a directory has the stores of several writers."""
+    return _has_attribute(files, GATHERING)
+
+
+def is_one_store(files: Files) -> bool:
+    """Tell whether a directory is the store of one writer."""
+    return _has_attribute(files, ATTRIBUTE)
+
+
+def _has_attribute(files: Files, name: str) -> bool:
     try:
-        found = read_json(files, GROUP)
-        return GATHERING in found["attributes"]
+        return name in read_json(files, GROUP)["attributes"]
     except (FileNotFoundError, NotADirectoryError, CorruptionError, ValueError, KeyError, TypeError):
         return False
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from diskbuffer.errors import InputError, NotAStoreError, SchemaError
-from diskbuffer.gathering.description import Description, is_gathering, join, read_description
+from diskbuffer.gathering.description import Description, is_gathering, is_one_store, join, read_description
 from diskbuffer.options import Wanted
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
@@ -23,6 +23,8 @@ def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path
     if wanted.protected or wanted.capacity_each:
         raise InputError("protected= and capacity_each= are for the store of one writer alone; leave them out with writer=")
     path, files = root / name, Files(root)
+    if not is_gathering(files) and is_one_store(files):
+        raise NotAStoreError(f"{root} is the store of one writer; give writer= a path where nothing is yet, or leave it out")
     common = read_description(files).common if is_gathering(files) else None
     if common is not None:
         _refuse_another_capacity(root, common.capacity, wanted.capacity)

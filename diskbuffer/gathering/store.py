@@ -74,10 +74,9 @@ class GatheredStore:
 
     def _describe(self) -> None:
         """Read the description, if it is another than it was."""
-        try:
-            stat = self._files.stat(GROUP)
-        except OSError:
-            raise NotAStoreError(f"{self.root} was moved or removed since it was opened; open it again") from None
+        if not self._files.is_in_place():
+            raise NotAStoreError(f"{self.root} was moved or removed since it was opened; open it again")
+        stat = self._files.stat(GROUP)
         if (stat.st_ino, stat.st_mtime_ns) == self._described:
             return
         self._description = found = read_description(self._files)

@@ -1,0 +1,22 @@
+"""Verifying the stores of several writers, one after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diskbuffer.gathering.description import read_description
+from diskbuffer.store.building import is_there
+from diskbuffer.store.checking.check import check
+from diskbuffer.store.checking.report import Report
+from diskbuffer.store.system.files import Files
+
+
+def check_all(root: Path, *, repair: bool = False, progress: bool = True) -> Report:
+    """Verify every store of a directory of several writers, as `check` does one."""
+    found = Report(root, repaired=repair)
+    for entry in read_description(Files(root)).writers:
+        if is_there(root / entry.name):  # else it was removed, or is only being made
+            report = check(root / entry.name, repair=repair, progress=progress)
+            found.problems += report.problems
+            found.rows, found.dropped = found.rows + report.rows, found.dropped + report.dropped
+    return found
