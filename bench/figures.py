@@ -22,6 +22,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "scale": "Draws from hundreds of millions of steps",
     "sealing": "How frames are compressed when they are sealed",
     "plan": "Forecasts, and what runs then took",
+    "writers": "Several writers' stores, read as one",
 }
 
 

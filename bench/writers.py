@@ -1,0 +1,163 @@
+"""Several writers' stores, read as one: drawing from eight and from one with as many steps, and adding from many processes.
+
+    python -m bench.writers --json FILE
+
+A learner draws from eight stores and, in turn, from one that has the same frames; then the same while eight processes add to the
+eight, as fast as actors that take 2 ms a step. Then as many processes as there are cores, and one alone, add as fast as they can.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from bench.frames import COLUMNS, frames
+from bench.measure import Report, arguments, percent_more, ratio
+from bench.worker import Worker, in_turns
+
+WRITERS, BATCH, STACK, CAPACITY, ROWS = 8, 256, 4, 1_000_000, 1024
+EPISODE = 500  # steps
+STEP_SECONDS = 0.002  # of an actor
+
+
+def _options() -> dict[str, Any]:
+    return {"columns": COLUMNS, "frame_stack": STACK, "segment_rows": ROWS}
+
+
+def fill(root: Path, pixels: np.ndarray, steps: int, writers: int | None) -> None:
+    """Fill one store, or several, with as many steps each."""
+    action, reward, ends = np.arange(EPISODE) % 6, np.ones(EPISODE, np.float32), np.arange(EPISODE) == EPISODE - 1
+    for n in range(writers or 1):
+        name = {} if writers is None else {"writer": f"actor-{n}"}
+        with db.ReplayBuffer(root, CAPACITY, **_options(), **name) as buffer:
+            first = n * steps * (writers is not None)
+            while len(buffer) < steps:
+                at = np.arange(first, first + EPISODE + 1) % len(pixels)
+                buffer.extend(obs=pixels[at], action=action, reward=reward, terminated=ends)
+                first += EPISODE + 1
+            buffer.seal()
+
+
+class Reader:
+    """A learner's process."""
+
+    def __init__(self, root: Path) -> None:
+        self._buffer = db.ReplayBuffer(root, mode="r", seed=0)
+
+    def sample(self, batch: int) -> Any:
+        """Draw a batch."""
+        return self._buffer.sample(batch)
+
+    def refresh(self) -> None:
+        """See what is new."""
+        self._buffer.refresh()
+
+
+class Adder:
+    """An actor's process."""
+
+    def __init__(self, root: Path, number: int | None, pixels: Path) -> None:
+        name = {} if number is None else {"writer": f"actor-{number}"}
+        self._buffer = db.ReplayBuffer(root, CAPACITY, **_options(), **name)
+        self._pixels, self._at = np.load(pixels, mmap_mode="r"), 0
+        self.add(200, 0.0)
+
+    def add(self, steps: int, pause: float) -> float:
+        """Add so many steps, with a pause after each; return the seconds."""
+        begun = time.perf_counter()
+        for _ in range(steps):
+            obs, after = self._pixels[self._at % 40_000], self._pixels[(self._at + 1) % 40_000]
+            self._at += 1
+            self._buffer.add(obs, 1, 1.0, after, False, self._at % EPISODE == 0, new_episode=self._at % EPISODE == 1)
+            if pause:
+                time.sleep(pause)
+        return time.perf_counter() - begun
+
+    def close(self) -> None:
+        """Close the store."""
+        self._buffer.close()
+
+
+def compare(report: Report, directory: Path, rounds: int, while_they_write: str) -> None:
+    """Draw from eight stores, and from one with as many steps."""
+    with Worker(Reader, directory / "one") as one, Worker(Reader, directory / "many") as many:
+        times = in_turns({"one store": one, "eight stores": many}, "sample", BATCH, rounds=rounds)
+        for name, seconds in times.items():
+            report.times(f"sample({BATCH}) of {name}{while_they_write}", seconds)
+        of = ratio(times["one store"], times["eight stores"])
+        report.row(f"sample({BATCH}) of eight stores, speed against one store{while_they_write}", of, "x", at_least=0.9)
+        refreshed = in_turns({"one store": one, "eight stores": many}, "refresh", rounds=rounds)
+        for name, seconds in refreshed.items():
+            report.times(f"refresh of {name}{while_they_write}", seconds)
+
+
+def adding(report: Report, directory: Path, pixels: Path, rounds: int) -> None:
+    """Add from one process, and from as many as there are cores."""
+    cores = len(os.sched_getaffinity(0))
+    steps, alone, together = 5000, [], []
+    adders = [Worker(Adder, directory / "adding", n, pixels) for n in range(cores)]
+    for adder in adders:
+        adder.ready()
+    for _ in range(rounds):
+        alone.append(adders[0].ask("add", steps, 0.0))
+        taken = [0.0] * cores
+        threads = [threading.Thread(target=_add, args=(adder, taken, n, steps)) for n, adder in enumerate(adders)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        together.append(max(taken))
+    for adder in adders:
+        adder.close()
+    report.times("adding 5,000 steps, one writer", alone)
+    report.times(f"adding 5,000 steps each, {cores} writers", together)
+    report.row(f"adding from {cores} writers, of {cores} times one writer's speed", ratio(alone, together), "x", at_least=0.9)
+    report.row("a writer's time for a step, beside others", percent_more(ratio(together, alone)), "% more")
+
+
+def _add(adder: Worker, taken: list[float], n: int, steps: int) -> None:
+    taken[n] = adder.ask("add", steps, 0.0)
+
+
+def main() -> None:
+    """Run everything."""
+    args = arguments(__doc__.splitlines()[0])
+    report = Report("writers", args.seed, quick=args.quick)
+    steps, rounds = (2_000, 4) if args.quick else (12_000, 30)
+    pixels = frames(50_000)
+    directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
+    try:
+        np.save(directory / "pixels.npy", pixels)
+        fill(directory / "one", pixels, steps * WRITERS, None)
+        fill(directory / "many", pixels, steps, WRITERS)
+        compare(report, directory, rounds, "")
+        actors = [Worker(Adder, directory / "many", n, directory / "pixels.npy") for n in range(WRITERS)]
+        for actor in actors:
+            actor.ready()
+        seconds = rounds * 0.6 + 5
+        threads = [
+            threading.Thread(target=actor.ask, args=("add", int(seconds / STEP_SECONDS), STEP_SECONDS)) for actor in actors
+        ]
+        for thread in threads:
+            thread.start()
+        compare(report, directory, rounds, ", while they write")
+        for thread in threads:
+            thread.join()
+        for actor in actors:
+            actor.close()
+        adding(report, directory, directory / "pixels.npy", 4 if args.quick else 12)
+    finally:
+        shutil.rmtree(directory)
+    report.write(args.json)
+
+
+if __name__ == "__main__":
+    main()
