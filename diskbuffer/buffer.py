@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.columns.derived import ColumnSegments, DerivedColumns
+from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
@@ -41,11 +41,13 @@ from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.reader import Reader, StoreReader
+from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
+from diskbuffer.samplers.columns import Segments
 from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
@@ -639,7 +641,9 @@ class ReplayBuffer:
             sampler.attach(self._reader.index, self._open_column)
         return self._reader
 
-    def _open_column(self, name: str, column: Column) -> ColumnSegments:
+    def _open_column(self, name: str, column: Column | None) -> Segments:
+        if column is None:
+            return RecordedColumn(self._store, self._reader, name, while_there(self._check_open))
         self._writing_columns()
         return self._derived.open(name, column, while_there(self._writing_columns))
 

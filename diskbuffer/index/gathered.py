@@ -44,6 +44,7 @@ class GatheredIndex(Index):
         self.table[:, [STARTS, SLOTS, LEAD_PLACES]] = _NOTHING.address
         self._starts, self._slots, self._leads = ([_NOTHING] * streams for _ in range(3))
         self._begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
+        self.environments = np.concatenate([np.empty(0, np.int64), *(part.first_stream + part.of.environments for part in parts)])
         self.dropped = sum(part.of.dropped for part in parts)
         for part in parts:
             self._take(part)

@@ -35,11 +35,17 @@ class Streams:
         Rows of a segment; a stream's positions are cut at its multiples.
     context : int
         Rows before a step that are needed to sample it: the frames of its stack but one.
+
+    Attributes
+    ----------
+    environments : (n,) int64
+        Which streams are of environments; others hold protected episodes.
     """
 
     def __init__(self, streams: int, segment_rows: int, context: int) -> None:
         self.segment_rows = segment_rows
         self.context = context
+        self.environments = np.arange(streams)
         self.table = np.zeros((streams, FIELDS), np.int64)
         self.table[:, HEAD], self.table[:, OWN] = -1, np.arange(streams)
         self._starts = [GrowingArray() for _ in range(streams)]

@@ -45,7 +45,7 @@ def read_index(store: Store, context: int, kind: type[S]) -> S:
 
 
 def _read_index(store: Store, index: S) -> S:
-    rows = index.segment_rows
+    rows, index.environments = index.segment_rows, np.arange(store.layout.n_envs)
     for stream, (slots, lengths) in enumerate(store.segments()):
         if not len(slots):
             continue

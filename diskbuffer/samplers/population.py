@@ -1,4 +1,4 @@
-"""What there is to draw from: every step of a buffer, or the steps of some episodes."""
+"""What there is to draw from: every step of a buffer, those that are young enough, or those of some episodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index.fields import FLOOR, HEAD
+from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.index.index import Index
+from diskbuffer.samplers.columns import OpenColumn
+from diskbuffer.samplers.staleness import Limit, limit_of
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
@@ -18,6 +20,12 @@ Int64 = npt.NDArray[np.int64]
 
 class Population(ABC):
     """Steps, and the episodes that they lie in, by number. (4, n) arrays are as in `Draw`: streams, positions, starts, ends."""
+
+    none_left: str  # what to tell where a buffer has steps, and none of these
+    among = ""  # what to add to "no episode has ..."
+
+    def attach(self, index: Index, column: OpenColumn) -> None:  # noqa: B027  most need nothing
+        """Meet the buffer that is to be drawn from."""
 
     @abstractmethod
     def steps(self, index: Index) -> int:
@@ -54,6 +62,23 @@ class Population(ABC):
 class Everything(Population):
     """All steps that can be sampled."""
 
+    none_left = "the buffer holds no complete step yet; add some before sampling"
+
+    def counts(self, index: Index) -> Int64:
+        """Count the steps of each stream; they are its newest."""
+        return index.steps()
+
+    def newest(self, index: Index, wanted: int, rng: np.random.Generator) -> Int64:
+        """Find the newest steps, fewer if there are not so many: of each environment's newest first, in an order drawn anew."""
+        order = rng.permutation(index.environments)
+        counts = self.counts(index)[order]
+        rounds = -(-wanted // len(order))
+        while np.minimum(counts, rounds).sum() < min(wanted, counts.sum()):  # some environments have fewer
+            rounds *= 2
+        ages, which = np.divmod(np.arange(rounds * len(order)), len(order))
+        there = ages < counts[which]
+        return index.recent(order[which[there][:wanted]], ages[there][:wanted])[0]
+
     def steps(self, index: Index) -> int:
         """Count the steps."""
         return len(index)
@@ -72,7 +97,7 @@ class Everything(Population):
 
     def freeze(self, index: Index) -> list[list[int]]:
         """Return, for each stream, how many steps went before those of now, and how many those are."""
-        return [[index.first_step(stream), steps] for stream, steps in enumerate(index.steps().tolist())]
+        return [[index.added_to(stream) - steps, steps] for stream, steps in enumerate(self.counts(index).tolist())]
 
     def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
         """Tell whether each stream had so many steps at a time."""
@@ -86,14 +111,61 @@ class Everything(Population):
         ends = np.cumsum(counts)
         streams = np.searchsorted(ends, numbers, side="right")
         since = before[streams] + numbers - (ends - counts)[streams]  # steps that went before in the stream, ever
-        gone = np.array([index.first_step(stream) for stream in range(len(counts))], np.int64)
-        now = index.steps()
-        there = (since >= gone[streams]) & (since < (gone + now)[streams])
-        return self.locate(index, (np.cumsum(now) - now - gone)[streams[there]] + since[there]), there
+        added = np.array([index.added_to(stream) for stream in range(len(counts))], np.int64)
+        there = (since >= (added - self.counts(index))[streams]) & (since < added[streams])
+        return index.locate((np.cumsum(index.steps()) - added)[streams[there]] + since[there]), there
+
+
+class Young(Everything):
+    """The steps that are not too old."""
+
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
+        self.none_left = f"no step is young enough for {limit.said}: none has a value; add more, or sample with another limit"
+        self.among = f" within {limit.said}"
+
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Meet the buffer that is to be drawn from."""
+        self._limit.attach(index, column)
+
+    def counts(self, index: Index) -> Int64:
+        """Count the steps of each stream that are young enough."""
+        return self._limit.counts(index)
+
+    def steps(self, index: Index) -> int:
+        """Count the steps."""
+        return int(self.counts(index).sum())
+
+    def locate(self, index: Index, numbers: Int64) -> Int64:
+        """Find steps by number."""
+        return index.locate(_among_all(numbers, self.counts(index), index.steps()))
+
+    def episodes(self, index: Index) -> int:
+        """Count the episodes with a step that is young enough."""
+        return int(self._episodes(index)[1].sum())
+
+    def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
+        """Find episodes by number, with their first step that is young enough."""
+        firsts, counts = self._episodes(index)
+        found = index.locate_episodes(_among_all(numbers, counts, index.table[:, EPISODES]))
+        found[1] = np.maximum(found[1], firsts[found[0]])
+        return found
+
+    def _episodes(self, index: Index) -> tuple[Int64, Int64]:
+        """Return the position of each stream's first step that is young enough, and how many episodes there are from it on."""
+        steps, firsts, counts = self.counts(index), *np.zeros((2, len(index.table)), np.int64)
+        some = np.flatnonzero(steps)
+        firsts[some] = index.recent(some, steps[some] - 1)[0][1]
+        for stream in some.tolist():
+            starts = index.starts(stream)
+            counts[stream] = len(starts) - max(0, int(np.searchsorted(starts, firsts[stream], side="right")) - 1)
+        return firsts, counts
 
 
 class Selection(Population):
     """The steps of some episodes, as `ReplayBuffer.episodes` tells of them."""
+
+    none_left = "all the episodes that were selected are gone: evicted; select others"
 
     def __init__(self, episodes: Any) -> None:
         try:
@@ -150,6 +222,18 @@ class Selection(Population):
         return self._names // len(index.table)
 
 
-def population_of(episodes: Any) -> Population:
-    """Return all steps, or those of some episodes."""
-    return Everything() if episodes is None else Selection(episodes)
+def population_of(episodes: Any, max_age: float | None = None, age_column: str | None = None) -> Population:
+    """Return all steps, those that are young enough, or those of some episodes; an InputError where the arguments are bad."""
+    if max_age is None:
+        if age_column is not None:
+            raise InputError(f"age_column={age_column!r} tells how old a step is; give max_age=, too")
+        return Everything() if episodes is None else Selection(episodes)
+    if episodes is not None:
+        raise InputError("max_age= cannot be combined with episodes=: select episodes that are young enough")
+    return Young(limit_of(max_age, age_column))
+
+
+def _among_all(numbers: Int64, counts: Int64, all_counts: Int64) -> Int64:
+    """Turn numbers among the newest so many of each stream into numbers among all of them, stream after stream."""
+    ends = np.cumsum(counts)
+    return np.asarray(numbers + (np.cumsum(all_counts) - ends)[np.searchsorted(ends, numbers, side="right")])

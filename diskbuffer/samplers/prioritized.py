@@ -10,7 +10,7 @@ added or evicted since the last draw is seen by the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from diskbuffer.index.lookup import episode_at
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64, store_f32
-from diskbuffer.samplers.sampler import Sampler, Segments, at_least_one
+from diskbuffer.samplers.columns import OpenColumn, Segments
+from diskbuffer.samplers.sampler import Sampler, at_least_one
 from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
@@ -122,7 +123,7 @@ class Prioritized(Sampler):
         self._largest = 1.0
         self._segments: Segments | None = None
 
-    def attach(self, index: Index, column: Callable[[str, Column], Segments]) -> None:
+    def attach(self, index: Index, column: OpenColumn) -> None:
         """Belong to a buffer, by its column of priorities."""
         if self._segments is not None:
             if self._segments.index is not index:

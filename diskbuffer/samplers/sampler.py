@@ -5,10 +5,9 @@ from __future__ import annotations
 import operator
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
-from diskbuffer.schema import Column
 
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:
@@ -42,29 +41,6 @@ def count_steps(index: Index) -> int:
     if total == 0:
         raise EmptyBufferError("the buffer holds no complete step yet; add some before sampling")
     return total
-
-
-class Segments(Protocol):
-    """A column that a sampler reads and writes, segment by segment."""
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """To be held while the index is looked at."""
-
-    @property
-    def index(self) -> Index:
-        """The index of the steps."""
-
-    @property
-    def check(self) -> Callable[[], Any]:
-        """Raises where the buffer was closed, or may not be written to."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the store has the column; else `values` makes it."""
-
-    def values(self, slot: int) -> npt.NDArray[Any]:
-        """View the values of a segment."""
 
 
 @dataclass(eq=False, slots=True)
@@ -103,12 +79,15 @@ class Sampler(ABC):
     ----------
     batches : int
         How many were delivered.
+    seeded : bool
+        Whether a seed was given, or a state that has one.
     """
 
     form: Form = Steps()  # what a sample consists of
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed(seed_sequence(seed).entropy)
+        self.seeded = seed is not None
         self.batches = 0
         self.epochs: Epochs | None = None  # for samplers without replacement
         self._ahead: list[Ahead] = []
@@ -139,8 +118,8 @@ class Sampler(ABC):
         generator: np.random.Generator = self._generators.own
         return generator
 
-    def attach(self, index: Index, column: Callable[[str, Column], Segments]) -> None:  # noqa: B027  most need nothing
-        """Meet the buffer that is to be drawn from; ``column(name, what)`` opens a column for samplers that keep one."""
+    def attach(self, index: Index, column: OpenColumn) -> None:  # noqa: B027  most need nothing
+        """Meet the buffer that is to be drawn from, and its columns."""
 
     def samples(self) -> Samples:
         """Return what there is to sample, for a pass over all of it."""
@@ -177,11 +156,15 @@ class Sampler(ABC):
         """Draw others in place of steps that are gone, when a batch's turn has come: no earlier, for that depends on threads."""
         old = ahead.drawn
         there = ahead.still_there(index, self.form)
-        new = self.draw(index, int((~there).sum()), self.generator(self.batches, again=True))
+        new = self._draw_others(index, int((~there).sum()), self.generator(self.batches, again=True))
         self.advance()
         streams, positions, starts, ends = (np.concatenate([a[there], b]) for a, b in zip(old[:4], new[:4], strict=True))
         notes = {name: np.concatenate([old.notes[name][there], note]) for name, note in new.notes.items() if name in old.notes}
         ahead.drawn = Draw(streams, positions, starts, ends, notes)
+
+    def _draw_others(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
+        """Draw steps in place of some of a batch."""
+        return self.draw(index, size, rng)
 
     def keep(self, ahead: Ahead) -> None:
         """Take a batch for drawn."""
@@ -220,6 +203,7 @@ class Sampler(ABC):
         if self.epochs is not None:
             self.epochs.load_state_dict(state.get("epochs"))
         self._seed(seed)
+        self.seeded = True
         self.batches, self._ahead = batches, ahead
 
 

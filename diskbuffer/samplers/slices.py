@@ -18,6 +18,7 @@ from diskbuffer.draws import Draw, Rows, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
+from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
 from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
@@ -54,11 +55,13 @@ class Slices(Sampler):
         order is computed, not stored.
     episodes : Episodes, optional
         Draw from these only: ``buffer.episodes[buffer.episodes.length > 100]``. Those that are evicted later drop out.
+    max_age, age_column
+        As in `Uniform`, of a sequence's first step; those of the burn-in may be older. Not with `crossing` or `episodes`.
 
     Raises
     ------
     EmptyBufferError
-        When drawing, where no episode is long enough; its message tells how long the longest is.
+        When drawing, where no episode has enough steps, that are young enough; its message tells how long the longest is.
 
     Notes
     -----
@@ -88,26 +91,36 @@ class Slices(Sampler):
         crossing: bool = False,
         replace: bool = True,
         episodes: Any = None,
+        max_age: float | None = None,
+        age_column: str | None = None,
     ) -> None:
         super().__init__(seed)
         if over not in ("starts", "episodes"):
             raise InputError(f"over must be 'starts' or 'episodes', found {over!r}")
         length, burn_in = at_least_one("length", length), burn_in and at_least_one("burn_in", burn_in)
-        if crossing and (not strict or over != "starts" or burn_in or episodes is not None):
-            raise InputError("crossing=True cannot be combined with strict=False, over='episodes', burn_in= or episodes=")
+        if crossing and (not strict or over != "starts" or burn_in or episodes is not None or max_age is not None):
+            raise InputError(
+                "crossing=True cannot be combined with strict=False, over='episodes', burn_in=, episodes= or max_age="
+            )
         if over == "episodes" and not replace:
             raise InputError("over='episodes' draws with replacement; replace=False visits every start once")
         self.form = Rows(length) if crossing else Steps(length, burn_in, padded=not strict or burn_in > 0, whole=strict)
         self._crossing, self._length, self._burn_in = crossing, length, burn_in
         self._needed = length if strict else 1  # steps that must follow a start, with its own
         self._over_episodes = over == "episodes"
-        self._population = population_of(episodes)
+        self._population = population_of(episodes, max_age, age_column)
         if not replace:
             self.epochs = Epochs(self._population)
+
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Meet the buffer that is to be drawn from."""
+        self._population.attach(index, column)
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw the first steps of `size` sequences."""
         count_steps(index)
+        if self._population.steps(index) == 0:
+            raise EmptyBufferError(self._population.none_left)
         if self.epochs is not None:
             found = self.epochs.draw(index, size, self._entropy, lambda places: self._is_valid(index, places))
             if found.shape[1] < size:
@@ -199,11 +212,11 @@ class Slices(Sampler):
             )
         every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
         if not every.shape[1]:
-            return EmptyBufferError("all the episodes that were selected are gone: evicted; select others")
+            return EmptyBufferError(self._population.none_left)
         longest = int((every[3] - every[1]).max())
         return EmptyBufferError(
-            f"no episode has the {self._needed} steps of a sequence, the longest has {longest}; add more steps, or sample with a "
-            "smaller length, or with strict=False"
+            f"no episode has the {self._needed} steps of a sequence{self._population.among}, the longest has {longest}; add more "
+            "steps, or sample with a smaller length, or with strict=False"
         )
 
     # Across episodes

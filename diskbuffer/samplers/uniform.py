@@ -12,6 +12,7 @@ from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import count, locate
 from diskbuffer.native.compiling import compiled
+from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import Everything, population_of
 from diskbuffer.samplers.random_numbers import MOST, integers
@@ -37,6 +38,19 @@ class Uniform(Sampler):
     n_step : int
     gamma : float
         From 0 to 1.
+    newest : int
+        How many of the newest steps are in every batch, its first samples; the others are drawn as if this were 0 (Zhang and
+        Sutton, 2017, "A deeper look at experience replay": combined experience replay). The newest step of each environment
+        comes before the second newest of any; of which environments, where not of all, is drawn anew for every batch. Protected
+        episodes are not among them. With n-step returns, their sums are of the steps that there are.
+    max_age : float, optional
+        Draw no older steps: only the newest `max_age` steps of each environment (and of the protected episodes), or, with
+        `age_column`, those whose value is at least the newest value less `max_age`.
+    age_column : str, optional
+        A column of numbers that was recorded with the steps, such as ``policy_version`` (``extra=``) or a time; the newest value
+        is the largest that the newest step of an environment has. It should not decrease within an environment. Where it does,
+        those steps are drawn that come after the environment's last one that is too old: none that is too old in any case. NaN
+        is too old.
     half_life : float, optional
         Steps: of two steps of an environment, one that is so much older is drawn half as often. Recent experience is nearer to
         what the policy does now (Wang and Ross, 2019, "Boosting soft actor-critic: emphasizing recent experience without
@@ -45,7 +59,21 @@ class Uniform(Sampler):
         Whether steps are drawn with replacement. If not, every step comes once, shuffled, and then the next epoch begins, with
         the steps that are there by then. The order is computed, not stored.
     episodes : Episodes, optional
-        Draw from these only: ``buffer.episodes[buffer.episodes.tag == "demo"]``. Those that are evicted later drop out.
+        Draw from these only: ``buffer.episodes[buffer.episodes.tag == "demo"]``. Those that are evicted later drop out. Not with
+        `newest` or `max_age`.
+
+    Raises
+    ------
+    EmptyBufferError
+        When drawing, where there is no step, or none that is young enough.
+    InputError
+        When drawing, where a batch is smaller than `newest`, or the buffer has no such `age_column`.
+
+    Notes
+    -----
+    What is newest, and what is too old, counts at the time of the draw: a loader delivers what it drew `prefetch` batches ago.
+    A `max_age` in steps costs nothing. With a column, its rows are read once, when they are new, and at first those back to the
+    last one that is too old; 10 us for each environment that went on since the last draw.
 
     Examples
     --------
@@ -64,6 +92,9 @@ class Uniform(Sampler):
         *,
         n_step: int = 1,
         gamma: float = 0.99,
+        newest: int = 0,
+        max_age: float | None = None,
+        age_column: str | None = None,
         half_life: float | None = None,
         replace: bool = True,
         episodes: Any = None,
@@ -76,14 +107,24 @@ class Uniform(Sampler):
                 raise InputError(f"half_life must be a number of steps above 0, found {half_life!r}")
             if not replace or episodes is not None:
                 raise InputError("half_life cannot be combined with replace=False or episodes=")
-        self._population = population_of(episodes)
+        self._newest = at_least_one("newest", newest) if newest != 0 else 0
+        if newest and episodes is not None:
+            raise InputError(
+                "newest= cannot be combined with episodes=: new steps are in none of the episodes that were selected"
+            )
+        self._population = population_of(episodes, max_age, age_column)
         if not replace:
             self.epochs = Epochs(self._population)
+        drawn_by_number = type(self._population) is Everything and replace and half_life is None and not newest
+        self._at_once = drawn_by_number and type(self).draw is Uniform.draw
+
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Meet the buffer that is to be drawn from."""
+        self._population.attach(index, column)
 
     def next(self, index: Index, size: int) -> Ahead:
         """Draw the next batch, by compiled code where every step is as likely as any other: the same steps as `draw`."""
-        every = self.epochs is None and self._half_life is None and isinstance(self._population, Everything)
-        if every and type(self).draw is Uniform.draw:
+        if self._at_once:
             found = np.empty((4, size), np.int64)
             if 0 < _draw_from_all(index.table, self._key, self.batches + len(self._ahead), found) <= MOST:
                 streams, positions, starts, ends = found
@@ -93,16 +134,29 @@ class Uniform(Sampler):
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw `size` steps."""
         count_steps(index)
+        if not self._newest:
+            return Draw(*self._draw(index, size, rng))
+        if self._newest > size:
+            raise InputError(f"newest={self._newest} steps cannot all be in a batch of {size}; give a larger batch_size")
+        assert isinstance(self._population, Everything)
+        newest = self._population.newest(index, self._newest, rng)
+        return Draw(*np.concatenate([newest, self._draw(index, size - newest.shape[1], rng)], axis=1))
+
+    def _draw_others(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
+        """Draw steps in place of some of a batch: none of them as the newest."""
+        return Draw(*self._draw(index, size, rng)) if self._newest else self.draw(index, size, rng)
+
+    def _draw(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
+        """Draw `size` steps of the population; an EmptyBufferError where it has none."""
+        if self._population.steps(index) == 0:
+            raise EmptyBufferError(self._population.none_left)
         if self._half_life is not None:
-            found = _draw_recent(index, size, self._half_life, rng)
-        elif self.epochs is not None:
-            found = self.epochs.draw(index, size, self._entropy)
-        else:
-            found = self._draw_evenly(index, size, rng)
+            assert isinstance(self._population, Everything)
+            return _draw_recent(index, self._population.counts(index), size, self._half_life, rng)
+        found = self._draw_evenly(index, size, rng) if self.epochs is None else self.epochs.draw(index, size, self._entropy)
         if found.shape[1] < size:
-            raise EmptyBufferError("all the episodes that were selected are gone: evicted; select others")
-        streams, positions, starts, ends = found
-        return Draw(streams, positions, starts, ends)
+            raise EmptyBufferError(self._population.none_left)
+        return found
 
     def samples(self) -> Samples:
         """Return every step that can be drawn."""
@@ -145,9 +199,9 @@ def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
     return NSteps(n_step, float(gamma)) if n_step > 1 else Steps(apart=apart)
 
 
-def _draw_recent(index: Index, size: int, half_life: float, rng: np.random.Generator) -> Int64:
+def _draw_recent(index: Index, counts: Int64, size: int, half_life: float, rng: np.random.Generator) -> Int64:
     """Draw steps, with probabilities that halve with every `half_life` steps of age within a stream."""
-    counts, rate = index.steps(), np.log(2) / half_life
+    rate = np.log(2) / half_life
     streams = np.cumsum(-np.expm1(-rate * counts))  # in proportion to the sum of the streams' probabilities
     chosen = np.searchsorted(streams / streams[-1], rng.random(size), side="right")
     ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts[chosen])) / rate  # of a geometric distribution, cut off

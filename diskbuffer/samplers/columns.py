@@ -1,0 +1,42 @@
+"""Columns of a store, as samplers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from diskbuffer.index.index import Index
+from diskbuffer.schema import Column
+
+
+class Segments(Protocol):
+    """A column that a sampler reads, and writes if it keeps it, segment by segment."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """To be held while the index is looked at."""
+
+    @property
+    def index(self) -> Index:
+        """The index of the steps."""
+
+    @property
+    def check(self) -> Callable[[], Any]:
+        """Raises where the buffer was closed, or may not be written to."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the store has the column; else `values` makes it."""
+
+    def values(self, slot: int) -> npt.NDArray[Any]:
+        """View the values of a segment."""
+
+
+class OpenColumn(Protocol):
+    """Opens a column of the buffer that a sampler meets."""
+
+    def __call__(self, name: str, kept: Column | None, /) -> Segments:
+        """Open a column that the sampler keeps, made as told where it is missing; None: a recorded one of numbers, to read."""
