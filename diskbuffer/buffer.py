@@ -33,13 +33,14 @@ from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import device_of, step_names
 from diskbuffer.loading.loader import Loader
-from diskbuffer.loading.passes import Batches, Listed, Pass
+from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
 from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
 from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Reader, StoreReader
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
@@ -206,6 +207,8 @@ class ReplayBuffer:
         threads = None if threads is None else at_least_one("threads", threads)
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
+        for sampler in self._samplers.values():
+            sampler.seeded = seed is not None
         self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
         self.path, self._writer = local_path(path), writer
         wanted = Options(
@@ -623,16 +626,18 @@ class ReplayBuffer:
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         return self._sampling(sampler, size).draw()
 
-    def _sampling(self, sampler: Sampler, size: int, check: Callable[[], None] | None = None) -> Sampling:
-        return Sampling([Share(self._reader, sampler, size)], self._reader.pool, check or self._check_open)
+    def _sampling(self, sampler: Sampler, size: int, check: Callable[[], None] | None = None, ranks: Ranks = ALONE) -> Sampling:
+        share = Share(self._reader, sampler, size * ranks.world_size)
+        return Sampling([share], self._reader.pool, check or self._check_open, ranks=ranks)
 
-    def _sampler(self, given: Sampler | None, own: str) -> Sampler:
+    def _sampler(self, given: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {given!r}")
-        if given is None:
-            return self._samplers[own]
-        self._attach(given)
-        return given
+        sampler = self._samplers[own] if given is None else given
+        ranks.check(sampler)
+        if given is not None:
+            self._attach(given)
+        return sampler
 
     def _attach(self, sampler: Sampler) -> Reader:
         """Have a sampler draw from this buffer; return where to read what it draws."""
@@ -807,6 +812,8 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead.
 
@@ -824,11 +831,27 @@ class ReplayBuffer:
             How many batches may be ahead.
         threads : int, optional
             How many threads fill batches, each one of its own; the machine's cores, `prefetch` at most.
+        rank, world_size : int, optional
+            Which of how many learners this is: from torch.distributed's default process group, where one is initialised. Every
+            batch is drawn for all of them, ``world_size * batch_size`` samples, and each reads its own: number `rank`, and
+            every `world_size`-th after it; a draw is cheap, and nothing is sent between ranks. So all must draw with the same
+            seed, the sampler's or else the buffer's, and see the same steps: those of a store that nobody writes to, or of
+            readers that all call `refresh` between the same two batches, while the writer waits. (Otherwise each still draws
+            as the sampler says from what it sees, and their shares are of different draws.) The sampler's state is the same in
+            all ranks; a run may be resumed with another number of them, if all together have as large a batch.
+            ``rank=0, world_size=1`` is a learner that draws for itself.
+
+        Raises
+        ------
+        InputError
+            There are several ranks, and neither the sampler nor the buffer was given a seed; or the sampler is `Prioritized`,
+            whose draws depend on what each rank has learned.
         """
         self._check_open()
-        sampler = self._sampler(sampler, "loader")
+        ranks = Ranks.of(rank, world_size)
+        sampler = self._sampler(sampler, "loader", ranks)
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
-        return Loader(lambda: self._sampling(sampler, size), device, ahead, self._threads(threads), transform)
+        return Loader(lambda: self._sampling(sampler, size, ranks=ranks), device, ahead, self._threads(threads), transform)
 
     def batches(
         self,
@@ -843,11 +866,14 @@ class ReplayBuffer:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> Batches:
         """Return an iterable over every step that is there when a loop begins, once, through the same threads as `loader`.
 
         What is evicted while the loop runs may be left out; everything else comes exactly once. ``len()`` tells how many batches
-        there are. The shuffled order is computed, not stored.
+        there are. The shuffled order is computed, not stored. Its `state_dict` tells how far the newest loop has come; after
+        `load_state_dict`, the next loop goes on from there.
 
         Parameters
         ----------
@@ -865,8 +891,22 @@ class ReplayBuffer:
             Of the shuffled order; a new one for every loop where it is missing.
         device, transform, prefetch, threads
             As in `loader`.
+        rank, world_size : int, optional
+            As in `loader`: each batch is shared out, and every step comes in one rank only. All ranks have as many batches,
+            and sizes that differ by one at most; where the last batch would have fewer samples than there are ranks, it goes
+            with the one before. Only where there are fewer samples than ranks in all, some have none.
+
+        Raises
+        ------
+        InputError
+            There are several ranks, and ``shuffle=True`` without `seed`.
         """
         self._check_open()
+        ranks = Ranks.of(rank, world_size)
+        if ranks.world_size > 1 and shuffle and seed is None:
+            raise InputError(
+                f"with {ranks.world_size} ranks all must shuffle in the same way: give seed=, another one each epoch"
+            )
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         seed_sequence(seed)
         if steps is not None and shuffle:
@@ -876,11 +916,13 @@ class ReplayBuffer:
         samples = EVERY_STEP if sampler is None else self._sampler(sampler, "sample").samples()
         named = None if steps is None else step_names(steps)
 
-        def source() -> Pass | Listed:
+        cut = Cut(size, merge_last, ranks)
+
+        def source(state: Mapping[str, Any] | None) -> Pass | Listed:
             if named is not None:
-                return Listed(self._reader, named, size, merge_last, self._check_open)
+                return Listed(self._reader, named, cut, self._check_open, state)
             entropy = int(seed_sequence(seed).entropy)  # type: ignore[arg-type]
-            return Pass(self._reader, size, shuffle, entropy, merge_last, self._check_open, samples=samples)
+            return Pass(self._reader, cut, shuffle, entropy, self._check_open, state, samples=samples)
 
         return Batches(source, device, ahead, self._threads(threads), transform)
 
@@ -1002,9 +1044,9 @@ class ReplayBuffer:
         if steps is not None:
             if resume:
                 raise InputError("map(steps=...) cannot be resumed: call it with the steps that are left, or leave resume= out")
-            source: Pass | Listed = Listed(self._reader, step_names(steps), size, False, self._check_open)
+            source: Pass | Listed = Listed(self._reader, step_names(steps), Cut(size), self._check_open)
         else:
-            source = Pass(self._reader, size, False, 0, False, self._check_open, done.read() if resume else None)
+            source = Pass(self._reader, Cut(size), False, 0, self._check_open, place=done.read() if resume else None)
         loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
         if not resume:
             done.remove()

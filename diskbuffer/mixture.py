@@ -17,12 +17,13 @@ from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.delivery import Transform, transform_of
+from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.sampler import at_least_one
 
 if TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.reading.delivery import Transform, transform_of
 
 
 class Mixture:
@@ -83,23 +84,32 @@ class Mixture:
         transform: Transform | None = None,
         prefetch: int = 3,
         threads: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> Loader[DrawnBatch]:
-        """Return an endless iterable of batches that threads fill ahead, as `ReplayBuffer.loader` does."""
-        ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size)
-        threads = first.threads if threads is None else at_least_one("threads", threads)
-        return Loader(lambda: self._sampling(batch_size), device, ahead, threads, transform)
+        """Return an endless iterable of batches that threads fill ahead, as `ReplayBuffer.loader` does.
 
-    def _sampling(self, batch_size: int) -> Sampling:
+        With several ranks, every sampler needs a seed, and each rank's batch has as many samples of each part as one of
+        `batch_size` has without ranks.
+        """
+        ranks = Ranks.of(rank, world_size)
+        for sampler in self.samplers:
+            ranks.check(sampler)
+        ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size, ranks)
+        threads = first.threads if threads is None else at_least_one("threads", threads)
+        return Loader(lambda: self._sampling(batch_size, ranks), device, ahead, threads, transform)
+
+    def _sampling(self, batch_size: int, ranks: Ranks = ALONE) -> Sampling:
         size = at_least_one("batch_size", batch_size)
         ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
         sizes = np.diff(ends, prepend=0).tolist()
         if min(sizes) < 1:
             raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
         parts = [
-            Share(buffer._attach(sampler), sampler, n)
+            Share(buffer._attach(sampler), sampler, n * ranks.world_size)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
-        return Sampling(parts, self._pool, self._check_open, numbered=True)
+        return Sampling(parts, self._pool, self._check_open, numbered=True, ranks=ranks)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:

@@ -63,7 +63,7 @@ def _use(path: Path) -> None:
         )
         for sampler in samplers:
             batch = buffer.sample(8, sampler)
-            for _ in itertools.islice(buffer.loader(8, sampler), 2):
+            for _ in itertools.islice(buffer.loader(8, sampler, rank=0, world_size=1), 2):
                 pass
             if isinstance(sampler, db.Prioritized):
                 sampler.update(batch["steps"], np.ones(8))
@@ -73,7 +73,7 @@ def _use(path: Path) -> None:
         buffer.recent(np.arange(4), 0, n_step=2)
         buffer.elapsed(buffer.steps())
         buffer.seal()
-        for _ in buffer.batches(64, shuffle=True):
+        for _ in buffer.batches(64, shuffle=True, rank=0, world_size=1):
             pass
     with db.ReplayBuffer(path, mode="r") as buffer:
         buffer.sample(8)

@@ -16,6 +16,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.nested import one_of
 from diskbuffer.paths import local_path
 from diskbuffer.reading.batches.base import Batch, as_arrays
+from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs
 from diskbuffer.samplers.sampler import at_least_one
@@ -31,6 +32,9 @@ class BatchDataset(IterableDataset[Any]):
     the seed: each worker has another in every epoch, made of the sampler's and the `DataLoader`'s (``torch.manual_seed`` makes
     them the same in every run). What was drawn ahead stays with the original, and a sampler without replacement begins an epoch,
     in which every step comes once in each worker.
+
+    In a process group of torch.distributed, each rank without workers reads its share of batches that are drawn for all ranks, as
+    `ReplayBuffer.loader` tells, so that `sampler` needs a seed. Workers draw for themselves.
 
     Parameters
     ----------
@@ -78,12 +82,12 @@ class BatchDataset(IterableDataset[Any]):
         if worker is None:
             if self._buffer is None:
                 self._buffer = ReplayBuffer(self.path, mode="r")
-            yield from self._of(self._buffer, self._sampler, self._batches)
+            yield from self._of(self._buffer, self._sampler, self._batches, Ranks.of(None, None))
             return
         self._passes += 1  # of a worker that stays; others get another seed from the DataLoader
         share = None if self._batches is None else len(range(worker.id, self._batches, worker.num_workers))
         with ReplayBuffer(self.path, mode="r") as buffer:
-            yield from self._of(buffer, self._sampler_of(worker.seed), share)
+            yield from self._of(buffer, self._sampler_of(worker.seed), share, ALONE)
 
     def _sampler_of(self, worker_seed: int) -> Sampler:
         """Return a copy of the sampler, as it is, that draws with a seed of its own."""
@@ -94,10 +98,11 @@ class BatchDataset(IterableDataset[Any]):
         sampler.load_state_dict(state | {"seed": int(seed), "ahead": []})
         return sampler
 
-    def _of(self, buffer: ReplayBuffer, sampler: Sampler, batches: int | None) -> Iterator[Batch]:
+    def _of(self, buffer: ReplayBuffer, sampler: Sampler, batches: int | None, ranks: Ranks) -> Iterator[Batch]:
         if self._refresh_every is not None:
             buffer.refresh()
-        for n, batch in enumerate(itertools.islice(buffer.loader(self._size, sampler, prefetch=self._prefetch), batches), 1):
+        loader = buffer.loader(self._size, sampler, prefetch=self._prefetch, rank=ranks.rank, world_size=ranks.world_size)
+        for n, batch in enumerate(itertools.islice(loader, batches), 1):
             yield batch
             if self._refresh_every is not None and n % self._refresh_every == 0:
                 buffer.refresh()

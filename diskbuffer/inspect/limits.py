@@ -204,7 +204,7 @@ def _files(buffer: ReplayBuffer) -> list[ColumnFiles]:
 
 def _learning(buffer: ReplayBuffer, size: int, learner: Callable[[Any], Any], seconds: float) -> tuple[float, float]:
     """Return the time of a learner's step, and the share of its time that it waits for batches."""
-    loader = buffer.loader(size)
+    loader = buffer.loader(size, rank=0, world_size=1)
     begun, steps, until = 0.0, 0, 0.0
     for n, batch in enumerate(loader):
         if n == 3:  # threads have started

@@ -3,24 +3,77 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw, Steps
+from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batches.base import Arrays, Request
 from diskbuffer.reading.delivery import Transform
+from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader
 from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
 
-B = TypeVar("B")
+if TYPE_CHECKING:
+    from diskbuffer.reading.batches.base import Batch
+
 Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a pass is cut into batches, of all ranks together.
+
+    Attributes
+    ----------
+    size : int
+        Samples of one rank's batch.
+    merge_last : bool
+        Whether the last batch takes the rest, or is a small one.
+    ranks : Ranks
+        Who shares each batch, and which of them this is.
+    """
+
+    size: int
+    merge_last: bool = False
+    ranks: Ranks = ALONE
+
+    def next(self, left: int) -> int:
+        """Return how many samples the next batch has, where so many are left."""
+        whole = self.size * self.ranks.world_size
+        least = whole if self.merge_last else self.ranks.world_size  # or it goes with the batch before: each rank gets some of it
+        return left if left - whole < least else whole
+
+    def batches(self, left: int) -> int:
+        """Return how many batches there are of so many samples; this rank has no share of one that has too few."""
+        whole = self.size * self.ranks.world_size
+        full, rest = divmod(left, whole)
+        if full == 0:
+            return int(self.ranks.share(rest) > 0)
+        return full + int(rest >= self.ranks.world_size and not self.merge_last)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a pass has come.
+
+    Attributes
+    ----------
+    place : Place
+        In the order of the steps; of given ones, `at` alone is of use.
+    left : int
+        How many samples are to come, at most.
+    """
+
+    place: Place
+    left: int
 
 
 @dataclass(frozen=True)
@@ -28,7 +81,7 @@ class PassBatch:
     """A batch of a pass, and the place after it."""
 
     planned: Planned
-    behind: Place
+    behind: Progress
 
     @property
     def request(self) -> Request:
@@ -37,84 +90,51 @@ class PassBatch:
 
 
 class _InOrder:
-    """What is read in an order that is decided when it begins; a loader's source."""
-
-    def __init__(self, reader: Reader, size: int, merge_last: bool, check: Callable[[], None]) -> None:
-        self._reader, self._size, self._merge_last, self._check = reader, size, merge_last, check
-
-    def _left(self) -> int:
-        """Count the steps to come."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        """How many batches are to come, if nothing is evicted meanwhile."""
-        left = self._left()
-        return max(min(left, 1), left // self._size) if self._merge_last else -(-left // self._size)
-
-    def _wanted(self) -> int:
-        """Return how many steps the next batch has."""
-        left = self._left()
-        return left if self._merge_last and left < 2 * self._size else min(self._size, left)
-
-    def finalize(self, begun: B) -> B:
-        """Return the batch as it was begun: what was evicted since was read before."""
-        return begun
-
-
-class Pass(_InOrder):
-    """One pass over the steps, or sequences, that are there when it begins; a loader's source.
+    """What is read in an order that is decided when it begins; a loader's source.
 
     Attributes
     ----------
-    place : Place
+    done : Progress
         Behind what was delivered.
     steps, begun : int
         How many steps it is of, and how many of these came before it began.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        size: int,
-        shuffle: bool,
-        seed: int,
-        merge_last: bool,
-        check: Callable[[], None],
-        place: Place | None = None,
-        *,
-        samples: Samples = EVERY_STEP,
-    ) -> None:
-        super().__init__(reader, size, merge_last, check)
-        self._seed, self._samples = seed, samples
-        self._epochs = Epochs(samples.population, shuffle)
-        with reader.lock:
-            self.place = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
-            self._most = samples.count(reader.index)  # that can be to come
-        self._next = self.place
-        self.steps, self.begun = self.place.steps, self.place.at
+    def __init__(self, reader: Reader, cut: Cut, check: Callable[[], None], done: Progress) -> None:
+        self._reader, self._cut, self._check = reader, cut, check
+        self.done = self._next = done
+        self.steps, self.begun = done.place.steps, done.place.at
+
+    @property
+    def place(self) -> Place:
+        """Where it is, behind what was delivered."""
+        return self.done.place
 
     def _left(self) -> int:
-        return min(self._most, self._next.steps - self._next.at)
+        """Count the samples to come."""
+        return min(self._next.left, self._next.place.steps - self._next.place.at)
+
+    def __len__(self) -> int:
+        """How many batches are to come, if nothing is evicted meanwhile."""
+        return self._cut.batches(self._left())
 
     def begin(self) -> PassBatch | None:
         """Decide on the next batch; None after the last."""
         self._check()
         with self._reader.lock:
             while self._left() > 0:
-                wanted = self._wanted()
-                behind = self._next
-
-                def draw(index: Index, wanted: int = wanted) -> Draw:
-                    nonlocal behind
-                    valid = functools.partial(self._samples.valid, index)
-                    places, behind = self._epochs.take(index, self._next, wanted, self._seed, valid)
-                    return self._samples.drawn(index, places)
-
-                planned = self._reader.plan(draw, self._samples.form)
-                self._next, self._most = behind, self._most - planned.drawn.size
+                planned, self._next = self._plan(self._cut.next(self._left()))
                 if planned.drawn.size:
-                    return PassBatch(planned, behind)
+                    return PassBatch(planned, self._next)
         return None
+
+    def _plan(self, wanted: int) -> tuple[Planned, Progress]:
+        """Plan this rank's share of the next batch; return the place after all of it, too."""
+        raise NotImplementedError
+
+    def finalize(self, begun: PassBatch) -> PassBatch:
+        """Return the batch as it was begun: what was evicted since was read before."""
+        return begun
 
     def fill(self, begun: PassBatch, arrays: Arrays) -> None:
         """Gather a batch."""
@@ -122,42 +142,89 @@ class Pass(_InOrder):
 
     def deliver(self, begun: PassBatch) -> None:
         """Note how far the learner has come."""
-        self.place = begun.behind
+        self.done = begun.behind
 
     def leave(self, begun: PassBatch) -> None:
         """Forget a batch: the next loop begins anew."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the learner has come, as numbers and lists."""
+        return {"left": self.done.left, **vars(self.done.place)}
+
+
+class Pass(_InOrder):
+    """One pass over the steps, or sequences, that are there when it begins, or over the rest of one that a state tells of."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        cut: Cut,
+        shuffle: bool,
+        seed: int,
+        check: Callable[[], None],
+        state: Mapping[str, Any] | None = None,
+        *,
+        place: Place | None = None,
+        samples: Samples = EVERY_STEP,
+    ) -> None:
+        self._seed, self._samples, self._shuffle = seed, samples, shuffle
+        self._epochs = Epochs(samples.population, shuffle)
+        with reader.lock:
+            left = samples.count(reader.index)  # that can be to come
+            begin = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
+            if state is not None:
+                left, begin, self._seed = self._resumed(reader.index, state)
+        super().__init__(reader, cut, check, Progress(begin, left))
+
+    def _resumed(self, index: Index, state: Mapping[str, Any]) -> tuple[int, Place, int]:
+        """Return how many samples are to come, the place, and the seed, from a state; an InputError where it does not fit."""
+        try:
+            left, seed, shuffled = int(state["left"]), int(state["seed"]), bool(state["shuffle"])
+            self._epochs.load_state_dict(state)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"the state of a pass must be what its state_dict returned, found {str(state)[:200]}") from error
+        place = self._epochs.place
+        if left < 0 or seed < 0 or place.epoch < 0 or self._epochs.resume(index, place) != place:
+            raise InputError("the state is of a pass over other steps, or over another buffer; begin a new one")
+        if shuffled != self._shuffle:
+            raise InputError(f"the state is of a pass with shuffle={shuffled}, and this one has shuffle={self._shuffle}")
+        return left, place, seed
+
+    def _plan(self, wanted: int) -> tuple[Planned, Progress]:
+        found = np.empty((4, 0), np.int64)
+        behind = self._next.place
+
+        def draw(index: Index) -> Draw:
+            nonlocal found, behind
+            valid = functools.partial(self._samples.valid, index)
+            found, behind = self._epochs.take(index, self._next.place, wanted, self._seed, valid)
+            return self._samples.drawn(index, np.stack([self._cut.ranks.own_of(row) for row in found]))
+
+        planned = self._reader.plan(draw, self._samples.form)
+        return planned, Progress(behind, self._next.left - found.shape[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the learner has come, with the seed of the order."""
+        return super().state_dict() | {"seed": self._seed, "shuffle": self._shuffle}
+
 
 class Listed(_InOrder):
-    """A pass over given steps, in their order; a loader's source."""
+    """A pass over given steps, in their order."""
 
-    def __init__(self, reader: Reader, steps: Int64, size: int, merge_last: bool, check: Callable[[], None]) -> None:
-        super().__init__(reader, size, merge_last, check)
-        self._steps, self._at = steps, 0
-        self.steps, self.begun = len(steps), 0
+    def __init__(
+        self, reader: Reader, steps: Int64, cut: Cut, check: Callable[[], None], state: Mapping[str, Any] | None = None
+    ) -> None:
+        at = 0 if state is None else state.get("at")
+        if not isinstance(at, int) or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):
+            raise InputError("the state is of a pass over other steps; give the same steps=, or begin a new one")
+        self._steps = steps
+        super().__init__(reader, cut, check, Progress(Place(steps=len(steps), at=at), len(steps) - at))
 
-    def _left(self) -> int:
-        return len(self._steps) - self._at
-
-    def begin(self) -> Planned | None:
-        """Decide on the next batch; None after the last."""
-        self._check()
-        if self._left() == 0:
-            return None
-        wanted = self._wanted()
-        planned = self._reader.plan(self._reader.draw_named(self._steps[self._at : self._at + wanted]), Steps())
-        self._at += wanted
-        return planned
-
-    def fill(self, begun: Planned, arrays: Arrays) -> None:
-        """Gather a batch."""
-        begun.gather(arrays, threads=1)
-
-    def deliver(self, begun: Planned) -> None:
-        """Do nothing: nobody resumes it."""
-
-    def leave(self, begun: Planned) -> None:
-        """Do nothing."""
+    def _plan(self, wanted: int) -> tuple[Planned, Progress]:
+        at = self._next.place.at
+        mine = self._cut.ranks.own_of(self._steps[at : at + wanted])
+        planned = self._reader.plan(self._reader.draw_named(mine), Steps())
+        return planned, Progress(Place(steps=len(self._steps), at=at + wanted), self._next.left - wanted)
 
 
 class Batches(Loader[Any]):
@@ -165,15 +232,44 @@ class Batches(Loader[Any]):
 
     def __init__(
         self,
-        source: Callable[[], Pass | Listed],
+        source: Callable[[Mapping[str, Any] | None], Pass | Listed],
         device: torch.device | str | None,
         prefetch: int,
         threads: int,
         transform: Transform | None = None,
     ) -> None:
-        super().__init__(source, device, prefetch, threads, transform)
+        super().__init__(self._begin, device, prefetch, threads, transform)
         self._pass = source
+        self._newest: Pass | Listed | None = None
+        self._state: Mapping[str, Any] | None = None  # to go on from
+
+    def _begin(self) -> Pass | Listed:
+        self._newest = self._pass(self._state)
+        self._state = None
+        return self._newest
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from super().__iter__()
+        self._newest = None
 
     def __len__(self) -> int:
-        """How many batches there would be now."""
-        return len(self._pass())
+        """How many batches the next loop would have now."""
+        return len(self._pass(self._state))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the newest loop has come: behind the batch that it delivered last. {} before the first, or at its end.
+
+        Numbers and lists of them only. With it, and the same steps in the buffer, the next loop has the batches that were to
+        come. It is the same in all ranks.
+        """
+        if self._state is not None:
+            return dict(self._state)
+        return {} if self._newest is None else self._newest.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next loop go on from a state that `state_dict` returned; an InputError where it does not fit."""
+        if not isinstance(state, Mapping):
+            raise InputError(f"the state of a pass must be what its state_dict returned, found {str(state)[:200]}")
+        if state:
+            self._pass(state)
+        self._newest, self._state = None, dict(state) or None

@@ -19,12 +19,13 @@ from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
 from diskbuffer.reading.gather.single_steps import SingleSteps, copy_drawn
 from diskbuffer.reading.gather.targets import Columns
+from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
 
 class Share(NamedTuple):
-    """Where samples of a batch come from, and how many."""
+    """Where samples of a batch come from, and how many: a multiple of the ranks."""
 
     reader: Reader
     sampler: Sampler
@@ -56,10 +57,20 @@ class Sampling:
         Raises where a buffer was closed.
     numbered : bool
         Whether batches tell which part each sample is from; there may be several only then.
+    ranks : Ranks
+        For whom batches are drawn, and whose share of each is read.
     """
 
-    def __init__(self, parts: Sequence[Share], pool: ArraysPool, check: Callable[[], None], *, numbered: bool = False) -> None:
-        self._parts, self._pool, self._check, self._numbered = parts, pool, check, numbered
+    def __init__(
+        self,
+        parts: Sequence[Share],
+        pool: ArraysPool,
+        check: Callable[[], None],
+        *,
+        numbered: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._parts, self._pool, self._check, self._numbered, self._ranks = parts, pool, check, numbered, ranks
         self._to_cpu = Delivery(pool)
         self._readers = [part.reader for part in parts]
         self.threads = parts[0].reader.gatherer.threads
@@ -67,7 +78,9 @@ class Sampling:
         if len({reader.frame_stack for reader in self._readers}) > 1:
             raise InputError("the buffers of a mixture must have the same frame_stack")
         form = parts[0].sampler.form
-        self._is_single = len(parts) == 1 and not numbered and isinstance(form, Steps) and form.length is None
+        self._is_single = (
+            ranks.world_size == 1 and len(parts) == 1 and not numbered and isinstance(form, Steps) and form.length is None
+        )
         self._look()
 
     def _locked(self) -> AbstractContextManager[Any]:
@@ -108,7 +121,7 @@ class Sampling:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
         if any(reader.columns is not columns for reader, columns in zip(self._readers, self._found, strict=True)):
             self._look()  # some were written since
-        drawn = [ahead.drawn for ahead in aheads]
+        drawn = [self._ranks.own(ahead.drawn) for ahead in aheads]
         if not self._numbered:
             return self._readers[0].planned(self._request, drawn[0])
         together = self._together(drawn)
@@ -122,7 +135,7 @@ class Sampling:
 
     def _look(self) -> None:
         self._found = [reader.columns for reader in self._readers]
-        size = sum(part.size for part in self._parts)
+        size = sum(self._ranks.share(part.size) for part in self._parts)
         self._request = Request(_common(self._found), self._readers[0].frame_stack, self._parts[0].sampler.form, size)
 
     def _together(self, drawn: list[Draw]) -> Draw:
@@ -132,7 +145,7 @@ class Sampling:
             name: np.concatenate([draw.notes.get(name, np.ones(draw.size, np.float32)) for draw in drawn])  # weights
             for name in {name: None for draw in drawn for name in draw.notes}
         }
-        notes["part"] = np.repeat(np.arange(len(drawn)), [part.size for part in self._parts])
+        notes["part"] = np.repeat(np.arange(len(drawn)), [draw.size for draw in drawn])
         return Draw(np.concatenate(streams), positions, starts, ends, notes)
 
     def finalize(self, begun: DrawnBatch) -> DrawnBatch:

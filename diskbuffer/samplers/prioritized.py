@@ -86,6 +86,8 @@ class Prioritized(Sampler):
     (32, 1.0)
     """
 
+    draws_alike = False  # for each process knows its own updates only
+
     def __init__(
         self,
         alpha: float = 0.6,

@@ -84,6 +84,7 @@ class Sampler(ABC):
     """
 
     form: Form = Steps()  # what a sample consists of
+    draws_alike = True  # in every process that has the same seed, or state, and the same steps
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed(seed_sequence(seed).entropy)

@@ -204,7 +204,7 @@ class Stored(OpenedLate):
             batch = opened.recent(ages, envs, columns=[obs_path(name) for name in self._frames])
             yield self.join(batch["obs"]), time.perf_counter() - begun
             return
-        loader = opened.batches(size, merge_last=False, steps=opened.recent_steps(ages, envs))
+        loader = opened.batches(size, merge_last=False, steps=opened.recent_steps(ages, envs), rank=0, world_size=1)
         before = 0.0
         for batch in loader:
             waited, before = loader.waited - before, loader.waited
