@@ -872,8 +872,8 @@ class ReplayBuffer:
         """Return an iterable over every step that is there when a loop begins, once, through the same threads as `loader`.
 
         What is evicted while the loop runs may be left out; everything else comes exactly once. ``len()`` tells how many batches
-        there are. The shuffled order is computed, not stored. Its `state_dict` tells how far the newest loop has come; after
-        `load_state_dict`, the next loop goes on from there.
+        there are. The shuffled order is computed, not stored. The iterable's `state_dict` tells how far its newest loop has
+        come; after its `load_state_dict`, the next loop goes on from there.
 
         Parameters
         ----------

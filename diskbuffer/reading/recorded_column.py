@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
@@ -26,8 +25,8 @@ class RecordedColumn:
             recorded = ", ".join(path for path in schema.columns if path not in schema.derived)
             raise InputError(f"there is no column {name!r} that was recorded with the steps; there are {recorded}")
         column = schema[name]
-        if column.shape or column.np_dtype.kind not in "iuf" or column.np_dtype == np.uint64:
-            raise InputError(f"column {name!r} must have one number a step, of a float type or up to int64, found {column}")
+        if column.shape or column.np_dtype.kind not in "iuf":
+            raise InputError(f"column {name!r} must have one number a step, an integer or a float, found {column}")
         self._store, self._reader, self._name, self.check = store, reader, name, check
 
     @property

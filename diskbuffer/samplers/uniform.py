@@ -73,7 +73,7 @@ class Uniform(Sampler):
     -----
     What is newest, and what is too old, counts at the time of the draw: a loader delivers what it drew `prefetch` batches ago.
     A `max_age` in steps costs nothing. With a column, its rows are read once, when they are new, and at first those back to the
-    last one that is too old; 10 us for each environment that went on since the last draw.
+    last one that is too old; some 20 us for each environment that went on since the last draw.
 
     Examples
     --------

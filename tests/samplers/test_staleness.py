@@ -67,7 +67,7 @@ ADDED = st.tuples(st.integers(0, 2), st.integers(1, 20), st.integers(-3, 4), st.
 @given(
     added=st.lists(ADDED, min_size=1, max_size=12),
     most=st.integers(0, 6),
-    dtype=st.sampled_from(["int64", "int16", "float64", "float32"]),
+    dtype=st.sampled_from(["int64", "uint64", "int16", "float64", "float32"]),
     capacity=st.sampled_from([None, 40]),
     kept=st.booleans(),
 )
@@ -85,7 +85,9 @@ def test_the_steps_that_can_be_drawn_are_those_found_by_hand(
             version = int(versions[-1]) + rise // 2
             if dtype == "float64" and number % 5 == 4:
                 versions = np.where(np.arange(n) % 3 == 0, np.nan, versions)
-            add(buffer, env, versions)
+            if rise == -3:
+                buffer.clear()
+            add(buffer, env, np.maximum(versions, 0) if dtype == "uint64" else versions)
             if pause and number < len(added) - 1:
                 continue  # more is new when it is looked at next
             expected = young_by_hand(buffer, 3, most, column=True)
