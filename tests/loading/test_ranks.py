@@ -174,6 +174,26 @@ def test_a_pass_is_split_without_overlap_or_loss_and_can_be_resumed(
             assert len(steps) == total
 
 
+def test_each_rank_has_the_goals_of_its_own_steps(tmp_path: Path) -> None:
+    columns = {"action": db.Column((), "int64"), "obs/observation": db.Column((), "int64")}
+    columns |= {f"obs/{name}_goal": db.Column((), "int64") for name in ("achieved", "desired")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        rows = np.arange(101)
+        obs = {"observation": rows, "achieved_goal": rows, "desired_goal": np.full(101, -1)}
+        buffer.extend(obs, rows[:-1], np.zeros(100))
+
+        def batches(rank: int, world: int) -> Iterator[Batch]:
+            sampler = db.Hindsight(lambda batch: batch["obs"]["desired_goal"], seed=1)
+            return iter(buffer.loader(24 // world, sampler, rank=rank, world_size=world))
+
+        whole, parts = batches(0, 1), [batches(rank, 3) for rank in range(3)]
+        for _ in range(5):
+            expected, found = next(whole), [next(part) for part in parts]
+            for name in ("steps", "reward", "relabelled"):
+                assert torch.equal(together([{name: part[name], "steps": part["steps"]} for part in found])[name], expected[name])
+            assert expected["relabelled"].any()
+
+
 def test_a_mixture_gives_every_rank_its_parts(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience(1, 20, (9,))
     with world.open(tmp_path / "a") as a, world.open(tmp_path / "b") as b:
