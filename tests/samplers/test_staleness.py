@@ -227,3 +227,31 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
             db.Uniform(**arguments)
     with pytest.raises(db.InputError, match="max_age"):
         db.Slices(4, crossing=True, max_age=4)
+
+
+def test_the_stores_of_several_writers_have_one_limit_and_their_newest_steps_in_turn(tmp_path: Path) -> None:
+    """Versions are compared across writers; one comes late, and one is never young enough."""
+    given: dict[str, Any] = {"max_age": 3, "age_column": "version"}
+    with open_(tmp_path, writer="a", n_envs=2) as a, open_(tmp_path, writer="old") as old:
+        add(old, 0, [0] * 9)
+        learner, sampler = db.ReplayBuffer(tmp_path, mode="r"), db.Uniform(1, **given)
+        for version in range(3, 8):
+            add(a, version % 2, [version] * 7)
+            if version >= 5:
+                with open_(tmp_path, writer="late") as late:
+                    add(late, 0, [version - 2, version])
+            learner.refresh()
+            expected = young_by_hand(learner, 1024, 3, column=True)
+            for one in (sampler, db.Uniform(**given)):
+                np.testing.assert_array_equal(np.sort(all_that(learner, one)), expected)
+            assert set(learner.draw(64, sampler)["steps"].tolist()) <= set(expected.tolist())
+        by_steps = young_by_hand(learner, 1024, 4, column=False)
+        np.testing.assert_array_equal(np.sort(all_that(learner, db.Uniform(max_age=4))), by_steps)
+        steps = steps_of(learner)
+        newest = {steps[steps % 1024 == stream].max() for stream in np.unique(steps % 1024).tolist()}
+        assert len(newest) == 4
+        assert set(learner.draw(16, db.Uniform(newest=4))["steps"][:4].tolist()) == newest
+        whole = learner.draw(16, db.Uniform(3, newest=4))["steps"]
+        parts = [next(iter(learner.loader(8, db.Uniform(3, newest=4), rank=rank, world_size=2)))["steps"] for rank in range(2)]
+        np.testing.assert_array_equal(np.stack(parts, axis=1).ravel(), whole)
+        learner.close()
