@@ -61,7 +61,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Reached:
     """How far a pass has come.
 
     Attributes
@@ -81,7 +81,7 @@ class PassBatch:
     """A batch of a pass, and the place after it."""
 
     planned: Planned
-    behind: Progress
+    behind: Reached
 
     @property
     def request(self) -> Request:
@@ -94,13 +94,13 @@ class _InOrder:
 
     Attributes
     ----------
-    done : Progress
+    done : Reached
         Behind what was delivered.
     steps, begun : int
         How many steps it is of, and how many of these came before it began.
     """
 
-    def __init__(self, reader: Reader, cut: Cut, check: Callable[[], None], done: Progress) -> None:
+    def __init__(self, reader: Reader, cut: Cut, check: Callable[[], None], done: Reached) -> None:
         self._reader, self._cut, self._check = reader, cut, check
         self.done = self._next = done
         self.steps, self.begun = done.place.steps, done.place.at
@@ -128,7 +128,7 @@ class _InOrder:
                     return PassBatch(planned, self._next)
         return None
 
-    def _plan(self, wanted: int) -> tuple[Planned, Progress]:
+    def _plan(self, wanted: int) -> tuple[Planned, Reached]:
         """Plan this rank's share of the next batch; return the place after all of it, too."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class Pass(_InOrder):
             begin = self._epochs.begin(reader.index) if place is None else self._epochs.resume(reader.index, place)
             if state is not None:
                 left, begin, self._seed = self._resumed(reader.index, state)
-        super().__init__(reader, cut, check, Progress(begin, left))
+        super().__init__(reader, cut, check, Reached(begin, left))
 
     def _resumed(self, index: Index, state: Mapping[str, Any]) -> tuple[int, Place, int]:
         """Return how many samples are to come, the place, and the seed, from a state; an InputError where it does not fit."""
@@ -190,7 +190,7 @@ class Pass(_InOrder):
             raise InputError(f"the state is of a pass with shuffle={shuffled}, and this one has shuffle={self._shuffle}")
         return left, place, seed
 
-    def _plan(self, wanted: int) -> tuple[Planned, Progress]:
+    def _plan(self, wanted: int) -> tuple[Planned, Reached]:
         found = np.empty((4, 0), np.int64)
         behind = self._next.place
 
@@ -201,7 +201,7 @@ class Pass(_InOrder):
             return self._samples.drawn(index, np.stack([self._cut.ranks.own_of(row) for row in found]))
 
         planned = self._reader.plan(draw, self._samples.form)
-        return planned, Progress(behind, self._next.left - found.shape[1])
+        return planned, Reached(behind, self._next.left - found.shape[1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the learner has come, with the seed of the order."""
@@ -218,13 +218,13 @@ class Listed(_InOrder):
         if not isinstance(at, int) or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):
             raise InputError("the state is of a pass over other steps; give the same steps=, or begin a new one")
         self._steps = steps
-        super().__init__(reader, cut, check, Progress(Place(steps=len(steps), at=at), len(steps) - at))
+        super().__init__(reader, cut, check, Reached(Place(steps=len(steps), at=at), len(steps) - at))
 
-    def _plan(self, wanted: int) -> tuple[Planned, Progress]:
+    def _plan(self, wanted: int) -> tuple[Planned, Reached]:
         at = self._next.place.at
         mine = self._cut.ranks.own_of(self._steps[at : at + wanted])
         planned = self._reader.plan(self._reader.draw_named(mine), Steps())
-        return planned, Progress(Place(steps=len(self._steps), at=at + wanted), self._next.left - wanted)
+        return planned, Reached(Place(steps=len(self._steps), at=at + wanted), self._next.left - wanted)
 
 
 class Batches(Loader[Any]):
