@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from tests.amounts import amount, examples
+from tests.amounts import examples
 from tests.conftest import Experience, Feeder, steps_of
 
 Batch = dict[str, Any]
@@ -74,7 +74,7 @@ def loops(
     return [iter(loader) for loader in loaders], samplers
 
 
-@examples(15, 300)
+@examples(10, 200)
 @given(
     name=st.sampled_from(list(SAMPLERS)),
     parts=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 9)), min_size=1, max_size=4),
@@ -113,7 +113,7 @@ def test_ranks_together_get_the_batches_of_one_also_resumed_with_another_number_
     assert state == end
 
 
-@examples(40, 1500)
+@examples(30, 600)
 @given(
     kind=st.sampled_from([*PASSES, "steps"]),
     n=st.integers(0, 70),
@@ -297,7 +297,7 @@ def run_group(path: Path, group: Path, world: int, total: int, rounds: int, stat
 
 
 def test_a_process_group_shares_out_what_one_learner_would_get(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], any_seed: int
+    tmp_path: Path, experience: type[Experience], feeder: type[Feeder], any_seed: int, amount: Callable[[int, int], int]
 ) -> None:
     rng, world = random.Random(any_seed), experience(2, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
