@@ -36,7 +36,7 @@ def fill(root: Path, pixels: np.ndarray, steps: int, writers: int | None) -> Non
     """Fill one store, or several, with as many steps each."""
     action, reward, ends = np.arange(EPISODE) % 6, np.ones(EPISODE, np.float32), np.arange(EPISODE) == EPISODE - 1
     for n in range(writers or 1):
-        name = {} if writers is None else {"writer": f"actor-{n}"}
+        name: dict[str, Any] = {} if writers is None else {"writer": f"actor-{n}"}
         with db.ReplayBuffer(root, CAPACITY, **_options(), **name) as buffer:
             first = n * steps * (writers is not None)
             while len(buffer) < steps:
@@ -65,7 +65,7 @@ class Adder:
     """An actor's process."""
 
     def __init__(self, root: Path, number: int | None, pixels: Path) -> None:
-        name = {} if number is None else {"writer": f"actor-{number}"}
+        name: dict[str, Any] = {} if number is None else {"writer": f"actor-{number}"}
         self._buffer = db.ReplayBuffer(root, CAPACITY, **_options(), **name)
         self._pixels, self._at = np.load(pixels, mmap_mode="r"), 0
         self.add(200, 0.0)

@@ -75,6 +75,8 @@ TOUCHES_FILES = {
     "inspect.notebook.shown": "files that a user asks for",
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
+    "gathering.columns": "a lock of its own, by its descriptor",
+    "gathering.description": "a lock of its own, by its descriptor; whether a path is a directory",
     "formats.described": "the description beside what is exported",
     "formats.hdf5.files": "HDF5 files that are to be imported",
     "formats.hdf5.libero": "files in a directory that is to be imported",
