@@ -8,8 +8,9 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError
 from diskbuffer.gathering.description import Description, Entry, refuse_strange
 from diskbuffer.index.index import Index
+from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.targets import Own
-from diskbuffer.reading.reader import own_of, read_whole
+from diskbuffer.reading.reader import own_of
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.segments.mapped import Epoch
 from diskbuffer.store.store import Store
@@ -36,6 +37,7 @@ class Member:
     def __init__(self, entry: Entry, number: int) -> None:
         self.entry, self.number = entry, number
         self._store: Store | None = None
+        self._follower: IndexFollower | None = None
         self.index: Index | None = None
         self.numbers: Int64 = np.empty(0, np.int64)
         self._copied: tuple[Epoch, int] | None = None  # of the store's maps, when they were last looked at
@@ -61,8 +63,9 @@ class Member:
                     raise NotAStoreError(
                         f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described"
                     )
-                self._store = store
-            self.index = read_whole(self._store, context)
+                self._store, self._follower = store, IndexFollower(store, context)
+            assert self._follower is not None
+            self.index = self._follower.read()
         except NotAStoreError:  # it is not made yet, or was removed
             self._forget()
         except LockedError:  # it is being recovered, and there is nothing new
@@ -73,7 +76,13 @@ class Member:
             self._forget()
 
     def _forget(self) -> None:
-        self._store = self.index = self._copied = None
+        self._store = self._follower = self.index = self._copied = None
+
+    def forget_rows(self) -> None:
+        """Have nothing more be mapped before the next look."""
+        self._copied = None
+        if self._store is not None:
+            self._store.following.forget()
 
     @property
     def is_there(self) -> bool:

@@ -18,7 +18,7 @@ from diskbuffer.gathering.counts import Counts
 from diskbuffer.gathering.description import read_description
 from diskbuffer.index.fields import LOW
 from diskbuffer.index.index import Index
-from diskbuffer.reading.reader import read_whole
+from diskbuffer.reading.restore_index import read_index
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
@@ -131,7 +131,7 @@ class SharedRetention:
         """Evict the oldest segments of a writer that is gone, up to so many steps; return how many there were."""
         store = open_store(files, writable=True)
         try:
-            index = read_whole(store, store.layout.frame_stack - 1)
+            index = read_index(store, store.layout.frame_stack - 1, Index)
             log = StreamLog(store, index)
             try:
                 before = len(index)

@@ -103,8 +103,14 @@ class GatheredStore:
         self.columns.look()
         if self.columns.what is not before:
             self._lay_out()
-        for member in self.members:
-            member.look(self._files, self._description, context)
+        try:
+            for member in self.members:
+                member.look(self._files, self._description, context)
+        except BaseException:  # the index stays as it was, and some stores have gone on: their slots may have other rows by now
+            for member in self.members:
+                member.forget_rows()
+            self.maps.forget()
+            raise
         there = [member for member in self.members if member.is_there]
         for member in there:
             self._number(member)
@@ -272,6 +278,10 @@ class GatheredMaps:
         recorded = np.array([n for n, path in enumerate(self._paths) if path in self._store.layout.schema.recorded.columns])
         theirs = [order.index(self._paths[n]) for n in recorded.tolist()]
         self.sources[np.ix_(recorded, member.numbers[: maps.sources.shape[1]])] = maps.sources[theirs]
+
+    def forget(self) -> None:
+        """Have everything be looked up anew in the stores' own maps."""
+        self.sources[:] = 0
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""

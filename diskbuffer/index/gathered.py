@@ -53,7 +53,8 @@ class GatheredIndex(Index):
         of, n = part.of, len(part.of.table)
         mine = slice(part.first_stream, part.first_stream + n)
         self.table[mine], self.table[mine, STORE], self.table[mine, OWN] = of.table, part.store, np.arange(n)
-        self._starts[mine], self._leads[mine] = of._starts, of._leads
+        # As they are now: the store's own index goes on, while this one may have to stay as it is.
+        self._starts[mine], self._leads[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._leads))
         self._begins[mine], self._steps_offset[mine] = of._begins, of._steps_offset
         slots = [GrowingArray(part.slots[of.slots(stream)]) for stream in range(n)]
         self._slots[mine] = slots

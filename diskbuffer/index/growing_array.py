@@ -35,6 +35,12 @@ class GrowingArray:
     def __len__(self) -> int:
         return self._to - self._from
 
+    def as_it_is(self) -> GrowingArray:
+        """Return one with the same values, in the same memory, which stays as it is when this one grows, or is cut."""
+        found = GrowingArray.__new__(GrowingArray)
+        found._array, found._from, found._to = self._array, self._from, self._to
+        return found
+
     def extend(self, values: Int64) -> None:
         """Put values at the end."""
         if self._to + len(values) > len(self._array):

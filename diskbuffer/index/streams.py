@@ -81,6 +81,19 @@ class Streams:
         self._steps_offset[stream] = first_step - low
         self._raise_floor(stream)
 
+    def go_on(
+        self, stream: int, evicted: int, slots: Int64, starts: Int64, head: int, ended: bool, leads: Int64 = NO_LEADS
+    ) -> None:
+        """Note what came since a stream was set: so many of its segments were evicted, and all else is added as in `restore`."""
+        self._slots[stream].extend(slots)
+        self._slots[stream].drop(evicted)
+        self._starts[stream].extend(starts)
+        self._leads[stream].extend(leads.ravel())
+        self.table[stream, [HEAD, ENDED]] = head, ended
+        self.table[stream, LOW] += evicted * self.segment_rows
+        self.dropped += evicted
+        self._raise_floor(stream)
+
     # Writing
 
     def start_episode(self, stream: int, position: int) -> None:

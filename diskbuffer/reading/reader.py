@@ -24,12 +24,12 @@ from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards
+from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.readable import Readable
-from diskbuffer.reading.restore_index import read_index
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 
@@ -93,13 +93,15 @@ class Reader(ABC):
         Read from the store; whoever writes keeps it up, others `refresh` it.
     columns : Columns
         What batches consist of.
+    refreshed : float
+        When that was, in seconds of `time.monotonic`.
     """
 
     def __init__(self, store: Readable, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
         layout = store.layout
         self._store, self.streams, self.closed = store, layout.streams, False
         self.frame_stack, self._zeros = frame_stack, zeros
-        self.index = self._read()
+        self.index, self.refreshed = self._read(), time.monotonic()
         self._owned = self._own()
         self.columns = self._look()
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
@@ -115,7 +117,7 @@ class Reader(ABC):
 
     @abstractmethod
     def _read(self) -> Index:
-        """Read the index."""
+        """Return the index as it is by now."""
 
     @abstractmethod
     def _own(self) -> list[Own]:
@@ -140,6 +142,7 @@ class Reader(ABC):
         with self._store.lock:
             self.index = self._read()
             self.look_again()
+            self.refreshed = time.monotonic()
 
     def episodes(self) -> EpisodeColumns:
         """List the episodes of which a step can be sampled."""
@@ -355,20 +358,15 @@ class StoreReader(Reader):
 
     _store: Store
 
+    def __init__(self, store: Store, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
+        self._follower = IndexFollower(store, frame_stack - 1)
+        super().__init__(store, frame_stack, zeros, threads)
+
     def _read(self) -> Index:
-        return read_whole(self._store, self.frame_stack - 1)
+        return self._follower.read()
 
     def _own(self) -> list[Own]:
         return [own_of(self._store)]
-
-
-def read_whole(store: Store, context: int) -> Index:
-    """Read the index of a store."""
-    index = read_index(store, context, Index)
-    if not store.writable:  # or the writer has to look at what does not count first
-        for stream, position in enumerate(store.layout.begins):
-            index.begin_at(stream, position)
-    return index
 
 
 def own_of(store: Store) -> Own:

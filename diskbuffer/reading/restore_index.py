@@ -7,6 +7,7 @@ of no step is: whether it is a row of a lead-in.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -15,10 +16,12 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.index.streams import NO_LEADS, Streams
 from diskbuffer.store.following import MOVING_SECONDS
-from diskbuffer.store.store import Store
+from diskbuffer.store.store import Kept, Store
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 S = TypeVar("S", bound=Streams)
+T = TypeVar("T")
 
 # Of a reader whose view is torn by a writer that evicts, seals and opens segments at the same time.
 _TRIES = 200
@@ -27,26 +30,42 @@ _TRIES = 200
 def read_index(store: Store, context: int, kind: type[S]) -> S:
     """Build the index of a store, of a `kind`, such as `Index`. About 1 ms for 100,000 steps."""
     if store.writable:
-        return _read_index(store, kind(store.layout.streams, store.layout.segment_rows, context))
+        return build_index(store, store.segments(), context, kind)
+    return untorn(store, lambda segments: build_index(store, segments, context, kind))
+
+
+def untorn(store: Store, read: Callable[[Kept], T]) -> T:
+    """Return what is read of a store, by its segments; anew while a writer elsewhere moves them meanwhile."""
+    try:
+        return _untorn(store, read)
+    except BaseException:  # whoever goes on with an older index must not take rows that came into its slots for those it knows
+        store.following.forget()
+        raise
+
+
+def _untorn(store: Store, read: Callable[[Kept], T]) -> T:
     begun, tries = time.monotonic(), 0
     while tries < 3 or (tries < _TRIES and time.monotonic() - begun < MOVING_SECONDS):
         tries += 1
         store.reread()
         try:
-            index = _read_index(store, kind(store.layout.streams, store.layout.segment_rows, context))
-        except CorruptionError as error:
+            segments = store.segments()
+            found = read(segments)
+        except (CorruptionError, EvictedError) as error:
             torn: Exception = error
             continue
-        slots = np.concatenate([index.slots(stream) for stream in range(store.layout.streams)])
+        slots = np.concatenate([slots for slots, _ in segments])
         if store.following.unchanged(slots):  # or a map of a slot's last rows would serve for the rows that are in it now
-            return index
+            return found
         torn = EvictedError(f"{store.root}: segments come and go faster than the table can be read")
     raise torn
 
 
-def _read_index(store: Store, index: S) -> S:
+def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
+    """Build the index of a store's segments, by all of their rows."""
+    index = kind(store.layout.streams, store.layout.segment_rows, context)
     rows, index.environments = index.segment_rows, np.arange(store.layout.n_envs)
-    for stream, (slots, lengths) in enumerate(store.segments()):
+    for stream, (slots, lengths) in enumerate(segments):
         if not len(slots):
             continue
         oldest = int(slots[0])
@@ -71,19 +90,20 @@ def _read_index(store: Store, index: S) -> S:
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
         ended = store.open_ends.get(stream, bool(last))
-        lead_ins = _lead_ins(np.concatenate(leads), first, head)
-        index.restore(stream, slots, found[found <= head], head, ended, steps_before, lead_ins)
+        index.restore(
+            stream, slots, found[found <= head], head, ended, steps_before, lead_ins(np.concatenate(leads), first, head)
+        )
     return index
 
 
-def _lead_rows(store: Store, slot: int, empty: npt.NDArray[np.bool_], first: int) -> Int64:
+def _lead_rows(store: Store, slot: int, empty: Bools, first: int) -> Int64:
     """Return those of a slot's rows that are of lead-ins, and whether one begins with each, (n, 2)."""
     truncated, terminated = (store.verification.flags(path, slot, len(empty)) for path in ("truncated", "terminated"))
     rows = np.flatnonzero(empty & truncated)
     return np.stack([first + rows, terminated[rows]], axis=1)
 
 
-def _lead_ins(rows: Int64, low: int, head: int) -> Int64:
+def lead_ins(rows: Int64, low: int, head: int) -> Int64:
     """Put the rows of lead-ins together, as `Index.add_leads` takes them; one that began before the oldest row did so by one."""
     at, begins = rows[:, 0], rows[:, 1] != 0
     apart = np.flatnonzero(np.append(True, (np.diff(at) != 1) | begins[1:])) if len(at) else np.empty(0, np.int64)

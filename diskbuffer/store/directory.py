@@ -48,6 +48,15 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
     return found
 
 
+def raw_description(files: Files) -> tuple[bytes, bytes]:
+    """Return the group's file and its copy as they are; nothing in the place of one that is missing."""
+    found = [b"", b""]
+    for n, name in enumerate((GROUP, COPY)):
+        with contextlib.suppress(OSError):
+            found[n] = files.read(name)
+    return found[0], found[1]
+
+
 def _described(files: Files, name: str) -> tuple[Layout, int]:
     """Return what one of the group's two files describes; a ValueError where it is not JSON."""
     layout, slots = Layout.from_group(read_json(files, name), str(files.root))

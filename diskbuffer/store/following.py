@@ -15,6 +15,7 @@ from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import session
 
 Int64 = npt.NDArray[np.int64]
 
@@ -29,6 +30,10 @@ class Following:
     ----------
     active : bool
         Whether somebody else may write to the store.
+    history : int
+        Another number whenever rows that were seen may be others now, at the same positions: the store was opened for writing
+        since, recovered or repaired. As long as it stays, a writer has only added rows, finished each stream's newest, and
+        evicted the oldest.
     """
 
     def __init__(
@@ -38,11 +43,28 @@ class Following:
         self._origin, self._way_back = Origin.read(files), way_back
         self.active = active
         self._seen: Int64 = np.empty((3, 0), np.int64)
+        self.history = 0
+        self._session: tuple[int, ...] | None = None
+        self._described: tuple[tuple[bytes, bytes], int] | None = None  # the description as it was read, and how many slots
+
+    def doubt(self) -> None:
+        """Have rows that were seen be read anew."""
+        self.history += 1
 
     def look(self) -> Int64:
-        """See which rows the slots hold; return those that hold others than they were seen with."""
+        """See which rows the slots hold; return those that hold others than they were seen with, or were sealed since."""
+        known, self._session = self._session, session(self._files)  # before the table: what a new writer does there comes after
+        if known is None or known != self._session:
+            self.doubt()
         before, self._seen = self._seen, self._identities()
-        return np.flatnonzero((self._seen[:, : before.shape[1]] != before).any(axis=0))
+        differ = self._seen[:, : before.shape[1]] != before
+        if (differ[2] & ~differ[0] & ~differ[1] & (before[2] != 0)).any():  # sealed files were exchanged
+            self.doubt()
+        return np.flatnonzero(differ.any(axis=0))
+
+    def forget(self) -> None:
+        """Have nothing more be mapped before the next look."""
+        self._seen[:] = -1
 
     def _identities(self) -> Int64:
         """Return what tells whether a slot's files were replaced: (3, slots)."""
@@ -63,9 +85,9 @@ class Following:
             )
 
     def unchanged(self, slots: Int64) -> bool:
-        """Tell whether slots still hold the rows that they were seen with."""
+        """Tell whether slots still hold the rows that they were seen with, and nobody has opened the store for writing since."""
         self._refuse_exchanged()
-        return bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
+        return session(self._files) == self._session and bool((self._identities()[:2, slots] == self._seen[:2, slots]).all())
 
     def verify(self, slots: Sequence[int], *, damaged: bool = False) -> None:
         """Raise an EvictedError where one of some slots does not hold the rows any more that it was seen with.
@@ -84,6 +106,12 @@ class Following:
 
     def reread_columns(self, maps: Maps) -> int:
         """See which columns there are by now; return the number of slots."""
+        contents = directory.raw_description(self._files.anew())
+        if self._described is None or self._described[0] != contents:
+            self._described = contents, self._take_columns(maps)
+        return self._described[1]
+
+    def _take_columns(self, maps: Maps) -> int:
         while True:
             layout, slots = directory.read_metadata(self._files.anew())
             known = self._description.layout

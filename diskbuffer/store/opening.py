@@ -94,6 +94,7 @@ def _recover_to_write(store: Store) -> None:
         for slot in slots.tolist():
             store.durability.sync_slot(slot, layout.derived if store.verification.is_sealed(slot) else layout.schema)
     store.durability.sync(store.heads(), store.durability.written_files())
+    store.begin_session()
 
 
 def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:

@@ -101,11 +101,16 @@ class Store:
         slots = self.following.reread_columns(self.maps)
         if (self.kept is not None or self.open_ends) and State.read(self.files, self.layout.salt) != self.durability.state:
             self._go_by_the_table()  # a writer has opened it since, and decided
+            self.following.doubt()
         self.maps.forget_zeros()
         if slots > self.table.slots:
             self._have_room(slots)
+        known = self.following.history
         for slot in self.following.look().tolist():
             self.maps.retire(slot)
+        if self.following.history != known and self.kept is None:  # sealed files are what they were, or have another checksum
+            for slot in np.flatnonzero(self.table.column("sealed") == 0).tolist():
+                self.maps.retire(slot)
 
     def read_what_counts(self, kept: Kept) -> None:
         """Have a reader see what counts of what a power loss left."""
@@ -292,6 +297,11 @@ class Store:
         """Note that everything is on the disk, and has its checksums."""
         self.durability.note_closed(self.maps)
         self._closed = True
+
+    def begin_session(self) -> None:
+        """Have readers read everything anew: rows that they saw may be others now, as the store was recovered or repaired."""
+        if self._writer_lock is not None:
+            self._writer_lock.note_holder()
 
     def unlock(self) -> None:
         """Let others write; twice is fine."""

@@ -151,3 +151,4 @@ def _close_repaired(store: Store) -> None:
     directory.remove_strays(store.files, store.layout, store.table.slots, store.free)
     store.durability.sync(store.heads(), store.durability.written_files())
     store.note_closed()
+    store.begin_session()

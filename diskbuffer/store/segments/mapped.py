@@ -180,6 +180,8 @@ class Maps:
     def forget_zeros(self) -> None:
         """Look for files anew where there were none."""
         for path, held in zip(self._paths, self._held, strict=True):
+            if path not in self._layout.derived:
+                continue
             for slot in [slot for slot, mapped in held.items() if isinstance(mapped, Zeros)]:
                 self.retire(slot, (path,))
 

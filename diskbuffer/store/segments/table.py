@@ -259,21 +259,16 @@ class SegmentTable:
                 f"{where}: the entry of slot {slot} is damaged: {self.length(int(slot))} rows from {first[slot]} of stream "
                 f"{stream[slot]}; `diskbuffer check --repair` saves what can be saved"
             )
-        found = []
-        for s in range(self._layout.streams):
-            mine = np.flatnonzero((length > 0) & (stream == s))
-            mine = mine[np.argsort(first[mine], kind="stable")]
-            gaps = np.diff(first[mine]) != rows
-            short = length[mine[:-1]] != rows
-            if (gaps | short).any():
-                at = int(np.flatnonzero(gaps | short)[0])
-                begin = int(first[mine[at]] + length[mine[at]])
-                raise CorruptionError(
-                    f"{where}: after slot {mine[at]}, rows {begin} to {first[mine[at + 1]] - 1} of stream {s} are missing, or "
-                    "there twice; `diskbuffer check --repair` goes on without them"
-                )
-            found.append(mine.astype(np.int64))
-        return found
+        used = np.flatnonzero(length > 0).astype(np.int64)
+        used = used[np.lexsort((first[used], stream[used]))]
+        same = np.diff(stream[used]) == 0
+        for at in np.flatnonzero(same & ((np.diff(first[used]) != rows) | (length[used[:-1]] != rows)))[:1].tolist():
+            begin = int(first[used[at]] + length[used[at]])
+            raise CorruptionError(
+                f"{where}: after slot {used[at]}, rows {begin} to {first[used[at + 1]] - 1} of stream {stream[used[at]]} are "
+                "missing, or there twice; `diskbuffer check --repair` goes on without them"
+            )
+        return np.split(used, np.searchsorted(stream[used], np.arange(1, self._layout.streams)))
 
 
 def table_files(layout: Layout, slots: int) -> dict[str, int]:

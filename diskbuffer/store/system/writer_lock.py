@@ -41,7 +41,7 @@ class WriterLock:
         except OSError as error:
             raise _refusal(files, error) from error
         try:
-            self._note_holder()
+            self.note_holder()
         except BaseException:
             self.release()
             raise
@@ -67,8 +67,11 @@ class WriterLock:
             f"{self._files.root} is being written to by {describe_holder(self._files)}. Close it there, or {READ_BESIDE}"
         )
 
-    def _note_holder(self) -> None:
-        """Note which process writes, for error messages alone: where there is no room for it, none is named."""
+    def note_holder(self) -> None:
+        """Note which process writes, for error messages, and for readers to see that a session began: see `session`.
+
+        Where there is no room for it, none is named.
+        """
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         with contextlib.suppress(FileNotFoundError):
             self._files.close(self._files.open(_HOLDER))  # a CorruptionError where it is a link
@@ -157,6 +160,15 @@ def is_held(files: Files) -> bool | None:
         return None
     finally:
         os.close(fd)  # which releases it
+
+
+def session(files: Files) -> tuple[int, ...] | None:
+    """Return what changes when somebody opens the store for writing, or has repaired it; None where it cannot be known."""
+    try:
+        note = files.stat(_HOLDER)
+    except FileNotFoundError:
+        return None if files.exists(_LOCK) else ()  # of a copy: nobody ever has written to it here
+    return note.st_dev, note.st_ino, note.st_mtime_ns, note.st_ctime_ns
 
 
 def describe_holder(files: Files) -> str:

@@ -1,0 +1,138 @@
+"""An index that follows a writer elsewhere: what has come since is read, and nothing else.
+
+As long as one writer is at work, rows that are there stay as they are, but for each stream's newest: an episode may end there
+later (`Following.history` tells whether that is so). So the rows from the newest known on are read, and the segment table. Where
+more than that has happened, everything is read anew.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError
+from diskbuffer.index.fields import ENDED, HEAD, LOW
+from diskbuffer.index.index import Index
+from diskbuffer.index.streams import NO_LEADS, Streams
+from diskbuffer.reading.restore_index import build_index, lead_ins, read_index, untorn
+from diskbuffer.runtime.signals import Uninterrupted
+from diskbuffer.store.format.layout import MOST_FRAMES
+from diskbuffer.store.store import Kept, Store
+
+Bools = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+
+
+class Growth(NamedTuple):
+    """What has become of a stream, as `Streams.go_on` takes it."""
+
+    stream: int
+    evicted: int
+    slots: Int64
+    starts: Int64
+    head: int
+    ended: bool
+    leads: Int64
+
+
+class IndexFollower:
+    """Read the index of a store, and keep it up with whoever writes to it; the store's lock must be held.
+
+    Parameters
+    ----------
+    store : Store
+    context : int
+        As in `Streams`.
+    """
+
+    def __init__(self, store: Store, context: int) -> None:
+        self._store, self._context = store, context
+        self._index: Index | None = None
+        self._history: int | None = None  # that the index is of
+
+    def read(self) -> Index:
+        """Return the index as it is by now: the same object, where rows were added and evicted, and else another one.
+
+        Costs 0.5 ms, some 30 us for each stream, and what is new.
+        """
+        if self._store.writable:  # whoever writes keeps it up, and has to look at what does not count first
+            return read_index(self._store, self._context, Index)
+        found = untorn(self._store, self._find)
+        self._history = None  # until all is noted
+        with Uninterrupted():
+            index = found if isinstance(found, Index) else self._index
+            assert index is not None
+            for growth in found if isinstance(found, list) else ():
+                index.go_on(*growth)
+            for stream, position in enumerate(self._store.layout.begins):
+                index.begin_at(stream, position)
+            self._index, self._history = index, self._store.following.history
+        return index
+
+    def _find(self, segments: Kept) -> Index | list[Growth]:
+        if self._index is not None and self._history == self._store.following.history:
+            found = find_growth(self._store, self._index, segments)
+            if found is not None:
+                return found
+        return build_index(self._store, segments, self._context, Index)
+
+
+def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | None:
+    """Return what has become of the streams that have changed; None where that is not just more rows, and fewer old ones."""
+    if store.kept is not None or store.open_ends:
+        return []  # as it was left: nobody has written since
+    found = []
+    for stream, (slots, lengths) in enumerate(segments):
+        known = index.slots(stream)
+        if not len(known) and not len(slots):
+            continue
+        if not len(known) or not len(slots):
+            return None
+        low = store.table.get("first_row", int(slots[0]))
+        evicted = (low - int(index.table[stream, LOW])) // index.segment_rows
+        if evicted < 0 or not len(known[evicted:]) or not np.array_equal(known[evicted:], slots[: len(known) - evicted]):
+            return None
+        growth = _growth(store, index, stream, evicted, low, slots, lengths)
+        if growth.head < index.table[stream, HEAD]:
+            return None
+        if evicted or growth.head > index.table[stream, HEAD] or growth.ended != index.table[stream, ENDED]:
+            found.append(growth)
+    return found
+
+
+def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, slots: Int64, lengths: Int64) -> Growth:
+    """Read a stream's rows from the newest known on, and before it those of a lead-in whose episode was to come."""
+    rows, newest = index.segment_rows, int(index.table[stream, HEAD])
+    if not 0 < lengths[-1] <= rows or (lengths[:-1] != rows).any():
+        raise CorruptionError(f"{store.root}: a slot of stream {stream} was emptied while it was read")
+    end = low + (len(slots) - 1) * rows + int(lengths[-1])
+    begin = max(low, _first_of_lead_in(index.starts(stream), newest))
+    flags = _flags(store, "is_last", slots, low, begin, end)
+    starts = begin + 1 + np.flatnonzero(flags[:-1])
+    leads, empty = NO_LEADS, flags & np.append(True, flags[:-1])  # an episode of one row
+    if empty.any():
+        truncated, terminated = (_flags(store, path, slots, low, begin, end) for path in ("truncated", "terminated"))
+        of_leads = np.flatnonzero(empty & truncated)
+        leads = lead_ins(np.stack([begin + of_leads, terminated[of_leads]], axis=1), low, end - 1)
+        leads = leads[leads[:, 0] > newest]
+    more = slots[len(index.slots(stream)) - evicted :]
+    return Growth(stream, evicted, more, starts[starts > newest], end - 1, bool(flags[-1:].any()), leads)
+
+
+def _first_of_lead_in(starts: Int64, newest: int) -> int:
+    """Return the first of the rows up to the newest that may be a lead-in's: episodes of one row, one after the other."""
+    if starts[-1] != newest:
+        return newest
+    some = starts[-MOST_FRAMES:]
+    return newest - max(0, int((some == np.arange(newest + 1 - len(some), newest + 1)).sum()) - 1)
+
+
+def _flags(store: Store, path: str, slots: Int64, low: int, begin: int, end: int) -> Bools:
+    """Return a flag of a stream's rows, whose oldest is `low`, from `begin` to before `end`; from maps that are kept."""
+    rows, found = store.layout.segment_rows, []
+    for n in range((begin - low) // rows, -((low - end) // rows)):
+        first = low + n * rows
+        found.append(store.values(path, int(slots[n]))[max(0, begin - first) : end - first])
+    return np.concatenate(found) if found else np.zeros(0, np.bool_)
