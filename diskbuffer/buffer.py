@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import os
 import sys
 import threading
@@ -31,7 +32,7 @@ from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention, in_turn
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.fields import LOW
-from diskbuffer.inputs import device_of, step_names
+from diskbuffer.inputs import device_of, seconds_of, step_names
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
 from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
@@ -626,9 +627,16 @@ class ReplayBuffer:
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         return self._sampling(sampler, size).draw()
 
-    def _sampling(self, sampler: Sampler, size: int, check: Callable[[], None] | None = None, ranks: Ranks = ALONE) -> Sampling:
+    def _sampling(
+        self,
+        sampler: Sampler,
+        size: int,
+        check: Callable[[], None] | None = None,
+        ranks: Ranks = ALONE,
+        refresh_every: float = math.inf,
+    ) -> Sampling:
         share = Share(self._reader, sampler, size * ranks.world_size)
-        return Sampling([share], self._reader.pool, check or self._check_open, ranks=ranks)
+        return Sampling([share], self._reader.pool, check or self._check_open, ranks=ranks, refresh_every=refresh_every)
 
     def _sampler(self, given: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
         if given is not None and not isinstance(given, Sampler):
@@ -814,6 +822,7 @@ class ReplayBuffer:
         threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        refresh_every: float | None = None,
     ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead.
 
@@ -840,6 +849,11 @@ class ReplayBuffer:
             as the sampler says from what it sees, and their shares are of different draws.) The sampler's state is the same in
             all ranks; a run may be resumed with another number of them, if all together have as large a batch.
             ``rank=0, world_size=1`` is a learner that draws for itself.
+        refresh_every : float, optional
+            Seconds after which a buffer that is open for reading sees what a writer in another process has added and evicted, as
+            `refresh` does: in the learner's thread, before the next batch is drawn. 0 for every batch; None, the default, for
+            never. Which steps a batch has depends on the time then, and several ranks see different ones. Errors of `refresh`
+            end the loop. Does nothing where this buffer is the one that is open for writing.
 
         Raises
         ------
@@ -848,10 +862,14 @@ class ReplayBuffer:
             whose draws depend on what each rank has learned.
         """
         self._check_open()
-        ranks = Ranks.of(rank, world_size)
+        ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         sampler = self._sampler(sampler, "loader", ranks)
         size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
-        return Loader(lambda: self._sampling(sampler, size, ranks=ranks), device, ahead, self._threads(threads), transform)
+
+        def source() -> Sampling:
+            return self._sampling(sampler, size, ranks=ranks, refresh_every=every)
+
+        return Loader(source, device, ahead, self._threads(threads), transform)
 
     def batches(
         self,
@@ -1128,7 +1146,22 @@ class ReplayBuffer:
             return numbers_of(self._derived, strings)
 
     def refresh(self) -> None:
-        """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only."""
+        """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only.
+
+        Nothing is done where this buffer is the one that is open for writing. `loader` does it by itself with ``refresh_every=``.
+
+        Raises
+        ------
+        CorruptionError
+            The store was moved, removed or replaced, or went back to a mark: open it again.
+        EvictedError
+            For ten seconds a writer evicted steps faster than this reader could see which are there.
+
+        Notes
+        -----
+        What is new is read, whatever is there: under 1 ms for 1,000 steps, in a store of a hundred thousand as of hundreds of
+        millions. Once after each opening of the store for writing, all of it is read anew: 1 ms for 100,000 steps.
+        """
         self._check_open()
         self._reader.refresh()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,15 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
         return np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name}: expected an array or a tensor of numbers, found {type(values).__name__}: {error}") from error
+
+
+def seconds_of(name: str, seconds: float | None) -> float:
+    """Return seconds, infinity for None: never; an InputError where they are none."""
+    if seconds is None:
+        return math.inf
+    if not isinstance(seconds, int | float | np.number) or isinstance(seconds, bool) or not seconds >= 0:
+        raise InputError(f"{name} must be seconds, 0 or more, or None for never, found {seconds!r}")
+    return float(seconds)
 
 
 def device_of(device: torch.device | str | None) -> torch.device | None:

@@ -5,6 +5,7 @@ Ball et al., 2023, "Efficient online reinforcement learning with offline data" (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import device_of
+from diskbuffer.inputs import device_of, seconds_of
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
@@ -86,20 +87,21 @@ class Mixture:
         threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        refresh_every: float | None = None,
     ) -> Loader[DrawnBatch]:
         """Return an endless iterable of batches that threads fill ahead, as `ReplayBuffer.loader` does.
 
         With several ranks, every sampler needs a seed, and each rank's batch has as many samples of each part as one of
-        `batch_size` has without ranks.
+        `batch_size` has without ranks. With `refresh_every`, every buffer that is open for reading is refreshed; the others know.
         """
-        ranks = Ranks.of(rank, world_size)
+        ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         for sampler in self.samplers:
             ranks.check(sampler)
         ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size, ranks)
         threads = first.threads if threads is None else at_least_one("threads", threads)
-        return Loader(lambda: self._sampling(batch_size, ranks), device, ahead, threads, transform)
+        return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, threads, transform)
 
-    def _sampling(self, batch_size: int, ranks: Ranks = ALONE) -> Sampling:
+    def _sampling(self, batch_size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
         size = at_least_one("batch_size", batch_size)
         ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
         sizes = np.diff(ends, prepend=0).tolist()
@@ -109,7 +111,7 @@ class Mixture:
             Share(buffer._attach(sampler), sampler, n * ranks.world_size)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
-        return Sampling(parts, self._pool, self._check_open, numbered=True, ranks=ranks)
+        return Sampling(parts, self._pool, self._check_open, numbered=True, ranks=ranks, refresh_every=refresh_every)
 
     def _check_open(self) -> None:
         for buffer in self._buffers:

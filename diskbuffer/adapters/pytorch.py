@@ -49,7 +49,8 @@ class BatchDataset(IterableDataset[Any]):
         How many batches threads fill ahead.
     refresh_every : int, optional
         After how many batches a buffer that is open for reading sees what was added and evicted elsewhere; it does so at the
-        beginning of every iteration, too. About 1 ms for 100,000 steps. None for never.
+        beginning of every iteration, too. (`ReplayBuffer.loader` counts seconds.) It costs what is new, as
+        `ReplayBuffer.refresh` does. None for never.
 
     Examples
     --------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -59,6 +61,8 @@ class Sampling:
         Whether batches tell which part each sample is from; there may be several only then.
     ranks : Ranks
         For whom batches are drawn, and whose share of each is read.
+    refresh_every : float
+        Seconds after which a loader sees what was added elsewhere.
     """
 
     def __init__(
@@ -69,8 +73,10 @@ class Sampling:
         *,
         numbered: bool = False,
         ranks: Ranks = ALONE,
+        refresh_every: float = math.inf,
     ) -> None:
         self._parts, self._pool, self._check, self._numbered, self._ranks = parts, pool, check, numbered, ranks
+        self._refresh_every = refresh_every
         self._to_cpu = Delivery(pool)
         self._readers = [part.reader for part in parts]
         self.threads = parts[0].reader.gatherer.threads
@@ -96,6 +102,9 @@ class Sampling:
         """Draw the next batch, or return one that was drawn and left."""
         with self._locked():
             self._check()
+            for reader in self._readers:
+                if time.monotonic() - reader.refreshed >= self._refresh_every:
+                    reader.refresh()
             return until_found(self._readers, self._begin)
 
     def _begin(self) -> DrawnBatch:
