@@ -20,6 +20,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "sequences": "Sequences, beside TorchRL",
     "passes": "Passes over everything",
     "scale": "Draws from hundreds of millions of steps",
+    "refreshing": "Readers that see what was added",
     "sealing": "How frames are compressed when they are sealed",
     "plan": "Forecasts, and what runs then took",
     "writers": "Several writers' stores, read as one",
