@@ -68,6 +68,8 @@ def export(
         Something would be lost.
     CorruptionError
         The store is damaged.
+    EvictedError
+        A training that writes to it has evicted an episode before its turn.
     MissingPackageError
         What writes the format is not installed; the message says how to install it.
     LockedError

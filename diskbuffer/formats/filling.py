@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
-from diskbuffer.formats.rows import rows_at_a_time, with_final
+from diskbuffer.formats.rows import MAPPED, rows_at_a_time, with_final
 from diskbuffer.nested import put
 from diskbuffer.schema import KEPT, Column, is_obs
 from diskbuffer.transforms import are_pictures, picture_axes
@@ -73,6 +73,8 @@ class _Filler:
         self._tags: list[list[str]] = [[] for _ in range(self._streams)]  # of the episodes, in their order
         self._later: list[tuple[int, int, dict[str, Array]]] = []  # derived values: stream, number of the first step, values
         self._waiting = 0  # steps of these
+        self._row_bytes = sum(column.row_bytes for column in self.columns.values())
+        self._written = 0  # bytes of rows, since memory maps were let go
 
     def _counts(self) -> tuple[Int64, Int64]:
         """Return how many steps each stream has, and has ever had; that of protected episodes is one of them."""
@@ -108,6 +110,7 @@ class _Filler:
                 values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
             self._extend(stream, values, new_episode=first == 0)
             self._told(last - first)
+            self._let_go(last - first)
         for first in range(0, episode.steps if self.derived else 0, _MOST_ROWS):
             last = min(first + _MOST_ROWS, episode.steps)
             values = {name: np.asarray(episode.columns[name][first:last]) for name in self.derived}
@@ -122,6 +125,14 @@ class _Filler:
         with buffer._store.lock:
             obs, next_obs = values.pop("obs", None), values.pop("next_obs", None)
             buffer._writing().extend(values, obs, next_obs, stream, new_episode)
+
+    def _let_go(self, steps: int) -> None:
+        """Give back memory maps once there may be enough of them: nobody samples here, and they grow with the store."""
+        self._written += steps * self._row_bytes
+        if self._written > MAPPED:
+            with self._buffer._store.lock:
+                self._buffer._store.maps.retire_all()
+            self._written = 0
 
     def _first_step(self, episode: EpisodeData) -> dict[str, Any]:
         """Return an episode's first step, its observations as stacks, whose earlier frames come from before the episode."""

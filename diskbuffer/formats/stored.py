@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.endings import RUNNING
-from diskbuffer.episodes import Episode
-from diskbuffer.errors import InputError
+from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
-from diskbuffer.inspect.episodes import EpisodeTable, build
+from diskbuffer.formats.rows import MAPPED
+from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
-from diskbuffer.reading.reader import until_found
+from diskbuffer.options import Options
 from diskbuffer.schema import KEPT, TAG, Column, is_obs
 from diskbuffer.store.format.layout import Layout
 
@@ -30,7 +30,7 @@ class StoreSource:
     Parameters
     ----------
     path : path-like
-        A writer may go on writing to it. An episode that it evicts before its turn is an InputError.
+        A writer may go on writing to it. An episode that it evicts before its turn is an EvictedError.
     where : str, optional
         Which episodes, as ``diskbuffer episodes --where`` takes it.
     columns : collection of str, optional
@@ -58,22 +58,20 @@ class StoreSource:
         frame_stack: int | None = None,
     ) -> None:
         condition = None if where is None else parse(where)
-        self._buffer = ReplayBuffer(path, mode="r", frame_stack=frame_stack)
-        try:
-            store, reader = self._buffer._store, self._buffer._reader
-            with store.lock:
-                table = until_found([reader], lambda: build(store, reader.index))
-            table = table if condition is None else table.select(condition.select(table))
-            table = table if choose is None else choose(table)
-            self._table = table.select(np.lexsort((table.stream, table.start // store.layout.streams)))
-            self._columns = self._chosen(columns)
-        except BaseException:
-            self._buffer.close()
-            raise
+        self._view = StoreView(path, Options(frame_stack=frame_stack).checked().frame_stack)
+        table = self._view.episodes()
+        if self._view.damage is not None:
+            raise CorruptionError(self._view.damage)
+        self._store = self._view.store
+        table = table if condition is None else table.select(condition.select(table))
+        table = table if choose is None else choose(table)
+        self._table = table.select(np.lexsort((table.stream, table.start // self.layout.streams)))
+        self._columns = self._chosen(columns)
+        self._read = 0  # bytes, since maps were let go
         self.losses: Mapping[str, str] = {}
 
     def _chosen(self, columns: Collection[str] | None) -> dict[str, Column]:
-        known = {name: column for name, column in self._buffer.columns.items() if name not in (*KEPT, TAG)}
+        known = {name: column for name, column in self._view.schema.columns.items() if name not in (*KEPT, TAG)}
         if columns is None:
             return known
         if isinstance(columns, str):
@@ -89,17 +87,17 @@ class StoreSource:
     @property
     def contents(self) -> Contents:
         """What the store holds."""
-        buffer, table, layout = self._buffer, self._table, self.layout
+        table, layout = self._table, self.layout
         return Contents(
             self._columns,
             len(table),
             int(table.length.sum()),
-            environment=buffer.environment,
-            metadata=buffer.metadata,
-            derived=buffer.derived & self._columns.keys(),
-            n_envs=buffer.n_envs,
-            protected=layout.protected and bool((table.stream == buffer.n_envs).any()),
-            frame_stack=buffer.frame_stack,
+            environment=layout.environment,
+            metadata=layout.metadata,
+            derived=layout.derived & self._columns.keys(),
+            n_envs=layout.n_envs,
+            protected=layout.protected and bool((table.stream == layout.n_envs).any()),
+            frame_stack=self._view.frame_stack,
             padding=layout.padding,
             tags=bool((table.tag != "").any()),
         )
@@ -107,7 +105,7 @@ class StoreSource:
     @property
     def layout(self) -> Layout:
         """The store's layout."""
-        return self._buffer._store.layout
+        return self._store.layout
 
     @property
     def table(self) -> EpisodeTable:
@@ -120,34 +118,51 @@ class StoreSource:
         table = self._table
         numbers = np.stack([table.stream, table.start, table.length], axis=1)
         texts = [table.ending.tolist(), table.tag.tolist()]
-        return [self.layout.salt, numbers.tolist(), texts, sorted(self._columns), self._buffer.frame_stack]
+        return [self.layout.salt, numbers.tolist(), texts, sorted(self._columns), self._view.frame_stack]
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        read = self._buffer.episodes._source.episode
-        table = self._table
+        table, n_envs = self._table, self.layout.n_envs
         for row in range(first, len(table)):
             length, stream = int(table.length[row]), int(table.stream[row])
-            episode = Episode(stream, int(table.start[row]), length, str(table.ending[row]), str(table.tag[row]))
-            columns = {name: _Rows(read, name, column, episode) for name, column in self._columns.items()}
-            protected = stream == self._buffer.n_envs
+            position = int(table.start[row]) // self.layout.streams
+            columns = {name: _Rows(self, name, column, stream, position, length) for name, column in self._columns.items()}
             yield EpisodeData(
                 columns,
                 length,
-                episode.tag,
-                0 if protected else stream,
-                protected,
-                lead=self._lead(episode, whole=bool(table.whole[row])),
-                running=episode.ending == RUNNING,
+                str(table.tag[row]),
+                0 if stream == n_envs else stream,
+                stream == n_envs,
+                lead=self._lead(stream, position, whole=bool(table.whole[row])),
+                running=str(table.ending[row]) == RUNNING,
             )
 
-    def _lead(self, episode: Episode, *, whole: bool) -> dict[str, npt.NDArray[Any]]:
+    def _lead(self, stream: int, position: int, *, whole: bool) -> dict[str, npt.NDArray[Any]]:
         """Return the frames ahead of an episode's first row, where its first stack has such."""
-        reader, frames = self._buffer._reader, self._buffer.frame_stack - 1
-        if frames == 0 or (whole and not reader.index.has_lead(episode.stream, episode.start // reader.streams)):
+        index, frames = self._view.index, self._view.frame_stack - 1
+        if frames == 0 or (whole and not index.has_lead(stream, position)):
             return {}
-        start, source = np.array([episode.start], np.int64), self._buffer.episodes._source
-        return {path: source.steps(path, start)[0, :frames] for path in self._columns if is_obs(path)}
+        first = max(position - frames, index.first_frame(stream, position))
+        found = {}
+        for path in filter(is_obs, self._columns):
+            rows = self.read(path, stream, np.arange(first, position + 1))
+            made_up = rows[:1] if self.layout.padding == "first" else np.zeros_like(rows[:1])
+            found[path] = np.concatenate([*[made_up] * (frames - (position - first)), rows[:-1]])
+        return found
+
+    def read(self, path: str, stream: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Read rows of a stream's column, (n, ...).
+
+        Memory maps are let go from time to time: their pages would count as this process's memory, however large the store is.
+        """
+        rows = self._view.read(path, positions * self.layout.streams + stream)
+        if self._view.store is not self._store:
+            raise CorruptionError(f"{self._view.path} was replaced by another store since, or went back to a mark; begin anew")
+        self._read += rows.nbytes
+        if self._read > MAPPED:
+            self._view.let_go()
+            self._read = 0
+        return rows
 
     def part(self, which: Any) -> StoreSource:
         """Return a source of some of the episodes, by a mask or numbers of rows of the table; this one closes both."""
@@ -156,21 +171,18 @@ class StoreSource:
         return part
 
     def close(self) -> None:
-        """Close the store."""
-        self._buffer.close()
+        """Let the store go."""
+        self._view.let_go()
 
 
 class _Rows:
     """A column of an episode of a store, decoded when it is sliced."""
 
-    def __init__(self, read: Any, path: str, column: Column, episode: Episode) -> None:
-        self._read, self._path, self._episode = read, path, episode
-        self.shape = (episode.length + is_obs(path), *column.shape)
+    def __init__(self, source: StoreSource, path: str, column: Column, stream: int, position: int, steps: int) -> None:
+        self._source, self._path, self._stream, self._position = source, path, stream, position
+        self.shape = (steps + is_obs(path), *column.shape)
         self.dtype = column.np_dtype
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         wanted = np.arange(*rows.indices(self.shape[0]), dtype=np.int64)
-        if not len(wanted):
-            return np.zeros((0, *self.shape[1:]), self.dtype)
-        found: npt.NDArray[Any] = self._read(self._path, self._episode, wanted)
-        return found
+        return self._source.read(self._path, self._stream, self._position + wanted)

@@ -208,6 +208,15 @@ class Streams:
         at = int(np.searchsorted(firsts, position))
         return at < len(firsts) and int(firsts[at]) == position
 
+    def first_frame(self, stream: int, position: int) -> int:
+        """Return where the frames of the episode that a row lies in begin: with its lead-in, or with the oldest row there is."""
+        start = self.episode_of(stream, position)
+        leads = self._leads[stream].values.reshape(-1, 2)
+        at = int(np.searchsorted(leads[:, 0], start))
+        if at < len(leads) and leads[at, 0] == start:
+            start = int(leads[at, 1])
+        return max(start, int(self.table[stream, LOW]))
+
     def slots(self, stream: int) -> Int64:
         """Return the slots of a stream's segments, oldest first."""
         return self._slots[stream].values

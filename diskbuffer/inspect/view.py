@@ -43,6 +43,8 @@ class StoreView:
     Parameters
     ----------
     path : path-like
+    frame_stack : int, optional
+        Frames in an observation: a step counts as long as all of them are there. As the store says, by default.
 
     Attributes
     ----------
@@ -63,8 +65,8 @@ class StoreView:
         Whether somebody writes to it cannot be known; or a writer that recovers it takes longer than a minute.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = local_path(path)
+    def __init__(self, path: str | os.PathLike[str], frame_stack: int | None = None) -> None:
+        self.path, self._frame_stack = local_path(path), frame_stack
         self._lock = threading.RLock()
         self.damage: str | None = None
         self._seen: list[tuple[str, int, int, int]] = []
@@ -77,7 +79,7 @@ class StoreView:
             if not is_there(self.path):
                 raise nothing
             store = open_store(self.path, writable=False)
-            self._store, self._index, self.damage = store, _read(store), None
+            self._store, self._index, self.damage = store, self._indexed(store), None
         except CorruptionError as error:
             self._open_remains(str(error))
         except NotAStoreError as error:
@@ -90,7 +92,19 @@ class StoreView:
         """See what is left of a damaged store."""
         self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
         store = open_remains(self.path)
-        self._store, self._index, self.damage = store, _read(store), damage
+        self._store, self._index, self.damage = store, self._indexed(store), damage
+
+    def _indexed(self, store: Store) -> Streams:
+        """Read which rows count."""
+        index = read_index(store, (self._frame_stack or store.layout.frame_stack) - 1, Streams)
+        for stream, position in enumerate(store.layout.begins):
+            index.begin_at(stream, position)
+        return index
+
+    @property
+    def frame_stack(self) -> int:
+        """Frames in an observation."""
+        return self._frame_stack or self.layout.frame_stack
 
     @property
     def layout(self) -> Layout:
@@ -160,7 +174,7 @@ class StoreView:
                         return False
                     raise CorruptionError(self.damage)
                 with self._store.lock:
-                    self._index = _read(self._store)
+                    self._index = self._indexed(self._store)
             except CorruptionError:
                 self._open()
             changed = self._signature() != before
@@ -234,13 +248,20 @@ class StoreView:
         """Read `n` consecutive rows of a stream's column from position `first` on, as `read` does: (n, *shape)."""
         return self.read(column, np.arange(first, first + n, dtype=np.int64) * self.layout.streams + stream)
 
+    def let_go(self) -> None:
+        """Give back the memory maps of segments, and with them the pages that were read; who reads on maps them again."""
+        with self._lock, self._store.lock:
+            self._store.maps.retire_all()
+
     def _read_rows(self, column: str, streams: Int64, positions: Int64) -> npt.NDArray[Any]:
         found = np.zeros((len(positions), *self.schema[column].shape), self.schema[column].np_dtype)
         if not len(positions):
             return found
         table, rows = self._index.table, self.layout.segment_rows
-        for stream, segment in sorted(set(zip(streams.tolist(), (positions // rows).tolist(), strict=True))):
-            here = np.flatnonzero((streams == stream) & (positions // rows == segment))
+        parts = positions // rows * self.layout.streams + streams  # one number for a segment of a stream
+        for part in np.unique(parts).tolist():
+            segment, stream = divmod(part, self.layout.streams)
+            here = np.flatnonzero(parts == part)
             slot = int(self._index.slots(stream)[segment - int(table[stream, LOW]) // rows])
             with self._store.lock:
                 found[here] = SegmentRows(self._store, column, slot, (stream, segment * rows)).read(positions[here] % rows)
@@ -274,11 +295,3 @@ def _damaged_group(path: Any) -> str | None:
     with contextlib.suppress(DiskBufferError, OSError):
         return directory.damaged_group(path)
     return None
-
-
-def _read(store: Store) -> Streams:
-    """Read which rows count."""
-    index = read_index(store, store.layout.frame_stack - 1, Streams)
-    for stream, position in enumerate(store.layout.begins):
-        index.begin_at(stream, position)
-    return index

@@ -75,6 +75,7 @@ def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
     ]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(1, 30)) * 1300)  # bytes: a few rows
+        patched.setattr("diskbuffer.formats.filling.MAPPED", int(random.integers(1, 30)) * 1300)
         for kill in range(kills + 1):
             left = int(random.integers(0, 1 + sum(one.steps for one in episodes))) if kill < kills else 10**9
 

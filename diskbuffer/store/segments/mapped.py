@@ -198,6 +198,11 @@ class Maps:
         self.epoch.following = Epoch()
         self.epoch = self.epoch.following
 
+    def retire_all(self) -> None:
+        """Serve nothing from old maps any more."""
+        for slot in sorted({slot for held in self._held for slot in held}):
+            self.retire(slot)
+
 
 def checked_map(map_file: Callable[[], Map], check: Callable[[Map], None]) -> Map:
     """Map a file and check it; once more, where it is not what it should be: a writer elsewhere may have sealed it in between."""
