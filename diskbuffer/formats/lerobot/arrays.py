@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
+from diskbuffer.formats.arrow import as_numpy
 from diskbuffer.runtime.packages import needed
 
 
@@ -68,5 +69,4 @@ def from_arrow(given: Any, dtype: str, shape: tuple[int, ...], what: str) -> npt
             found = found.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SourceError(f"{what}: expected {dtype}, found {given.type}, which is not the same ({error})") from error
-    numbers: npt.NDArray[Any] = found.to_numpy(zero_copy_only=False)
-    return numbers.astype(dtype, copy=False).reshape(len(given), *shape)
+    return as_numpy(found).astype(dtype, copy=False).reshape(len(given), *shape)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
+from diskbuffer.formats.arrow import as_numpy
 from diskbuffer.formats.data import Rows
 from diskbuffer.formats.minari.arrow_files import RecordBatches, open_file
 from diskbuffer.formats.minari.images import Jpegs
@@ -176,5 +177,4 @@ class ArrowRows:
                 array = array.flatten()
                 if array.null_count:
                     raise SourceError(f"{self._file.path}: {'/'.join(self._name)} has rows without a value")
-            values = array.to_numpy(zero_copy_only=False)
-            return np.asarray(values, self.dtype).reshape(rows, *self.shape[1:])
+            return np.asarray(as_numpy(array), self.dtype).reshape(rows, *self.shape[1:])
