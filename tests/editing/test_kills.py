@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer import editing
 from tests.editing import stores
+from tests.formats.interrupted import killed
 
 CODE = """
 import sys, time
@@ -54,11 +54,7 @@ def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path,
     exec(CALLS[what].format(**places, new=str(tmp_path / "whole")), {"editing": editing})
     code = CODE.format(call=CALLS[what].format(**places, new=str(tmp_path / "new")))
     for after in (8, 14)[: amount(1, 2)]:
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for _ in range(after):
-                assert process.stdout.readline() == "added\n"
-            process.send_signal(signal.SIGKILL)
+        killed(code, after, said="added")
         assert not (tmp_path / "new").exists()
         assert (tmp_path / ".new.unfinished").is_dir()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

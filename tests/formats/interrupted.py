@@ -16,42 +16,51 @@ from diskbuffer.formats import EpisodeData, export, import_
 from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
 
-# Runs an export or an import, and tells of each episode before it is passed on, slowly.
+# Runs an export or an import, and tells of each episode before it is written, or of each block that was added, slowly.
 SLOW = """
 import json, sys, time
-from diskbuffer.formats import export, exporting, import_, importing
+from diskbuffer.formats import export, exporting, import_, rows
+from diskbuffer.formats.filling import _Filler
+from diskbuffer.formats.stored import StoreSource
 run, name, source, target, options = json.loads(sys.argv[1])
-find = importing.find
-def told(episodes):
-    for one in episodes:
-        print("episode", flush=True)
-        time.sleep(0.01)
-        yield one
-class Slow:
-    def __init__(self, source):
-        self.source = source
-    def __getattr__(self, name):
-        return getattr(self.source, name)
+class Slow(StoreSource):
     def episodes(self, first=0):
-        return told(self.source.episodes(first))
-exporting.StoreSource = lambda *given: Slow(make(*given))
-from diskbuffer.formats.stored import StoreSource as make
-from dataclasses import replace
-importing.find = lambda name: replace(find(name), read=lambda *a, **k: Slow(find(name).read(*a, **k)))
+        for one in super().episodes(first):
+            print("episode", flush=True)
+            time.sleep(0.01)
+            yield one
+exporting.StoreSource = Slow
+add = _Filler._extend
+def slow(self, *given, **named):
+    add(self, *given, **named)
+    print("block", flush=True)
+    time.sleep(0.01)
+_Filler._extend = slow
+rows.BLOCK = 100
 (import_ if run == "import" else export)(name, source, target, progress=False, **options)
 """
 
 
-def kill_and_go_on(run: str, name: str, source: Path, target: Path, after: int, **options: Any) -> None:
-    """Run an export or an import, kill it at episode number `after`, and run it again to its end."""
-    command = [sys.executable, "-c", SLOW, json.dumps([run, name, str(source), str(target), options])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def killed(code: str, after: int, *arguments: str, said: str = "episode", cwd: Path | None = None) -> None:
+    """Run Python code in a process, and kill it when it has said a line for the time number `after`."""
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd) as process:
         assert process.stdout is not None
         for _ in range(after):
-            assert process.stdout.readline() == "episode\n"
+            assert process.stdout.readline() == f"{said}\n"
         process.send_signal(signal.SIGKILL)
-    assert not target.exists()
+    assert process.returncode == -signal.SIGKILL, "it was over before it could be killed"
+
+
+def kill_and_go_on(run: str, name: str, source: Path, target: Path, *after: int, **options: Any) -> None:
+    """Run an export or an import, kill it at that episode, or block, of each run, and run it again to its end."""
+    for number in after:
+        argument = json.dumps([run, name, str(source), str(target), options])
+        killed(SLOW, number, argument, said="episode" if run == "export" else "block")
+        assert not target.exists()
+        assert (target.parent / f".{target.name}.unfinished").is_dir()
     (import_ if run == "import" else export)(name, source, target, progress=False, **options)
+    assert not list(target.parent.glob(".*"))
 
 
 def fill_the_disk_and_go_on(name: str, store: Path, target: Path, after: int, **options: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, r
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
+from tests.formats import interrupted
 from tests.recording.test_transforms import model
 
 
@@ -272,11 +272,7 @@ importing.import_("given", "source", {store!r}, progress=False)
 def test_an_import_that_is_killed_is_finished_without_doubles(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     code = KILLED.format(root=str(Path(__file__).parent), store=str(tmp_path / "store"))
     for after in (7, 25)[: amount(1, 2)]:
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-            assert process.stdout is not None
-            for _ in range(after):
-                assert process.stdout.readline() == "episode\n"
-            process.send_signal(signal.SIGKILL)
+        interrupted.killed(code, after, cwd=tmp_path)
         assert not (tmp_path / "store").exists()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
     made.assert_same(made.read(tmp_path / "store"), made.expected(made.some(60)))

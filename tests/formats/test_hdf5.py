@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.formats import import_
 from tests.formats import episodes as made
+from tests.formats import interrupted
 
 LENGTHS = (3, 1, 7)
 
@@ -107,10 +109,11 @@ def test_next_observations_that_do_not_follow_are_no_silent_loss(tmp_path: Path)
     import_("robomimic", tmp_path / "file.hdf5", tmp_path / "other", allow_loss=["attributes"], next_obs="last", progress=False)
 
 
-def test_libero(tmp_path: Path) -> None:
+def libero(path: Path) -> None:
+    path.mkdir()
     tasks = {"open the drawer": "open the drawer", "close it": list("close it")}
     for n, (name, instruction) in enumerate(tasks.items()):
-        with h5py.File(tmp_path / f"{n}_demo.hdf5", "w") as file:
+        with h5py.File(path / f"{n}_demo.hdf5", "w") as file:
             data = file.create_group("data")
             data.attrs["problem_info"] = json.dumps({"problem_name": "kitchen", "language_instruction": instruction})
             data.attrs["bddl_file_name"], data.attrs["bddl_file_content"] = f"{name}.bddl", "(define)"
@@ -128,7 +131,11 @@ def test_libero(tmp_path: Path) -> None:
                 last[-1] = 1
                 demo.create_dataset("rewards", data=last)
                 demo.create_dataset("dones", data=last)
-    found, (environment, metadata) = imported("libero", tmp_path, tmp_path / "out", allow_loss=["attributes"])
+
+
+def test_libero(tmp_path: Path) -> None:
+    libero(tmp_path / "given")
+    found, (environment, metadata) = imported("libero", tmp_path / "given", tmp_path, allow_loss=["attributes"])
     assert [one["tag"] for one in found] == ["open the drawer"] * 2 + ["close it"] * 2
     assert found[3]["reward"].dtype == np.uint8
     np.testing.assert_array_equal(found[3]["obs/agentview_rgb"][:5], arrays(5, 11)["image"][:5])
@@ -136,11 +143,10 @@ def test_libero(tmp_path: Path) -> None:
     assert metadata["libero"]["dataset"]["1_demo"]["bddl_file_name"] == "close it.bddl"
 
 
-@pytest.mark.parametrize("states", [False, True])
-def test_maniskill(tmp_path: Path, states: bool) -> None:
+def maniskill(path: Path, states: bool) -> list[dict[str, Any]]:
     wanted = [arrays(steps, seed) for seed, steps in enumerate(LENGTHS)]
     noted = []
-    with h5py.File(tmp_path / "trajectory.h5", "w") as file:
+    with h5py.File(path, "w") as file:
         for number, one in enumerate(wanted):
             steps = len(one["actions"])
             group = file.create_group(f"traj_{number}", track_order=True)
@@ -165,7 +171,13 @@ def test_maniskill(tmp_path: Path, states: bool) -> None:
                 }
             )
     info = {"env_info": {"env_id": "PickCube-v1", "env_kwargs": {"obs_mode": "rgb"}}, "source_type": "rl", "episodes": noted}
-    (tmp_path / "trajectory.json").write_text(json.dumps(info))
+    path.with_suffix(".json").write_text(json.dumps(info))
+    return wanted
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_maniskill(tmp_path: Path, states: bool) -> None:
+    wanted = maniskill(tmp_path / "trajectory.h5", states)
     found, (environment, metadata) = imported("maniskill", tmp_path / "trajectory.h5", tmp_path)
     for number, (one, two) in enumerate(zip(found, wanted, strict=True)):
         state, picture = ("obs/state", "obs/env_states/actors/cube") if states else ("obs/agent/qpos", "obs/sensor_data/hand/rgb")
@@ -241,6 +253,21 @@ def test_d4rl_where_the_ant_walks_on(tmp_path: Path) -> None:
     found, _ = imported("d4rl", tmp_path / "file.hdf5", tmp_path, ends="timeouts")
     assert [one["steps"] for one in found] == [15, 25]
     assert found[0]["flags/terminals"].sum() == 1
+
+
+# Kills
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("format", ["robomimic", "libero", "maniskill", "d4rl"])
+def test_imports_that_are_killed_go_on(tmp_path: Path, format: str) -> None:
+    source = tmp_path / "given.h5"
+    {"robomimic": robomimic, "libero": libero, "maniskill": partial(maniskill, states=False), "d4rl": d4rl}[format](source)
+    losses = ["attributes"] if format in ("robomimic", "libero") else []
+    clean = import_(format, source, tmp_path / "clean", allow_loss=losses, progress=False)
+    # A block is a step here, so that the first kill comes in the middle of an episode.
+    interrupted.kill_and_go_on("import", format, source, tmp_path / "store", 5, 3, allow_loss=losses)
+    interrupted.assert_same_in_each_stream(clean, tmp_path / "store")
 
 
 # Hostile files

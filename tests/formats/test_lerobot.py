@@ -8,8 +8,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +35,7 @@ from diskbuffer.formats.lerobot.table import Table
 from diskbuffer.formats.lerobot.tape import Tape
 from tests.amounts import examples
 from tests.formats import episodes as made
+from tests.formats import interrupted
 
 GOLDEN = Path(__file__).with_name("golden") / "lerobot" / "data_set.tar.xz"
 FINAL = ["final_obs"]
@@ -367,27 +366,19 @@ EXPORT = "export('lerobot', {store!r}, {data!r}, allow_loss=['final_obs'], progr
 IMPORT = "import_('lerobot', {data!r}, {store!r}, progress=False)"
 
 
-def killed_after(code: str, episodes: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(episodes):
-            assert process.stdout.readline() == "episode\n"
-        process.send_signal(signal.SIGKILL)
-
-
 @pytest.mark.nightly
 def test_an_export_and_an_import_that_are_killed_are_finished(tmp_path: Path) -> None:
     paths = {"store": str(tmp_path / "store"), "data": str(tmp_path / "data")}
     made.store_of(tmp_path / "store", made.some(20), n_envs=1)
     code = RUN.format(slow="export", bytes=0) + EXPORT.format(**paths)
-    killed_after(code, 11)
+    interrupted.killed(code, 11)
     assert not (tmp_path / "data").exists()
     kept = tmp_path / ".data.unfinished" / "data" / "data/chunk-000/file-000.parquet"
     before = kept.stat().st_mtime_ns
     exported(tmp_path)
     assert (tmp_path / "data/data/chunk-000/file-000.parquet").stat().st_mtime_ns == before
     code = RUN.format(slow="import", bytes=0) + IMPORT.format(data=paths["data"], store=str(tmp_path / "again"))
-    killed_after(code, 7)
+    interrupted.killed(code, 7)
     assert not (tmp_path / "again").exists()
     import_("lerobot", tmp_path / "data", tmp_path / "again", progress=False)
     made.assert_same(made.read(tmp_path / "again"), without_final(made.read(tmp_path / "store")))

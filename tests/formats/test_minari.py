@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import signal
 import subprocess
 import sys
 import warnings
@@ -25,6 +24,7 @@ from diskbuffer.formats import export, import_
 from diskbuffer.formats.minari.source import MinariSource
 from tests.amounts import examples
 from tests.formats import episodes as made
+from tests.formats import interrupted
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -445,42 +445,13 @@ def test_complex_numbers_are_a_loss_with_a_name(tmp_path: Path) -> None:
 
 # Kills, and disks that are full
 
-SLOW = """
-import sys, time
-import diskbuffer.formats.minari.{module} as module
-write = module.{of}
-def slow(self, *given):
-    print("episode", flush=True)
-    time.sleep(0.005)
-    return write(self, *given)
-module.{of_class}.{method} = slow
-from diskbuffer.formats import export, import_
-{call}
-"""
-
-
-def killed(code: str, after: int) -> None:
-    """Run code, and kill it when it has come to so many episodes; then run it to its end."""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(after):
-            assert process.stdout.readline() == "episode\n"
-        process.send_signal(signal.SIGKILL)
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["arrow", "hdf5"])
 def test_killed_both_ways_it_is_finished_without_doubles(tmp_path: Path, layout: str) -> None:
     store = made.store_of(tmp_path / "store", made.some(20))
-    writer = "Hdf5Writer" if layout == "hdf5" else "ArrowWriter"
-    call = f"export('minari', {str(store)!r}, {str(tmp_path / 'out')!r}, data_format={layout!r}, progress=False)"
-    module = "hdf5_target" if layout == "hdf5" else "arrow_target"
-    killed(SLOW.format(module=module, of=f"{writer}.write", of_class=writer, method="write", call=call), 9)
-    call = f"import_('minari', {str(tmp_path / 'out')!r}, {str(tmp_path / 'again')!r}, progress=False)"
-    reader = "Hdf5Episodes" if layout == "hdf5" else "ArrowEpisodes"
-    module = "hdf5_layout" if layout == "hdf5" else "arrow_layout"
-    killed(SLOW.format(module=module, of=f"{reader}.read", of_class=reader, method="read", call=call), 9)
+    interrupted.kill_and_go_on("export", "minari", store, tmp_path / "out", 9, data_format=layout)
+    interrupted.kill_and_go_on("import", "minari", tmp_path / "out", tmp_path / "again", 9)
     made.assert_same(made.read(tmp_path / "again"), made.read(store))
     assert len(minari.MinariDataset(tmp_path / "out" / "data")) == 20
 

@@ -14,6 +14,7 @@ from PIL import Image
 import diskbuffer as db
 from diskbuffer.formats import import_
 from tests.formats import episodes as made
+from tests.formats import interrupted
 
 tfds: Any = pytest.importorskip("tensorflow_datasets")
 
@@ -140,3 +141,12 @@ def test_hostile_data_sets_are_errors(tmp_path: Path) -> None:
         import_("rlds", tmp_path / "missing", tmp_path / "store", progress=False)
     with pytest.raises(db.InputError, match="last must be"):
         import_("rlds", path, tmp_path / "store", last="all", progress=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
+    episodes = made.some(12, 4, COLUMNS, longest=20, tag="pick it")
+    path = make(tmp_path, episodes)
+    interrupted.kill_and_go_on("import", "rlds", path, tmp_path / "store", 6, 9, allow_loss=["metadata"])
+    made.assert_same(by_state(made.read(tmp_path / "store")), by_state(made.expected(episodes)))

@@ -21,6 +21,7 @@ import diskbuffer as db
 from diskbuffer.formats import import_
 from tests.amounts import examples
 from tests.formats import episodes as made
+from tests.formats import interrupted
 
 PICTURE, VECTOR = spaces.Box(0, 255, (3, 8, 8), np.uint8), spaces.Box(-9, 9, (4,), np.float32)
 OBSERVATIONS = [
@@ -190,3 +191,12 @@ def test_what_is_no_replay_buffer_is_an_error(tmp_path: Path) -> None:
             import_("sb3", tmp_path / name, tmp_path / "store", trust=True, progress=False)
     with pytest.raises(db.SourceError, match="no file"):
         import_("sb3", tmp_path / "missing", tmp_path / "store", trust=True, progress=False)
+
+
+@pytest.mark.nightly
+def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(200, OBSERVATIONS[0], ACTIONS[0], n_envs=2)  # type: ignore[arg-type]
+    told = fill(buffer, 130, np.random.default_rng(0), resets=False)
+    save_to_pkl(tmp_path / "buffer", buffer)
+    interrupted.kill_and_go_on("import", "sb3", tmp_path / "buffer.pkl", tmp_path / "store", 5, 9, trust=True)
+    assert_held(tmp_path / "store", told, 100, final=True, timeouts=True, exact=True)
