@@ -77,7 +77,7 @@ TOUCHES_FILES = {
     "inspect.pictures.movies": "movies in memory",
     "gathering.columns": "a lock of its own, by its descriptor",
     "gathering.description": "a lock of its own, by its descriptor; whether a path is a directory",
-    "formats.described": "the description beside what is exported",
+    "formats.json_files": "what is exported, and notes beside it",
     "formats.hdf5.files": "HDF5 files that are to be imported",
     "formats.hdf5.libero": "files in a directory that is to be imported",
     "formats.hdf5.maniskill": "a file that is to be imported",

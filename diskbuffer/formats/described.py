@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SchemaError, SourceError
-from diskbuffer.formats.data import Contents
+from diskbuffer.formats.data import Contents, EpisodeData
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.schema import BUILT_IN, Schema
 
 NAME = "diskbuffer"  # of the attribute, or of the file before ".json"
@@ -75,10 +76,15 @@ def read_description(directory: Path) -> dict[str, Any] | None:
 
 
 def write_description(directory: Path, told: Mapping[str, Any]) -> None:
-    """Write the file ``diskbuffer.json`` of a directory: whole, or not at all."""
-    part = directory / f".{NAME}.part"
-    part.write_text(json.dumps(told))
-    part.replace(directory / f"{NAME}.json")
+    """Write the file ``diskbuffer.json`` of a directory."""
+    write_json(directory / f"{NAME}.json", told)
+
+
+def describe_episode(episode: EpisodeData) -> dict[str, Any]:
+    """Return what is told of an episode where it is one of many files, as JSON."""
+    endings = [flag for flag in ("terminated", "truncated") if episode.flag(flag)]
+    ending = " and ".join(endings) or "cut off"
+    return {"steps": episode.steps, "ending": ending, "tag": episode.tag, "stream": episode.stream}
 
 
 def numbered(contents: Contents, episodes: int | None, steps: int | None, tags: bool = False) -> Contents:

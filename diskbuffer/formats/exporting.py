@@ -13,7 +13,7 @@ from typing import Any
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.losses import refuse
-from diskbuffer.formats.options import check
+from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
@@ -88,7 +88,7 @@ def export(
         )
         task = {
             "export": format,
-            "options": {name: str(value) for name, value in sorted(options.items())},
+            "options": as_texts(options),
             "episodes": hashlib.sha256(json.dumps(source.identity).encode()).hexdigest(),
         }
         with Unfinished(target, task, anew=True) as unfinished:

@@ -14,7 +14,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.losses import refuse
-from diskbuffer.formats.options import check
+from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.options import with_transforms
@@ -104,7 +104,7 @@ def import_(
         settings: dict[str, Any] = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
         if transforms:
             settings["transforms"] = {path: notation(wanted[path].transforms) for path in sorted(transforms)}
-        task = {"import": format, "source": str(path), "options": _shown(options), **settings}
+        task = {"import": format, "source": str(path), "options": as_texts(options), **settings}
         with Unfinished(store, task) as unfinished:
             with (
                 ReplayBuffer(
@@ -133,7 +133,3 @@ def _columns(contents: Contents, some: Collection[str] | None, allow_nan: bool) 
             raise InputError(f"there is no column {name!r}; there are {', '.join(known)}")
     wanted = {name: column for name, column in known.items() if some is None or name in some}
     return {name: replace(column, allow_nan=True) if allow_nan else column for name, column in wanted.items()}
-
-
-def _shown(options: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in sorted(options.items())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from diskbuffer.errors import InputError
@@ -28,3 +28,8 @@ def check(format: str, call: Callable[..., Any], apart: int, given: Collection[s
     unknown = sorted(set(given) - set(known))
     if unknown and len(known) == len(parameters):
         raise InputError(f"{format} has no option {unknown[0]!r} here; it has {', '.join(known) or 'none'}")
+
+
+def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options in JSON, so that an interrupted run can tell whether it was given the same ones."""
+    return {name: str(value) for name, value in sorted(options.items())}

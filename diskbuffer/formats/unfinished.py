@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from diskbuffer.errors import InputError, LockedError
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.paths import local_path
 
 _TASK = "task.json"
@@ -82,7 +83,7 @@ class Unfinished:
                 f"something else was begun at {self.target} and not finished: run it again, or remove {self._directory}"
             )
         self._restart()
-        _write(begun, self._task)
+        write_json(begun, self._task)
 
     def _restart(self) -> None:
         """Remove what an earlier run has left."""
@@ -115,12 +116,6 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return None
-
-
-def _write(path: Path, task: Any) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(task))
-    os.replace(new, path)
 
 
 def _sync(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,8 @@ import numpy as np
 
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Writer
+from diskbuffer.formats.described import describe_episode
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.rows import rows_at_a_time
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures, picture_columns
 from diskbuffer.inspect.pictures.movies import write_mp4
@@ -26,28 +27,20 @@ class MovieWriter:
         needed("av", "av", "video", "to make an MP4")
         self._path, self._column, self._fps = path, column, fps
         path.mkdir(exist_ok=True)
-        for part in path.glob(".part*"):
-            part.unlink()
+        (path / ".part.mp4").unlink(missing_ok=True)
         self.held = len(list(path.glob("*.json")))
 
     def write(self, episode: EpisodeData) -> None:
         """Write one episode."""
-        film, text = self._path / ".part.mp4", self._path / ".part.json"
+        film = self._path / ".part.mp4"
         with film.open("wb") as file:
             write_mp4(file, _pictures(episode.columns[self._column]), self._fps)
-        endings = [name for name in ("terminated", "truncated") if episode.flag(name)]
-        told = {
-            "steps": episode.steps,
-            "ending": " and ".join(endings) or "cut off",
-            "tag": episode.tag,
-            "stream": episode.stream,
-        }
+        told = describe_episode(episode)
         if "reward" in episode.columns:
             rewards = np.asarray(episode.columns["reward"][: episode.steps])
             told |= {"return": np.sum(rewards, axis=0, dtype=np.float64).tolist(), "rewards": rewards.tolist()}
-        text.write_text(json.dumps({**told, "column": self._column, "fps": self._fps}))
         os.replace(film, self._path / f"{self.held:06}.mp4")
-        os.replace(text, self._path / f"{self.held:06}.json")
+        write_json(self._path / f"{self.held:06}.json", {**told, "column": self._column, "fps": self._fps})
         self.held += 1
 
     def finish(self) -> None:

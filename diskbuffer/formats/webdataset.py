@@ -15,6 +15,7 @@ import numpy as np
 
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Writer
+from diskbuffer.formats.described import describe_episode
 from diskbuffer.formats.rows import rows_at_a_time
 
 
@@ -46,15 +47,8 @@ class ShardWriter:
         """Add one episode to the shard."""
         if self._tar is None:
             self._tar = tarfile.open(self._part, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed by `_complete`
-        endings = [name for name in ("terminated", "truncated") if episode.flag(name)]
-        told = {
-            "steps": episode.steps,
-            "ending": " and ".join(endings) or "cut off",
-            "tag": episode.tag,
-            "stream": episode.stream,
-        }
-        key = f"{self.held:08}"
-        self._add(f"{key}.json", io.BytesIO(json.dumps(told).encode()), len(json.dumps(told).encode()))
+        key, told = f"{self.held:08}", json.dumps(describe_episode(episode)).encode()
+        self._add(f"{key}.json", io.BytesIO(told), len(told))
         for column, rows in episode.columns.items():
             file = io.BufferedReader(_Npy(rows))
             self._add(f"{key}.{column.replace('/', '.')}.npy", file, _header(rows)[1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,7 @@ def test_libero(tmp_path: Path) -> None:
     assert metadata["libero"]["dataset"]["1_demo"]["bddl_file_name"] == "close it.bddl"
 
 
-def maniskill(path: Path, states: bool) -> list[dict[str, Any]]:
+def maniskill(path: Path, states: bool = False) -> list[dict[str, Any]]:
     wanted = [arrays(steps, seed) for seed, steps in enumerate(LENGTHS)]
     noted = []
     with h5py.File(path, "w") as file:
@@ -262,7 +261,8 @@ def test_d4rl_where_the_ant_walks_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["robomimic", "libero", "maniskill", "d4rl"])
 def test_imports_that_are_killed_go_on(tmp_path: Path, format: str) -> None:
     source = tmp_path / "given.h5"
-    {"robomimic": robomimic, "libero": libero, "maniskill": partial(maniskill, states=False), "d4rl": d4rl}[format](source)
+    make: dict[str, Callable[[Path], Any]] = {"robomimic": robomimic, "libero": libero, "maniskill": maniskill, "d4rl": d4rl}
+    make[format](source)
     losses = ["attributes"] if format in ("robomimic", "libero") else []
     clean = import_(format, source, tmp_path / "clean", allow_loss=losses, progress=False)
     # A block is a step here, so that the first kill comes in the middle of an episode.

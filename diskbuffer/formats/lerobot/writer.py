@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.lerobot import encoding, images
 from diskbuffer.formats.lerobot.arrays import pyarrow, to_arrow
 from diskbuffer.formats.lerobot.episodes import STREAM
@@ -218,8 +218,8 @@ class LeRobotWriter:
         if self._part is not None:
             self._finish_part()
         self._tasks.write()
-        _write_json(self._root / STATISTICS, self._statistics())
-        _write_json(self._root / INFO, self._info())
+        write_json(self._root / STATISTICS, self._statistics(), indent=4, ensure_ascii=False)
+        write_json(self._root / INFO, self._info(), indent=4, ensure_ascii=False)
 
     def _statistics(self) -> dict[str, Any]:
         """Return the statistics of all episodes, from the tables of all parts, one after the other."""
@@ -304,7 +304,3 @@ def _fps(given: Any, *, chosen: bool) -> int:
             raise InputError(f"fps must be an integer from 1 to 1000, found {given!r}")
         return 30
     return int(given)
-
-
-def _write_json(path: Path, given: Any) -> None:
-    path.write_text(json.dumps(given, indent=4, ensure_ascii=False), "utf-8")

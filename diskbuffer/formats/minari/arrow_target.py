@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.plan import Plan
 from diskbuffer.formats.minari.spaces import Leaf, Space
@@ -69,7 +70,7 @@ class ArrowWriter:
                     writer.write_batch(batch)
             sink.flush()
             os.fsync(sink.fileno())
-        metadata_module.write_json(place / metadata_module.FILE, self._plan.noted(self._episodes, episode))
+        write_json(place / metadata_module.FILE, self._plan.noted(self._episodes, episode))
         self._episodes += 1
         self._steps += episode.steps
 
@@ -134,7 +135,7 @@ class ArrowWriter:
         """Write the metadata."""
         size = metadata_module.size_of(self._directory)
         found = self._plan.metadata(self._format, self._episodes, self._steps, size)
-        metadata_module.write_json(self._directory / metadata_module.FILE, found)
+        write_json(self._directory / metadata_module.FILE, found)
 
     def close(self) -> None:
         """Do nothing: no file is open between episodes."""

@@ -10,6 +10,7 @@ import numpy as np
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData, Rows
 from diskbuffer.formats.hdf5.sink import Sink
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.hdf5_layout import FILE
 from diskbuffer.formats.minari.layouts import Name
@@ -102,7 +103,7 @@ class Hdf5Writer:
         self._check()
         size = metadata_module.size_of(self._directory)
         found = self._plan.metadata("hdf5", self._episodes, self._steps, size)
-        metadata_module.write_json(self._directory / metadata_module.FILE, found)
+        write_json(self._directory / metadata_module.FILE, found)
 
     def close(self) -> None:
         """Close the file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -134,13 +133,6 @@ def fields_of(
     if not isinstance(fields["dataset_id"], str) or not _ID.fullmatch(fields["dataset_id"]):
         raise InputError(f"dataset_id must be as Minari has it, such as 'mine/pong/expert-v0', found {fields['dataset_id']!r}")
     return {**fields, "minari_version": VERSION, "jpeg_encoding": False}
-
-
-def write_json(path: Path, found: Mapping[str, Any]) -> None:
-    """Write a file of JSON, which is whole whenever it is there."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps(found))
-    os.replace(new, path)
 
 
 def size_of(directory: Path) -> int:

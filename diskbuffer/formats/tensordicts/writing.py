@@ -13,6 +13,7 @@ import numpy as np
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows, Writer
 from diskbuffer.formats.described import describe, read_description, write_description
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.rows import Part, rows_at_a_time, with_final
 from diskbuffer.formats.tensordicts.arrays import META, TYPE, encoded
 from diskbuffer.formats.tensordicts.reading import FLAGS, STREAM
@@ -69,9 +70,7 @@ class TensorDictWriter:
         for file in self._files.values():
             file.flush()
         self.held, self._rows = self.held + 1, self._rows + episode.steps
-        part = self._path / ".progress"
-        part.write_text(json.dumps({"episodes": self.held, "rows": self._rows}))
-        part.replace(self._path / _PROGRESS)
+        write_json(self._path / _PROGRESS, {"episodes": self.held, "rows": self._rows})
 
     def _rows_of(self, episode: EpisodeData) -> dict[str, Rows]:
         steps = episode.steps
@@ -105,9 +104,9 @@ class TensorDictWriter:
             directories["/".join(parents)][name] = told
         for directory, entries in directories.items():
             place = self._path.joinpath(*(encoded(part) for part in directory.split("/") if part))
-            (place / META).write_text(json.dumps({**entries, "shape": [self._rows], "device": "cpu", "_type": TYPE}))
+            write_json(place / META, {**entries, "shape": [self._rows], "device": "cpu", "_type": TYPE})
         storage = {"metadata": {}, "is_pytree": False, "len": self._rows}
-        (self._path / "storage_metadata.json").write_text(json.dumps(storage))
+        write_json(self._path / "storage_metadata.json", storage)
         self.close()
         (self._path / _PROGRESS).unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import zipfile
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, describe
+from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.reading import ENDS, STREAMS
 from diskbuffer.schema import Column, is_obs
@@ -50,8 +50,8 @@ class ZarrWriter:
         told = describe(contents, keys=self._keys)
         for group, attributes in (("", {NAME: told}), ("data", {}), ("meta", {})):
             (path / group).mkdir(parents=True, exist_ok=True)
-            _write_json(path / group / ".zgroup", {"zarr_format": 2})
-            _write_json(path / group / ".zattrs", attributes)
+            write_json(path / group / ".zgroup", {"zarr_format": 2}, indent=4)
+            write_json(path / group / ".zattrs", attributes, indent=4)
 
     def write(self, episode: EpisodeData) -> None:
         """Add the rows of one episode."""
@@ -135,7 +135,7 @@ class _Array:
             "order": "C",
             "filters": None,
         }
-        _write_json(self._path / ".zarray", told)
+        write_json(self._path / ".zarray", told, indent=4)
 
     def _file(self, number: int) -> Path:
         return self._path / ".".join(map(str, (number, *(0 for _ in self._column.shape))))
@@ -167,7 +167,3 @@ def _blosc() -> Any:
     import numcodecs
 
     return numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.NOSHUFFLE)
-
-
-def _write_json(path: Path, told: Any) -> None:
-    path.write_text(json.dumps(told, indent=4))
