@@ -149,13 +149,14 @@ def _writer(found: dict[str, Any]) -> str:
 
 
 def _columns(found: dict[str, Any]) -> Any:
-    rows = []
+    rows, transformed = [], any(column["transforms"] for column in found["columns"])
     for column in found["columns"]:
         shape = " x ".join(map(str, column["shape"])) or "scalar"
-        row = [column["name"], column["dtype"], shape, column["kind"], column["codec"] or ""]
+        row = [column["name"], column["dtype"], shape, *([column["transforms"] or ""] if transformed else ())]
+        row += [column["kind"], column["codec"] or ""]
         if "disk_bytes" in column:
             ratio = "" if column["ratio"] is None else f"{column['ratio']:.3g}"
             row += [size(column["raw_bytes"]), size(column["disk_bytes"]), ratio]
         rows.append(row)
-    headings = ("column", "dtype", "shape", "kind", "codec", "rows", "disk", "ratio")
-    return table(headings[: len(rows[0])], rows, left=headings[:5])
+    texts = ("column", "dtype", "shape", *(("transforms",) if transformed else ()), "kind", "codec")
+    return table((*texts, "rows", "disk", "ratio")[: len(rows[0])], rows, left=texts)

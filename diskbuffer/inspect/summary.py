@@ -16,6 +16,7 @@ from diskbuffer.store.copies import marks
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
 from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.system.files import Files
+from diskbuffer.transforms import notation
 
 NEWEST = 100  # episodes, of which means are told apart from those of all
 
@@ -37,8 +38,9 @@ def summary(view: StoreView) -> dict[str, Any]:
           ``autoreset``; ``streams``: ``steps`` and ``added`` of each; ``segments``: ``rows`` of each, ``used``, ``sealed``
         - ``episodes``: ``count``, ``endings``; ``returns`` and ``lengths`` of those that are over, each ``mean``, ``min``,
           ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each; ``marks``: names
-        - ``columns``: each ``name``, ``dtype``, ``shape``, ``kind`` ("packed", "flat" or "derived"), ``codec``, ``raw_bytes``,
-          ``disk_bytes``, ``ratio``
+        - ``columns``: each ``name``, ``dtype``, ``shape``, ``kind`` ("packed", "flat" or "derived"), ``codec``, ``transforms``
+          ("greyscale,resize:84x84", what pictures became before they were stored, or None), ``raw_bytes``, ``disk_bytes``,
+          ``ratio``
         - ``disk``: bytes of ``columns``, ``tail``, ``table``, ``marks`` (what they do not share with the store), ``total``,
           ``raw``; and ``ratio``
         - ``environment``, ``metadata``
@@ -152,6 +154,7 @@ def _column(layout: Layout, name: str, column: Column) -> dict[str, Any]:
         "shape": list(column.shape),
         "kind": "packed" if packed else "derived" if name in layout.derived else "flat",
         "codec": (column.codec or "lz4, chosen from the data") if packed else None,
+        "transforms": notation(column.transforms) if column.transform else None,
     }
 
 

@@ -261,6 +261,18 @@ def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, cap
     assert "_segments/stream" in told.err
 
 
+def test_info_tells_what_pictures_became(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transform = (db.Greyscale(), db.Resize(34, 33))
+    columns = {"obs": db.Column((34, 33), "uint8", transform=transform), "action": db.Column((), "int64")}
+    db.ReplayBuffer(tmp_path / "store", columns=columns).close()
+    found = {column["name"]: column for column in Told(capsys, "info", tmp_path / "store", "--json").json()["columns"]}
+    assert found["obs"]["transforms"] == "greyscale,resize:34x33"
+    assert found["action"]["transforms"] is None
+    shown = Told(capsys, "info", tmp_path / "store").out
+    assert "transforms" in shown
+    assert "greyscale" in shown
+
+
 def test_a_damaged_frame_is_left_out_of_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS, steps=100)
