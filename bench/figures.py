@@ -24,6 +24,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "sealing": "How frames are compressed when they are sealed",
     "plan": "Forecasts, and what runs then took",
     "writers": "Several writers' stores, read as one",
+    "formats": "To other formats and back",
 }
 
 
