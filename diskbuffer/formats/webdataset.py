@@ -85,7 +85,7 @@ class _Npy(io.RawIOBase):
 
     def __init__(self, rows: Rows) -> None:
         super().__init__()
-        self._blocks = self._made(rows)
+        self._blocks = _npy_blocks(rows)  # with a method, this would be a cycle, and live until it is collected
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
@@ -101,11 +101,12 @@ class _Npy(io.RawIOBase):
         self._left = self._left[n:]
         return n
 
-    def _made(self, rows: Rows) -> Iterator[bytes]:
-        yield _header(rows)[0]
-        step = rows_at_a_time(rows)
-        for first in range(0, rows.shape[0], step):
-            yield np.ascontiguousarray(rows[first : first + step]).tobytes()
+
+def _npy_blocks(rows: Rows) -> Iterator[bytes]:
+    yield _header(rows)[0]
+    step = rows_at_a_time(rows)
+    for first in range(0, rows.shape[0], step):
+        yield np.ascontiguousarray(rows[first : first + step]).tobytes()
 
 
 def _header(rows: Rows) -> tuple[bytes, int]:
