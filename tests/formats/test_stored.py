@@ -87,3 +87,14 @@ def test_a_damaged_store_is_not_exported(tmp_path: Path, column: str) -> None:
     with pytest.raises(db.CorruptionError):
         export("webdataset", store, tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_stores_of_several_writers_are_one_source(tmp_path: Path) -> None:
+    episodes = [made.some(3, seed) for seed in (0, 1)]
+    for writer, some in zip(("a", "b"), episodes, strict=True):
+        made.store_of(tmp_path / "store", some, writer=writer)
+    found = made.read(tmp_path / "store")
+    assert len(found) == 6
+    for stream, some in enumerate(episodes):
+        mine = [{**one, "stream": 0} for one in found if one["stream"] == stream]
+        made.assert_same(mine, made.expected(some))
