@@ -10,7 +10,9 @@ import typing
 if os.name != "posix":
     raise ImportError("diskbuffer runs on Linux and macOS only; on Windows, use it inside of WSL 2, on WSL's own disk")
 
+from diskbuffer.bucket import Bucket
 from diskbuffer.errors import (
+    BucketError,
     ClosedError,
     CorruptionError,
     DiskBufferError,
@@ -41,6 +43,8 @@ if typing.TYPE_CHECKING:
     from diskbuffer.store.copies.closed_marks import marks, remove_mark
 
 __all__ = [
+    "Bucket",
+    "BucketError",
     "ClosedError",
     "Column",
     "CorruptionError",

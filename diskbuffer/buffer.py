@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
@@ -60,7 +61,7 @@ from diskbuffer.store.checking.check import check
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
-from diskbuffer.store.opening import open_store
+from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.transforms import Greyscale, Resize
@@ -83,8 +84,9 @@ class ReplayBuffer:
 
     Parameters
     ----------
-    path : path-like
-        A directory: a Zarr v3 group, which any Zarr tool can read at every moment.
+    path : path-like or Bucket
+        A directory: a Zarr v3 group, which any Zarr tool can read at every moment. With ``mode="r"`` also a `Bucket`, or its URL,
+        ``"s3://bucket/path"``: the copy of a closed store, which is read in place.
     capacity : int, optional
         Steps to keep, of all environments together. The newest `capacity` are always there, and at most the segments being
         written on top. None keeps everything.
@@ -160,6 +162,8 @@ class ReplayBuffer:
         Another process writes to it.
     NotAStoreError, FormatError, CorruptionError
         What is at `path` is something else, or newer, or damaged.
+    BucketError
+        The bucket cannot be read, or there is no room in its cache; so may all calls that read rows. The buffer stays open.
 
     Examples
     --------
@@ -176,7 +180,7 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Bucket,
         capacity: int | None = None,
         *,
         env: Any = None,
@@ -211,7 +215,8 @@ class ReplayBuffer:
         for sampler in self._samplers.values():
             sampler.seeded = seed is not None
         self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
-        self.path, self._writer = local_path(path), writer
+        place = place_of(path)
+        self.path, self._writer = place, writer
         wanted = Options(
             capacity=capacity,
             env=env,
@@ -232,10 +237,10 @@ class ReplayBuffer:
             metadata=metadata,
         ).checked()
         if writer is not None:
-            self.path, wanted = join_writers(self.path, check_name(writer), wanted, mode)
-        gathered = writer is None and is_gathering(Files(self.path))
+            self.path, wanted = join_writers(self._directory("nobody writes"), check_name(writer), wanted, mode)
+        gathered = writer is None and not isinstance(place, Bucket) and is_gathering(Files(place))
         # Several stores that are read as one have the same face, for all that reads.
-        self._gathered = _gathered(self.path, mode, mark) if gathered else None
+        self._gathered = _gathered(self._directory("each is a store of its own"), mode, mark) if gathered else None
         if gathered:
             self._store = cast(Store, self._gathered)
         elif writer is not None:
@@ -254,7 +259,7 @@ class ReplayBuffer:
             self._derived = DerivedColumns(self._store, self._reader)
             self._log: StreamLog | None = None
             if mode != "r":
-                shared = None if writer is None else SharedRetention(self.path.parent, writer, self._reader.index)
+                shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
                 self._log = StreamLog(self._store, self._reader.index, shared)
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
@@ -473,7 +478,7 @@ class ReplayBuffer:
             The disk is full or fails. The capacity is what it was.
         """
         if self._writer is not None:
-            raise InputError(f"{self.path.parent}: all writers share a capacity, which stays as it is")
+            raise InputError(f"{self._of_all_writers}: all writers share a capacity, which stays as it is")
         wanted = checked_capacity(capacity, self._store.layout, self.frame_stack)
         self._must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
@@ -1219,7 +1224,7 @@ class ReplayBuffer:
         """
         wanted = local_path(path)
         self._check_open()
-        with snapshots.place_for(self.path, wanted) as building:
+        with snapshots.place_for(self._directory("there are no snapshots"), wanted) as building:
             if self._log is not None and self._process == os.getpid():
                 self._build(building.files)
             else:  # the writer is elsewhere
@@ -1269,7 +1274,7 @@ class ReplayBuffer:
     @property
     def marks(self) -> tuple[str, ...]:
         """The names of the store's marks, the oldest first."""
-        return marks.names(Files(self.path))
+        return marks.names(self._store.files if isinstance(self.path, Bucket) else Files(self.path))
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -1292,6 +1297,17 @@ class ReplayBuffer:
     def _build_alone(self, files: Files, number: int) -> None:
         self._open_log().copy_to(files, number)
 
+    def _directory(self, but: str) -> Path:
+        """Return where the store is on this machine; an InputError where it is in a bucket."""
+        if isinstance(self.path, Bucket):
+            raise InputError(f"{self.path} is in a bucket, where {but}; copy it to a directory, as `aws s3 cp --recursive` does")
+        return self.path
+
+    @property
+    def _of_all_writers(self) -> Path:
+        """The directory that has the stores of all writers, of one of which this is the store."""
+        return self._directory("nobody writes").parent
+
     def _must_write(self, what: str) -> None:
         self._check_open()
         if self._log is None and self._gathered is None:
@@ -1306,7 +1322,7 @@ class ReplayBuffer:
         self._check_open()
         path, how = self.path, self._how
         if self._writer is not None and how["mode"] != "r":
-            path, how = path.parent, how | {"writer": self._writer}
+            path, how = self._of_all_writers, how | {"writer": self._writer}
         return reopen, (type(self), path, how, self.state_dict())
 
     # Looking
@@ -1448,8 +1464,9 @@ class ReplayBuffer:
         """The store as a read-only zarr group. The newest rows may be in ``_tail`` only, until `close`."""
         import zarr
 
+        root = self._directory("this is not offered")
         directory.refuse_all_links(self._store.files)  # which zarr would follow
-        return zarr.open_group(str(self._store.root), mode="r")
+        return zarr.open_group(str(root), mode="r")
 
     def check(self, progress: bool = True) -> Report:
         """Verify every structure and every checksum of the store, and decode every chunk; see `diskbuffer.check`.
@@ -1459,7 +1476,8 @@ class ReplayBuffer:
         ``diskbuffer.check(path, repair=True)``.
         """
         self._check_open()
-        return (check if self._gathered is None else check_all)(self._store.root, progress=progress)
+        root = self._directory("stores are not checked")
+        return (check if self._gathered is None else check_all)(root, progress=progress)
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.
@@ -1467,7 +1485,8 @@ class ReplayBuffer:
         ``steps`` (to sample), ``added`` (ever), ``capacity``, ``episodes``, ``n_envs``, ``segments``, ``unsealed`` (complete
         segments that wait for being recompressed), ``seal_error``, ``disk_bytes`` (allocated, marks included, what they share
         once), ``raw_bytes`` (of the rows, uncompressed), ``index_bytes`` (of RAM), ``decoder``, ``threads``; and ``cut_off``,
-        episodes that ended without a flag since the buffer was opened.
+        episodes that ended without a flag since the buffer was opened. Of a store in a bucket, ``bucket`` tells of ``requests``,
+        ``bytes_received``, and ``cache_bytes``, those that the cache's directory takes.
 
         ``compression`` tells, of each column that is compressed, what this buffer did when it sealed segments: ``codec`` (the
         column's own, or what was chosen from its data, None before that), ``ratio`` (bytes on disk of each byte), ``us_per_row``.
@@ -1493,7 +1512,8 @@ class ReplayBuffer:
                 "threads": self._reader.gatherer.threads,
                 "compression": {} if log is None else log.sealer.figures(),
             }
-        return figures | {"disk_bytes": self._store.disk_bytes()}
+        elsewhere = {"bucket": self._store.files.figures()} if isinstance(self.path, Bucket) else {}
+        return figures | {"disk_bytes": self._store.disk_bytes()} | elsewhere
 
     def __repr__(self) -> str:
         if self._closed:
@@ -1563,8 +1583,14 @@ def _gathered(path: Path, mode: str, mark: str | None) -> GatheredStore:
     return GatheredStore(path)
 
 
-def _opened(path: Path, wanted: Wanted, mode: str, mark: str | None) -> Store:
+def _opened(path: Path | Bucket, wanted: Wanted, mode: str, mark: str | None) -> Store:
     """Open the store at a path, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
+    if isinstance(path, Bucket):
+        if mode != "r":
+            raise ReadOnlyError(
+                f"{path} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory"
+            )
+        return open_bucket(path, mark)
     lock, there = None, is_there(path)
     if there and mode == "w-":
         raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")
@@ -1606,7 +1632,7 @@ def while_there(method: Callable[[], Any]) -> Callable[[], None]:
     return call
 
 
-def reopen(cls: type[ReplayBuffer], path: Path, how: dict[str, Any], state: dict[str, Any]) -> ReplayBuffer:
+def reopen(cls: type[ReplayBuffer], path: Path | Bucket, how: dict[str, Any], state: dict[str, Any]) -> ReplayBuffer:
     """Open a buffer again that was pickled or copied, with the state of its draws.
 
     It is read-only if somebody, this process included, holds the store for writing at this moment.

@@ -13,11 +13,13 @@ DiskBufferError
 ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
 ├── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
 ├── FormatError (OSError)             the store is of a newer format than this version reads
+├── BucketError (OSError)             a bucket cannot be read now, or what was read cannot be kept in the cache
 ├── SourceError (OSError)             a file of another format is damaged, or is not what it should be
 └── CorruptionError (OSError)         bytes on disk that cannot be what was written
 """
 
 __all__ = [
+    "BucketError",
     "ClosedError",
     "CorruptionError",
     "DiskBufferError",
@@ -86,6 +88,10 @@ class NotAStoreError(DiskBufferError, OSError):
 
 class FormatError(DiskBufferError, OSError):
     """The store was written in a newer format."""
+
+
+class BucketError(DiskBufferError, OSError):
+    """A bucket could not be reached, or did not allow it, or the disk of its cache is full; the buffer stays open."""
 
 
 class SourceError(DiskBufferError, OSError):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 FLOORS = (
     ("errors", "version", "wording", "endings"),
     ("runtime", "paths"),
-    ("native", "transforms"),
+    ("native", "transforms", "bucket"),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),
     ("samplers", "nested", "store.system"),

@@ -66,7 +66,8 @@ def show(
         if given is not None and given < 1:
             raise InputError(f"--{name} must be at least 1, found {given}")
     view = StoreView(path)
-    if out is not None and out.absolute().resolve().is_relative_to(view.path.resolve()):
+    root = view.path
+    if out is not None and isinstance(root, Path) and out.absolute().resolve().is_relative_to(root.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
     found = footage(view, episode)
     if found is None:

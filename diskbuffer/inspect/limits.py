@@ -194,11 +194,11 @@ def _array(buffer: ReplayBuffer, path: str) -> Any:
 
 def _files(buffer: ReplayBuffer) -> list[ColumnFiles]:
     """List the files of every column, and how many rows of each are read for a step: a chunk's, or its own."""
-    found = []
+    found, root = [], buffer._directory("the disk's speed is not measured")
     for path in buffer.columns:
         array = _array(buffer, path)
         rows = array.shards[0] if array.shards else array.chunks[0]
-        found.append(ColumnFiles.of(buffer.path / path, rows, array.chunks[0] if array.shards else 1))
+        found.append(ColumnFiles.of(root / path, rows, array.chunks[0] if array.shards else 1))
     return [column for column in found if column.files]
 
 

@@ -58,6 +58,7 @@ class SegmentRows:
                 rows = self._tail(offsets)
                 if (entries[chunk] == EMPTY).any():  # or its place in the tail may be another row's by now
                     return rows
+            mapped = self._store.files.need(mapped, *entries[chunk].tolist())
             wrong = codec.decode_entry(mapped, entries, chunk, raw)
             if not wrong:
                 return raw.reshape(size, -1)[offsets % size]

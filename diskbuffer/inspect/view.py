@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.errors import CorruptionError, DiskBufferError, EvictedError, InputError, NotAStoreError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.inspect.damaged import open_remains
 from diskbuffer.inspect.episodes import EpisodeTable, build
 from diskbuffer.inspect.rows import SegmentRows
-from diskbuffer.paths import local_path
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema import TAG, Schema
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
-from diskbuffer.store.opening import open_store
+from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
@@ -42,13 +42,14 @@ class StoreView:
 
     Parameters
     ----------
-    path : path-like
+    path : path-like or Bucket
+        Or a bucket's URL.
     frame_stack : int, optional
         Frames in an observation: a step counts as long as all of them are there. As the store says, by default.
 
     Attributes
     ----------
-    path : pathlib.Path
+    path : pathlib.Path or Bucket
         Absolute.
     damage : str or None
         What is wrong with a store that a buffer would refuse to open.
@@ -65,8 +66,8 @@ class StoreView:
         Whether somebody writes to it cannot be known; or a writer that recovers it takes longer than a minute.
     """
 
-    def __init__(self, path: str | os.PathLike[str], frame_stack: int | None = None) -> None:
-        self.path, self._frame_stack = local_path(path), frame_stack
+    def __init__(self, path: str | os.PathLike[str] | Bucket, frame_stack: int | None = None) -> None:
+        self.path, self._frame_stack = place_of(path), frame_stack
         self._lock = threading.RLock()
         self.damage: str | None = None
         self._seen: list[tuple[str, int, int, int]] = []
@@ -74,6 +75,10 @@ class StoreView:
 
     def _open(self) -> None:
         self._episodes: EpisodeTable | None = None
+        if isinstance(self.path, Bucket):
+            self._store = open_bucket(self.path)
+            self._index = self._indexed(self._store)
+            return
         nothing = NotAStoreError(f"there is no store at {self.path}")  # or one that is being made
         try:
             if not is_there(self.path):
@@ -89,7 +94,9 @@ class StoreView:
             self._open_remains(damage)
 
     def _open_remains(self, damage: str) -> None:
-        """See what is left of a damaged store."""
+        """See what is left of a damaged store; of one in a bucket, that it is damaged."""
+        if isinstance(self.path, Bucket):
+            raise CorruptionError(f"{damage}. Copy the store to a directory to see what is left of it")
         self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
         store = open_remains(self.path)
         self._store, self._index, self.damage = store, self._indexed(store), damage
@@ -184,7 +191,8 @@ class StoreView:
 
     def _stamp(self) -> list[tuple[str, int, int, int]]:
         """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
-        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in Files(self.path).walk())
+        files = self._store.files if isinstance(self.path, Bucket) else Files(self.path)
+        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files.walk())
 
     def _signature(self) -> tuple[Any, ...]:
         """Return what is another one whenever something has changed that this tells of."""

@@ -22,16 +22,18 @@ from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.batches.single_steps import as_batch
+from diskbuffer.reading.bringing import Bringing
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards
 from diskbuffer.reading.follow_index import IndexFollower
-from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
+from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.readable import Readable
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.bucket_files import BucketFiles
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
@@ -113,6 +115,7 @@ class Reader(ABC):
             largest,
             default_threads() if threads is None else threads,
             store.verification.describe_rows,
+            self._elsewhere(),
         )
 
     @abstractmethod
@@ -122,6 +125,10 @@ class Reader(ABC):
     @abstractmethod
     def _own(self) -> list[Own]:
         """Return what is their own of the stores that are read."""
+
+    def _elsewhere(self) -> Elsewhere | None:
+        """Return what brings files here that are elsewhere; None where none are."""
+        return None
 
     def look_again(self) -> None:
         """See which columns there are by now, and which stores."""
@@ -367,6 +374,10 @@ class StoreReader(Reader):
 
     def _own(self) -> list[Own]:
         return [own_of(self._store)]
+
+    def _elsewhere(self) -> Elsewhere | None:
+        files = self._store.files
+        return Bringing(self._store, files) if isinstance(files, BucketFiles) else None
 
 
 def own_of(store: Store) -> Own:

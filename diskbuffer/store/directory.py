@@ -207,27 +207,29 @@ def _was_closed(root: Path, salt: int) -> bool:
     return state is not None and state.clean
 
 
-def refuse_older(root: Path, salt: int) -> None:
+def refuse_older(root: Path | Files, salt: int) -> None:
     """Raise a CorruptionError where files that tell of the whole store are older than others: somebody put them back.
 
     Nobody may be writing to the store. A store that was copied while it was open, and is elsewhere now, may look like that.
     """
-    state, files = State.read(Files(root), salt), Files(root)
+    files = files_at(root)
+    state = State.read(files, salt)
     lost_power = state is not None and state.last_shutdown(files) is LastShutdown.POWER_LOSS
-    what = (None if lost_power else older_note(files, salt)) or older_description(root, salt)
+    what = (None if lost_power else older_note(files, salt)) or older_description(files, salt)
     if what is not None:
         raise CorruptionError(f"{what}. Put the newer ones back, or have `diskbuffer check --repair` find what there is")
 
 
-def older_description(root: Path, salt: int) -> str | None:
+def older_description(root: Path | Files, salt: int) -> str | None:
     """Tell whether the group's description, the newest that there is, is older than the note of how the store was left."""
-    state = State.read(Files(root), salt)  # before the other, which comes first
-    generation = read_metadata(root)[0].generation
+    files = files_at(root)
+    state = State.read(files, salt)  # before the other, which comes first
+    generation = read_metadata(files)[0].generation
     if state is None or state.generation <= generation:
         return None
     return (
-        f"{root / GROUP} and its copy {COPY} are older than {root / STATE} (number {generation}, and {state.generation}): "
-        "older files of this store were put in the place of newer ones"
+        f"{files.root / GROUP} and its copy {COPY} are older than {files.root / STATE} (number {generation}, and "
+        f"{state.generation}): older files of this store were put in the place of newer ones"
     )
 
 

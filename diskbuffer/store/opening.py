@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from diskbuffer.errors import LockedError
+from diskbuffer.bucket import Bucket
+from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError
 from diskbuffer.runtime import forks
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
@@ -15,6 +16,7 @@ from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.recovery import kill, power_loss, resume_writing
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files, files_at
 from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held
 
@@ -47,6 +49,26 @@ def open_store(
     store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover)
     forks.pause(store)
     return store
+
+
+def open_bucket(bucket: Bucket, mark: str | None = None) -> Store:
+    """Open a store in a bucket, or a mark of it, to read.
+
+    One that is damaged is looked at again without what the cache has of it.
+
+    Raises
+    ------
+    BucketError
+        The bucket cannot be read.
+    CorruptionError
+        The store is damaged, or it was not closed when it was copied there.
+    """
+    files = BucketFiles(bucket)
+    try:
+        return open_store(files if mark is None else marks.find(files, mark), writable=False)
+    except (CorruptionError, NotAStoreError):
+        files.mistrust_all()
+        return open_store(files if mark is None else marks.find(files, mark), writable=False)
 
 
 # To write
@@ -98,7 +120,7 @@ def _recover_to_write(store: Store) -> None:
 
 
 def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
-    directory.refuse_older(store.root, store.layout.salt)
+    directory.refuse_older(store.files, store.layout.salt)
     state = store.durability.state = State.read(store.files, store.layout.salt)
     return how_it_was_left(state, store.files, store.layout.streams)
 
@@ -120,6 +142,10 @@ def _recover_to_read(store: Store) -> None:
         store.durability.state = State.read(store.files, store.layout.salt)
         return
     last, synced = _how_it_was_left(store)
+    if store.files.block_bytes and last is not LastShutdown.CLEAN:
+        raise CorruptionError(
+            f"{store.root} was not closed when it was copied there; close it, or make a snapshot of it, and copy that"
+        )
     if last is LastShutdown.POWER_LOSS:
         kept = power_loss.find_what_counts(store, synced)
         store.read_what_counts(kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -102,7 +104,13 @@ class Verification:
 
     def _checked(self, path: str, slot: int, size: int) -> Map:
         name = self._description.layout.data_file(path, slot)
-        return checked_map(lambda: self._files.map(name, size, writable=False), lambda found: self.check(path, slot, found))
+        last = self._description.layout.looked_at(path)
+        return checked_map(self._files, name, size, lambda found: self.check(path, slot, found), writable=False, last=last)
+
+    def expect(self, paths: Iterable[str], slots: Iterable[int]) -> None:
+        """Tell of which segments files are mapped next."""
+        layout = self._description.layout
+        self._files.expect((layout.data_file(path, slot), layout.looked_at(path)) for slot in slots for path in paths)
 
     # For errors
 

@@ -7,6 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,16 @@ def default_threads() -> int:
     return min(8, usable)
 
 
+class Elsewhere(Protocol):
+    """Where files are, parts of which are brought here."""
+
+    def bring(self, plan: Plan, targets: Int64) -> None:
+        """Have all be here that a plan reads."""
+
+    def renew(self, plan: Plan, targets: Int64, target: int, run: int) -> bool:
+        """Have it come once more, as what is here of a run is damaged; return False where it was brought here just now."""
+
+
 class Gatherer:
     """Run plans, in `threads` threads; any number of callers at once.
 
@@ -55,10 +66,12 @@ class Gatherer:
     threads : int
     describe : callable
         ``describe(column, slot, stream, first, last)`` names rows, from position `first` to `last`, for errors.
+    elsewhere : Elsewhere, optional
+        What brings here what a plan reads, where the store's files are elsewhere.
     """
 
-    def __init__(self, largest_chunk: int, threads: int, describe: Describe) -> None:
-        self._describe = describe
+    def __init__(self, largest_chunk: int, threads: int, describe: Describe, elsewhere: Elsewhere | None = None) -> None:
+        self._describe, self._elsewhere = describe, elsewhere
         self._largest = largest_chunk
         self.threads = threads
         self._helpers = Helpers("diskbuffer-gather", largest_chunk)
@@ -76,8 +89,16 @@ class Gatherer:
 
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
-        progress = np.zeros(kernel.PROGRESS_FIELDS, np.int64)
+        progress, elsewhere = np.zeros(kernel.PROGRESS_FIELDS, np.int64), self._elsewhere
+        if elsewhere is not None:
+            elsewhere.bring(plan, memory.targets)
         self._share(plan, memory, threads, progress)
+        while elsewhere is not None and progress[kernel.REASON]:
+            target, run = progress[[kernel.TARGET, kernel.RUN]].tolist()
+            if not elsewhere.renew(plan, memory.targets, target, run):
+                break
+            progress[:] = 0
+            self._share(plan, memory, threads, progress)
         if progress[kernel.REASON]:
             raise self._damage(plan, memory, progress)
 

@@ -22,8 +22,11 @@ def make_sure(store: Store, synced: tuple[int, ...], *, closed: bool) -> None:
     for stream, (head, expected) in enumerate(zip(store.heads().tolist(), synced, strict=True)):
         if head < expected:
             raise CorruptionError(missing_rows(store, f"{head + 1} to {expected}", stream))
-    decode = is_mixed(store.layout)
-    for slots in store.table.by_stream():
+    decode, by_stream = is_mixed(store.layout), store.table.by_stream()
+    unsealed = [slot for slots in by_stream for slot in slots.tolist() if not store.verification.is_sealed(slot)]
+    if not decode:
+        store.verification.expect(store.layout.schema.recorded, unsealed)
+    for slots in by_stream:
         for slot in slots.tolist():
             if store.verification.is_sealed(slot):
                 continue

@@ -110,8 +110,11 @@ class Maps:
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
+        self.retire_gone()
         columns = [(path, self._paths.index(path)) for path in (self._paths if paths is None else paths)]
-        mapped = []
+        slots, mapped = list(slots), []
+        name, looked_at = self._layout.data_file, self._layout.looked_at
+        self._files.expect((name(p, s), looked_at(p)) for s in slots for p, column in columns if s not in self._held[column])
         try:
             try:
                 for slot in slots:
@@ -155,9 +158,14 @@ class Maps:
                 writable = derived and self._writable
                 if derived or not self._is_final(slot):
                     self._layers.copy_up(name)
-                mapped = checked_map(lambda: self._files.map(name, size, writable=writable, random=packed), check)
+                how = {"writable": writable, "random": packed, "last": self._layout.looked_at(path)}
+                mapped = checked_map(self._files, name, size, check, **how)
             self.hold(path, slot, mapped)
         return mapped
+
+    def mapped(self, slot: int) -> list[Map]:
+        """Return the maps that a slot has now."""
+        return [held[slot] for held in self._held if slot in held]
 
     def _is_there(self, name: str, size: int) -> bool:
         try:
@@ -185,6 +193,13 @@ class Maps:
             for slot in [slot for slot, mapped in held.items() if isinstance(mapped, Zeros)]:
                 self.retire(slot, (path,))
 
+    def retire_gone(self) -> None:
+        """Give up maps of files that have made room for others."""
+        if self._files.take_gone():
+            for path, held in zip(self._paths, self._held, strict=True):
+                for slot in [slot for slot, mapped in held.items() if self._files.is_gone(mapped)]:
+                    self.retire(slot, (path,))
+
     def retire(self, slot: int, paths: Iterable[str] | None = None) -> None:
         """Serve a slot from its old maps no more; readers of them can go on."""
         retired = []
@@ -204,12 +219,16 @@ class Maps:
             self.retire(slot)
 
 
-def checked_map(map_file: Callable[[], Map], check: Callable[[Map], None]) -> Map:
-    """Map a file and check it; once more, where it is not what it should be: a writer elsewhere may have sealed it in between."""
-    found = map_file()
+def checked_map(files: Files, name: str, size: int, check: Callable[[Map], None], **how: Any) -> Map:
+    """Map a file, as `Files.map` does, and check it; once more, where it is not what it should be.
+
+    A writer elsewhere may have sealed it in between, or what is here of a file that is elsewhere may be damaged.
+    """
+    found = files.map(name, size, **how)
     try:
         check(found)
     except CorruptionError:
-        found = map_file()
+        files.mistrust(name)
+        found = files.map(name, size, **how)
         check(found)
     return found

@@ -31,7 +31,7 @@ from diskbuffer.errors import CorruptionError, DiskBufferError
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # O_PATH, which macOS lacks: a directory that may be searched need not be one that may be read.
 _DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
-_SMALL = 256 * 1024**2  # bytes that metadata may have
+SMALL = 256 * 1024**2  # bytes that metadata may have
 _AT_ONCE = 8  # files that are synced at the same time
 _NO_TIME = 0.2e-3  # seconds that a sync may take for the next one to be waited for, too
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
@@ -210,8 +210,8 @@ class Files:
         fd = self._open(name, os.O_RDONLY)
         try:
             size = os.fstat(fd).st_size
-            if size > _SMALL:
-                raise CorruptionError(f"{self.root / name}: expected {_SMALL} bytes at most, found {size}; is it another file?")
+            if size > SMALL:
+                raise CorruptionError(f"{self.root / name}: expected {SMALL} bytes at most, found {size}; is it another file?")
             return os.read(fd, size)
         finally:
             os.close(fd)
@@ -386,8 +386,10 @@ class Files:
                 return found.value.decode()
         return ""
 
-    def map(self, name: str, size: int, *, writable: bool, random: bool = False) -> Map:
+    def map(self, name: str, size: int, *, writable: bool, random: bool = False, last: int | None = None) -> Map:  # noqa: ARG002
         """Map a file that must have `size` bytes (-1: as many as it has).
+
+        Of a file that is elsewhere, `last` bytes at its end are there then, or all of them (None), and others after `need` alone.
 
         One that is written to through the map has its space on the disk from then on, as `create` takes it: a copy of a store may
         have holes where there were zeros.
@@ -412,6 +414,32 @@ class Files:
             return self.map_open(fd, found, writable=writable, random=random)
         finally:
             os.close(fd)
+
+    # Files that are elsewhere, of which another class brings parts here
+
+    block_bytes = 0  # of the parts in which files come here; 0 where they are here
+
+    def expect(self, names: Iterable[tuple[str, int | None]]) -> None:
+        """Tell which files are mapped next, and how many of their last bytes, or all (None), are to be there then."""
+
+    def need(self, mapped: Map, begin: int, size: int) -> Map:  # noqa: ARG002
+        """Return a map, or another in its place, in which some bytes are there."""
+        return mapped
+
+    def mistrust(self, name: str) -> None:
+        """Tell that what is here of a file may be damaged."""
+
+    def figures(self) -> dict[str, int]:
+        """Return what was asked for elsewhere, and what is here of it."""
+        return {}
+
+    def take_gone(self) -> bool:
+        """Tell whether there may be maps for which `is_gone` holds, that this was not told of before."""
+        return False
+
+    def is_gone(self, mapped: Map) -> bool:  # noqa: ARG002
+        """Tell whether a map had better be given up for another of the same file."""
+        return False
 
     # Names
 

@@ -1,0 +1,74 @@
+"""Bringing here what a batch needs of a store whose files are elsewhere, before it is gathered."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.reading.gather.kernel import COLUMN
+from diskbuffer.reading.gather.missing import missing_blocks
+from diskbuffer.reading.gather.plan import SLOT, Plan
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.block_cache import Blocks
+from diskbuffer.store.system.bucket_files import BucketFiles
+
+Int64 = npt.NDArray[np.int64]
+_LOOK_SECONDS = 5.0  # after which others are told what is used, and it is seen which files they have removed
+
+
+class Bringing:
+    """What a gatherer asks for parts of shards; any number of callers at once, none of whom holds the store's lock.
+
+    Parameters
+    ----------
+    store : Store
+    files : BucketFiles
+        The store's.
+    """
+
+    def __init__(self, store: Store, files: BucketFiles) -> None:
+        self._store, self._files = store, files
+        self._used = np.zeros(store.table.slots, np.uint8)
+        self._looked = time.monotonic()
+
+    def bring(self, plan: Plan, targets: Int64, *, whole: bool = False) -> None:
+        """Have all be here that a plan reads; of files that have made room meanwhile, in memory of the plan's own."""
+        missing = missing_blocks(targets, plan.runs, plan.sources, self._files.block_bytes, self._used, whole)
+        if missing:
+            first_run = dict(zip(plan.runs[::-1, SLOT].tolist(), range(len(plan.runs) - 1, -1, -1), strict=True))
+            known = [self._files.mapped_at(int(plan.sources[first_run[slot], column, 0])) for column, slot, _ in missing]
+            brought = self._files.bring([(blocks, part[2]) for blocks, part in zip(known, missing, strict=True)])
+            for (column, slot, _), before, blocks in zip(missing, known, brought, strict=True):
+                if blocks is not before:
+                    self._replace(plan, column, slot, blocks)
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._look()
+        if self._files.cache.some_gone:
+            with self._store.lock:
+                self._store.maps.retire_gone()
+
+    def renew(self, plan: Plan, targets: Int64, target: int, run: int) -> bool:
+        """Have a damaged shard come once more, and what else is read; return False where it came just now, so that is in vain."""
+        column, slot = int(targets[target, COLUMN]), int(plan.runs[run, SLOT])
+        path = list(self._store.layout.schema)[column]
+        damaged, last = self._files.mapped_at(int(plan.sources[run, column, 0])), self._store.layout.looked_at(path)
+        blocks = None if last is None else self._files.renewed(damaged, last)
+        if blocks is None:
+            return False
+        self._store.verification.check(path, slot, blocks)
+        self._replace(plan, column, slot, blocks)
+        self.bring(plan, targets, whole=True)
+        return True
+
+    def _replace(self, plan: Plan, column: int, slot: int, blocks: Blocks) -> None:
+        plan.sources[plan.runs[:, SLOT] == slot, column] = blocks.address, blocks.size
+        plan.held.append(blocks)
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        with self._store.lock:
+            used, self._used[:] = np.flatnonzero(self._used).tolist(), 0
+            maps = [mapped for slot in used for mapped in self._store.maps.mapped(slot)]
+        self._files.cache.look([mapped for mapped in maps if isinstance(mapped, Blocks)])
