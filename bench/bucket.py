@@ -20,8 +20,10 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -110,8 +112,6 @@ def moto(store: Path) -> Iterator[str]:
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     try:
-        import urllib.request
-
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")).close()
         client = S3Store("bucket", client_options={"allow_http": True}, **_keys(endpoint))
         for file in store.rglob("*"):
@@ -122,7 +122,7 @@ def moto(store: Path) -> Iterator[str]:
         server.stop()
 
 
-def _keys(endpoint: str) -> dict[str, str]:
+def _keys(endpoint: str) -> dict[str, Any]:
     return {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "nobody", "secret_access_key": "none"}
 
 

@@ -35,7 +35,8 @@ class S3Server:
         logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
         self._app = DomainDispatcherApplication(create_backend_app)
         self._make, self._handler, self._port = make_server, MotoRequestHandler, 0
-        self._numbers, self.fault = itertools.count(), _nothing
+        self._numbers = itertools.count()
+        self.fault: Callable[[str, str], str] = _nothing
         self.start()
         self.endpoint = f"http://127.0.0.1:{self._port}"
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT")).close()

@@ -35,7 +35,7 @@ class Bringing:
 
     def bring(self, plan: Plan, targets: Int64, *, whole: bool = False) -> None:
         """Have all be here that a plan reads; of files that have made room meanwhile, in memory of the plan's own."""
-        missing = missing_blocks(targets, plan.runs, plan.sources, self._files.block_bytes, self._used, whole)
+        missing = missing_blocks(targets[0], plan.runs, plan.sources, self._files.block_bytes, self._used, whole)
         if missing:
             first_run = dict(zip(plan.runs[::-1, SLOT].tolist(), range(len(plan.runs) - 1, -1, -1), strict=True))
             known = [self._files.mapped_at(int(plan.sources[first_run[slot], column, 0])) for column, slot, _ in missing]
@@ -51,7 +51,7 @@ class Bringing:
 
     def renew(self, plan: Plan, targets: Int64, target: int, run: int) -> bool:
         """Have a damaged shard come once more, and what else is read; return False where it came just now, so that is in vain."""
-        column, slot = int(targets[target, COLUMN]), int(plan.runs[run, SLOT])
+        column, slot = int(targets[0, target, COLUMN]), int(plan.runs[run, SLOT])
         path = list(self._store.layout.schema)[column]
         damaged, last = self._files.mapped_at(int(plan.sources[run, column, 0])), self._store.layout.looked_at(path)
         blocks = None if last is None else self._files.renewed(damaged, last)

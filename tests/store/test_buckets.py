@@ -200,7 +200,7 @@ def test_what_was_used_longest_ago_makes_room(server: S3Server, url: str, tmp_pa
     whole = server.bucket(url, tmp_path, block_bytes=4096)
     with db.ReplayBuffer(whole, mode="r") as buffer:
         buffer.at(buffer.steps())
-        parts = buffer._reader.gatherer._elsewhere
+        parts: Any = buffer._reader.gatherer._elsewhere
         oldest = buffer.steps()[:5]
         for file in tmp_path.iterdir():
             os.utime(file, (1000, 1000))
@@ -283,9 +283,9 @@ def test_what_is_no_closed_store_is_refused(server: S3Server, store: Path, tmp_p
 def test_a_bucket_is_named_by_its_url(url: Any) -> None:
     with pytest.raises(db.InputError, match="named as in"):
         db.Bucket(url)
-    for wrong in ({"cache_bytes": 3}, {"block_bytes": 5000}, {"requests": 0}):
-        with pytest.raises(db.InputError, match="must be"):
-            db.Bucket("s3://bucket/x", **wrong)
+    for name, value in (("cache_bytes", 3), ("block_bytes", 5000), ("requests", 0)):
+        with pytest.raises(db.InputError, match=f"{name} must be"):
+            db.Bucket("s3://bucket/x", **{name: value})  # type: ignore[arg-type]
 
 
 def test_a_buffer_outlives_a_server_that_is_gone_for_a_while(server: S3Server, store: Path, url: str, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_nothing_is_written_to_a_bucket(server: S3Server, url: str, tmp_path: Pa
     bucket = server.bucket(url, tmp_path / "cache")
     for mode in ("a", "r+", "w-"):
         with pytest.raises(db.ReadOnlyError, match="in a bucket"):
-            db.ReplayBuffer(bucket, mode=mode)  # type: ignore[arg-type]
+            db.ReplayBuffer(bucket, mode=mode)
     with db.ReplayBuffer(bucket, mode="r") as buffer:
         steps = buffer.steps()[:3]
         for call in (
@@ -392,11 +392,11 @@ def test_marks_and_what_tells_of_a_store_are_read_from_a_bucket(server: S3Server
         assert len(remote.to_pandas()) == len(local.to_pandas())
         one, other = (buffer.to_xarray()["action"].values for buffer in (remote, local))
         assert same(one, other)
-    marked = {"mode": "r", "mark": "half"}
+    marked: dict[str, Any] = {"mode": "r", "mark": "half"}
     with db.ReplayBuffer(bucket, **marked) as remote, db.ReplayBuffer(tmp_path / "store", **marked) as local:
         assert same(remote.at(remote.steps()), local.at(local.steps()))
-    one, other = summary(StoreView(bucket)), summary(StoreView(tmp_path / "store"))
-    differ = {name for name in one if one[name] != other[name]}
+    told, known = summary(StoreView(bucket)), summary(StoreView(tmp_path / "store"))
+    differ = {name for name in told if told[name] != known[name]}
     assert differ <= {"path", "disk", "columns"}
     view, local_view = StoreView(bucket), StoreView(tmp_path / "store")
     names = np.arange(20) * view.layout.streams

@@ -14,6 +14,7 @@ import os
 import threading
 import uuid
 import weakref
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +152,14 @@ class BlockCache:
                 fd = self.files.create(temporary, whole, reserve=False)
                 try:
                     self.files.pwrite(fd, bytes(count), behind_of(size))  # takes its space: it is read through the map
-                    os.link(self._directory / temporary, self._directory / (key + _SUFFIX))
-                except FileExistsError:  # somebody else was first
+                    self.files.rename(temporary, key + _SUFFIX)  # in place of one that another process made just now, if need be
+                except FileNotFoundError:  # it made room already
                     os.close(fd)
                     continue
                 except BaseException:
                     os.close(fd)
-                    raise
-                finally:
                     self.files.remove(temporary)
+                    raise
             return fd
 
     def write(self, blocks: _CachedBlocks, begin: int, data: Any) -> bool:
@@ -180,7 +180,7 @@ class BlockCache:
         return False
 
     @contextlib.contextmanager
-    def _room(self, size: int) -> Any:
+    def _room(self, size: int) -> Iterator[None]:
         """Make room for what is written inside."""
         with self._lock:
             self._unseen += size
@@ -198,12 +198,14 @@ class BlockCache:
             full.errno = error.errno
             raise full from error
 
-    def remove(self, key: str) -> None:
-        """Have a file that may be damaged not be used any more."""
-        self.files.remove(key + _SUFFIX)
-        for blocks in list(self._maps):
-            if blocks.key == key:
-                blocks.gone = self.some_gone = True
+    def remove(self, keys: Collection[str]) -> None:
+        """Have files that may be damaged not be used any more."""
+        for key in keys:
+            self.files.remove(key + _SUFFIX)
+        with self._lock:
+            for blocks in self._maps:
+                if blocks.key in keys:
+                    blocks.gone = self.some_gone = True
 
     def look(self, used: list[Blocks]) -> None:
         """See what other processes have done, and tell them what was used since."""
@@ -216,10 +218,13 @@ class BlockCache:
 
     def _look(self, coming: int) -> None:
         """See what is there, and make room for what is coming, if need be: what was used longest ago goes first."""
-        known, there = list(self._maps), {}
-        for name, status in self.files.walk():
-            if name.endswith(_SUFFIX):
-                there[status.st_dev, status.st_ino] = (status.st_mtime_ns, status.st_blocks * 512, name)
+        known, there = list(self._maps), dict[tuple[int, int], tuple[int, int, str]]()
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        there[status.st_dev, status.st_ino] = (status.st_mtime_ns, status.st_blocks * 512, entry.name)
         taken = sum(size for _, size, _ in there.values())
         if taken + coming > self._most:
             for number, (_, size, name) in sorted(there.items(), key=lambda item: item[1]):

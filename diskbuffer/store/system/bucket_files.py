@@ -160,7 +160,7 @@ class BucketFiles(Files):
     def _key(self, name: str, known: Object) -> str:
         """Return what an object's file in the cache is known by: another version has another one."""
         where = [self._objects.endpoint, self._bucket.url, self._above + name]
-        what = [known.version, known.modified, str(known.size), str(self.block_bytes)]
+        what = [known.version, str(known.size), str(self.block_bytes)]
         return hashlib.sha256("\n".join(where + what).encode()).hexdigest()[:40]
 
     # Blocks
@@ -204,7 +204,7 @@ class BucketFiles(Files):
         if blocks.fresh:
             return None
         name = blocks.name.removeprefix(self._above)
-        self.cache.remove(self._key(name, self._there[name]))
+        self.cache.remove({self._key(name, self._there[name])})
         private = PrivateBlocks.of(blocks, empty=True)
         return self.bring([(private, _at_the_end(private, last))])[0]
 
@@ -212,12 +212,12 @@ class BucketFiles(Files):
         """Have a file come from the bucket once more when it is mapped next, as what is in the cache may be damaged."""
         self._expected.pop(name, None)
         if name in self._there:
-            self.cache.remove(self._key(name, self._there[name]))
+            self.cache.remove({self._key(name, self._there[name])})
 
     def mistrust_all(self) -> None:
         """Have all files come from the bucket once more."""
-        for name in self._there:
-            self.mistrust(name)
+        self._expected.clear()
+        self.cache.remove({self._key(name, known) for name, known in self._there.items()})
 
     def is_gone(self, mapped: Map) -> bool:
         """Tell whether a map's file has made room for others, and its space waits for the map to go."""

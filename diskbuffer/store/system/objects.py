@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,14 +32,14 @@ class Object:
     ----------
     size : int
     version : str
-        The ETag; "" where the server tells none.
-    modified : str
-        When it was written.
+        The ETag; where the server tells none, when it was written.
+    tagged : bool
+        Whether that is an ETag.
     """
 
     size: int
     version: str
-    modified: str
+    tagged: bool
 
 
 class Objects:
@@ -79,14 +78,16 @@ class Objects:
         def ask() -> dict[str, Object]:
             found: dict[str, Object] = {}
             for some in self._obstore.list(self._client, chunk_size=1000):
-                found |= {one["path"]: Object(one["size"], one["e_tag"] or "", str(one["last_modified"])) for one in some}
+                for one in some:
+                    tag = one["e_tag"]
+                    found[one["path"]] = Object(one["size"], tag or str(one["last_modified"]), bool(tag))
             return found
 
         return self._asked("", ask)
 
     def get(self, name: str, known: Object, begin: int, end: int) -> Any:
         """Return bytes `begin` to `end` of an object, in something that is a buffer."""
-        options: dict[str, Any] = {"range": (begin, end)} | ({"if_match": known.version} if known.version else {})
+        options: dict[str, Any] = {"range": (begin, end)} | ({"if_match": known.version} if known.tagged else {})
 
         def ask() -> Any:
             for left in reversed(range(_TRIES)):
@@ -112,8 +113,7 @@ class Objects:
         if len(tasks) < 2:
             return [call(task) for task in tasks]
         self._refuse_forks()
-        with warnings.catch_warnings():  # of forks, where threads are started
-            waiting = [self._pool.submit(call, task) for task in tasks]
+        waiting = [self._pool.submit(call, task) for task in tasks]
         try:
             return [one.result() for one in waiting]
         finally:
