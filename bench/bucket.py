@@ -219,12 +219,11 @@ def cold(
     report.times(f"cold, {name}: opening", [run.opening for run in runs])
     report.times(f"cold, {name}: first batch", [run.seconds[0] for run in runs])
     report.times(f"cold, {name}: batches 2 to {batches}", later)
-    report.row(
-        f"sample({BATCH}), cold, {name}: times of a directory's",
-        ratio([np.median(run.seconds[1:]) for run in runs], [float(np.median(seconds))] * len(runs)),
-        "x",
-        at_most=10 if block == db.Bucket("s3://bucket").block_bytes else None,
-    )
+    usual = block == db.Bucket("s3://bucket").block_bytes
+    for what, part in ((" first batch", slice(0, 1)), (f" batches 2 to {batches}", slice(1, None))):
+        taken = [float(np.median(run.seconds[part])) for run in runs]
+        found = ratio(taken, [float(np.median(seconds))] * len(runs))
+        report.row(f"cold, {name},{what}: times of a directory's", found, "x", at_most=10 if usual else None)
     for what, part in (("first batch", slice(0, 1)), (f"batches 2 to {batches}", slice(1, None))):
         requests = np.mean([n for run in runs for n in run.requests[part]])
         received = np.mean([n for run in runs for n in run.received[part]])

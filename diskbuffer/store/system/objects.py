@@ -90,18 +90,13 @@ class Objects:
         options: dict[str, Any] = {"range": (begin, end)} | ({"if_match": known.version} if known.tagged else {})
 
         def ask() -> Any:
-            for left in reversed(range(_TRIES)):
-                answer = self._obstore.get(self._client, name, options=options)
-                try:
-                    data = answer.bytes()
-                    if len(data) == end - begin and answer.meta["size"] == known.size:
-                        return data
-                    if answer.meta["size"] != known.size:
-                        raise self._changed(name)
-                except self._errors.GenericError:
-                    if not left:
-                        raise
-            raise BucketError(f"{self._bucket / name}: the answers were cut short, {_TRIES} times; call again later")
+            answer = self._obstore.get(self._client, name, options=options)
+            data = answer.bytes()
+            if answer.meta["size"] != known.size:
+                raise self._changed(name)
+            if len(data) != end - begin:
+                raise _CutShortError(f"{end - begin} bytes were asked for, {len(data)} came")
+            return data
 
         data = self._asked(name, ask)
         with self._counting:
@@ -131,14 +126,14 @@ class Objects:
         """Return what a request returns; what it raises as an error that says what to do."""
         self._refuse_forks()
         try:
-            return ask()
+            return self._whole(ask)
         except FileNotFoundError:
             if not name:
                 raise self._no_bucket() from None
             raise self._changed(name) from None
         except self._errors.PreconditionError:
             raise self._changed(name) from None
-        except self._errors.BaseError as error:
+        except (self._errors.BaseError, _CutShortError) as error:
             what, refused = _first_line(error), (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError)
             if isinstance(error, refused) or "403 Forbidden" in what or "401 Unauthorized" in what:
                 raise BucketError(
@@ -152,6 +147,16 @@ class Objects:
                 "before can still be read"
             ) from None
 
+    def _whole(self, ask: Callable[[], T]) -> T:
+        """Return what a request returns, made again where its answer was cut short."""
+        for _ in range(_TRIES - 1):
+            try:
+                return ask()
+            except (self._errors.GenericError, _CutShortError) as error:
+                if isinstance(error, self._errors.GenericError) and "body" not in str(error):
+                    raise
+        return ask()
+
     def _no_bucket(self) -> BucketError:
         return BucketError(f"there is no bucket {self._bucket.bucket!r} here, or it is elsewhere; check endpoint and region")
 
@@ -160,6 +165,10 @@ class Objects:
             f"{self._bucket / name} was replaced or removed since the store was opened; a store in a bucket must not change "
             "while it is read. Open it again once its upload is complete"
         )
+
+
+class _CutShortError(Exception):
+    """An answer has fewer bytes than were asked for, though all that it promised."""
 
 
 def _first_line(error: BaseException) -> str:
