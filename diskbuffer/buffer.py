@@ -215,8 +215,8 @@ class ReplayBuffer:
         for sampler in self._samplers.values():
             sampler.seeded = seed is not None
         self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
-        place = place_of(path)
-        self.path, self._writer = place, writer
+        self._place, self._writer = place_of(path), writer
+        self.path = cast(Path, self._place)  # which a bucket takes after: it is shown, and joined with names
         wanted = Options(
             capacity=capacity,
             env=env,
@@ -238,15 +238,16 @@ class ReplayBuffer:
         ).checked()
         if writer is not None:
             self.path, wanted = join_writers(self._directory("nobody writes"), check_name(writer), wanted, mode)
-        gathered = writer is None and not isinstance(place, Bucket) and is_gathering(Files(place))
+            self._place = self.path
+        gathered = writer is None and not isinstance(self._place, Bucket) and is_gathering(Files(self._place))
         # Several stores that are read as one have the same face, for all that reads.
         self._gathered = _gathered(self._directory("each is a store of its own"), mode, mark) if gathered else None
         if gathered:
             self._store = cast(Store, self._gathered)
         elif writer is not None:
-            self._store = in_turn(lambda: _opened(self.path, wanted, mode, mark))
+            self._store = in_turn(lambda: _opened(self._place, wanted, mode, mark))
         else:
-            self._store = _opened(self.path, wanted, mode, mark)
+            self._store = _opened(self._place, wanted, mode, mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)
@@ -1274,7 +1275,7 @@ class ReplayBuffer:
     @property
     def marks(self) -> tuple[str, ...]:
         """The names of the store's marks, the oldest first."""
-        return marks.names(self._store.files if isinstance(self.path, Bucket) else Files(self.path))
+        return marks.names(self._store.files if isinstance(self._place, Bucket) else Files(self.path))
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -1299,9 +1300,9 @@ class ReplayBuffer:
 
     def _directory(self, but: str) -> Path:
         """Return where the store is on this machine; an InputError where it is in a bucket."""
-        if isinstance(self.path, Bucket):
+        if isinstance(self._place, Bucket):
             raise InputError(f"{self.path} is in a bucket, where {but}; copy it to a directory, as `aws s3 cp --recursive` does")
-        return self.path
+        return self._place
 
     @property
     def _of_all_writers(self) -> Path:
@@ -1512,7 +1513,7 @@ class ReplayBuffer:
                 "threads": self._reader.gatherer.threads,
                 "compression": {} if log is None else log.sealer.figures(),
             }
-        elsewhere = {"bucket": self._store.files.figures()} if isinstance(self.path, Bucket) else {}
+        elsewhere = {"bucket": self._store.files.figures()} if isinstance(self._place, Bucket) else {}
         return figures | {"disk_bytes": self._store.disk_bytes()} | elsewhere
 
     def __repr__(self) -> str:

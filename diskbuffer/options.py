@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.bucket import Bucket
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.schema import Column, Schema, is_obs
@@ -213,7 +212,7 @@ def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each
         raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
 
 
-def refuse_another(path: Path | Bucket, stored: Layout, wanted: Wanted) -> None:
+def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
     _check_capacity(stored.capacity, stored.n_envs, wanted.frame_stack or 1, each=False)
     lines = []
@@ -279,7 +278,7 @@ def with_transforms(columns: Mapping[str, Column], transforms: Mapping[str, Any]
     return found
 
 
-def doubts(path: Path | Bucket, stored: Layout, wanted: Wanted) -> str | None:
+def doubts(path: Path, stored: Layout, wanted: Wanted) -> str | None:
     """Return in what a store may be of another environment than is given, though its steps have the same form."""
     lines = differences(stored.environment, wanted.environment)[1]
     if not lines:

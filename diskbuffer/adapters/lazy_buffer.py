@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.bucket import Bucket
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
 from diskbuffer.paths import local_path
@@ -174,7 +173,7 @@ def _close_all() -> None:
         close_or_tell(late.close, late.path)
 
 
-def close_or_tell(close: Callable[[], None], path: Path | Bucket) -> None:
+def close_or_tell(close: Callable[[], None], path: Path) -> None:
     """Close a store where nobody could catch an error: it is told in a line, such as that the directory is gone."""
     try:
         close()
