@@ -15,6 +15,7 @@ import numpy as np
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.schema import Column, Schema, is_obs
+from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
 from diskbuffer.transforms import notation, result_of, transforms_of
@@ -48,6 +49,7 @@ class Wanted:
         if self.schema is None:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
         streams = (self.n_envs or 1) + bool(self.protected)
+        check_libraries(self.schema)
         chunk_rows = chunk_rows_of(self.schema, self.chunk_rows)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema.columns)
         layout = Layout(
@@ -229,7 +231,7 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     ):
         if asked is not None and asked != has:
             lines.append(f"  {name}: stored {has}, asked for {asked}")
-    chunks = sorted({*stored.chunks_of.values()} - {wanted.chunk_rows})
+    chunks = sorted({n for path, n in stored.chunks_of.items() if path not in stored.lossy} - {wanted.chunk_rows})
     if wanted.chunk_rows is not None and chunks:
         lines.append(f"  chunk_rows: stored {' and '.join(map(str, chunks))}, asked for {wanted.chunk_rows}")
     lines += differences(stored.environment, wanted.environment)[0]

@@ -40,7 +40,8 @@ TAG = "tag"  # the column of tags
 STRINGS = "x_strings"  # columns below it have numbers of strings that the store names, as the column "tag" has
 _PLAIN = {*string.ascii_letters, *string.digits, "_", "-"}  # in a column's path, beside what identifiers have
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
-_CODEC = re.compile(r"none|lz4|(lz4hc|zstd):[1-9]")
+_CODEC = re.compile(r"none|lz4|(lz4hc|zstd):[1-9]|webp:([1-9][0-9]?|100)")
+_WEBP_PIXELS = 16383  # of a side, the most that WebP has
 _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size in sizes))  # that both Zarr and torch hold
 
 
@@ -65,9 +66,11 @@ class Column:
         Whether NaN may be stored. Refused by default, for a NaN in a replay buffer is found long after it was written.
     codec : str, optional
         How rows of 1 KiB and more are compressed: ``"none"``, ``"lz4"``, ``"lz4hc:1"`` to ``"lz4hc:9"``, ``"zstd:1"`` to
-        ``"zstd:9"``; with a codec, items of several bytes are shuffled by byte. By default that is chosen from the data, among
-        ways to write LZ4. It is fixed when the store is created; opening it again, it may be left out. Columns are equal whatever
-        their codecs and transforms.
+        ``"zstd:9"``; with one of these, items of several bytes are shuffled by byte. By default that is chosen from the data,
+        among ways to write LZ4. ``"webp:1"`` to ``"webp:100"``, with a loss: each picture is a WebP file of that quality, from
+        when it leaves the tail. For pictures of a camera in columns of observations, ``(height, width, 3)`` of uint8; takes
+        Pillow, ``diskbuffer[webp]``. The codec is fixed when the store is created; opening it again, it may be left out. Columns
+        are equal whatever their codecs and transforms.
     transform : Greyscale, Resize, or tuple of them
         What pictures become before they are stored, by `add`, by `extend` and when they are imported: ``Column((84, 84), "uint8",
         transform=(Greyscale(), Resize(84, 84)))``. `shape` is that of what is stored. Pictures may be given in any size that
@@ -84,8 +87,8 @@ class Column:
         object.__setattr__(self, "shape", _shape(self.shape))
         if self.codec is not None and not (isinstance(self.codec, str) and _CODEC.fullmatch(self.codec)):
             raise SchemaError(
-                f"a column's codec must be 'none', 'lz4', 'lz4hc:1' to 'lz4hc:9', 'zstd:1' to 'zstd:9', or None to have it "
-                f"chosen from the data, found {self.codec!r}"
+                f"a column's codec must be 'none', 'lz4', 'lz4hc:1' to 'lz4hc:9', 'zstd:1' to 'zstd:9', 'webp:1' to 'webp:100', "
+                f"or None to have it chosen from the data, found {self.codec!r}"
             )
         try:
             dtype = np.dtype(self.dtype)
@@ -98,6 +101,11 @@ class Column:
             raise SchemaError(f"a column's rows have 16 axes and 1 GiB at most, found shape {self.shape} of {dtype}")
         if any(n < 1 for n in self.shape):
             raise SchemaError(f"every axis of a column must be at least 1 long, found shape {self.shape}")
+        if self.is_lossy and (dtype != np.uint8 or len(self.shape) != 3 or self.shape[2] != 3 or max(self.shape) > _WEBP_PIXELS):
+            raise SchemaError(
+                f"the codec {self.codec!r} is for pictures, (height, width, 3) of uint8, with {_WEBP_PIXELS:,} pixels a side at "
+                f"most, found {self.shape} of {dtype}"
+            )
         object.__setattr__(self, "transform", transforms_of(self.transform))
         check_shape(self.transforms, self.shape, self.np_dtype.name)
 
@@ -105,6 +113,11 @@ class Column:
     def np_dtype(self) -> np.dtype[Any]:
         """The dtype, as numpy's."""
         return np.dtype(self.dtype)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the codec does not bring back the very values that were given."""
+        return self.codec is not None and self.codec.startswith("webp:")
 
     @property
     def transforms(self) -> Transforms:
@@ -165,6 +178,10 @@ class Schema:
             if column.transform and not is_obs(path):
                 raise SchemaError(
                     f"column {path!r} has a transform, and only columns of observations (obs, obs/...) can have one"
+                )
+            if column.is_lossy and not is_obs(path):
+                raise SchemaError(
+                    f"column {path!r} has the codec {column.codec!r}, which only columns of observations (obs, obs/...) can have"
                 )
         for path in self.derived:
             if path in BUILT_IN or is_obs(path) or path.split("/")[0] == "reward":

@@ -217,7 +217,7 @@ def _of_this_segment(_real: Callable[..., Any], *_: Any) -> bool:
 
 CHECKSUMS: dict[str, tuple[str, Callable[..., Any]]] = {
     "of rows": ("diskbuffer.store.recovery.inspection:Inspected.verified", _all_good),
-    "of chunks, when a store is recovered": ("diskbuffer.store.format.codec:decode_entry", _decoded),
+    "of chunks, when a store is recovered": ("diskbuffer.store.format.chunks:decode_entry", _decoded),
     "of the lengths of segments": ("diskbuffer.store.segments.table:SegmentTable.used", _none_damaged),
     "of what is sealed": ("diskbuffer.store.segments.table:SegmentTable.is_sealed", _taken_for_sealed),
     "of files of sealed segments": ("diskbuffer.store.verification:Verification.verify_file", _nothing),

@@ -19,7 +19,7 @@ FLOORS = (
     ("native", "transforms", "bucket"),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),
-    ("samplers", "nested", "store.system"),
+    ("samplers", "nested", "store.system", "zarr_codec"),
     ("store.segments",),
     ("store",),  # a store's directory, and the store itself
     ("store.recovery", "store.writing"),
@@ -63,6 +63,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 # Modules that touch files without `store.system`, and why they may.
 TOUCHES_FILES = {
     "native.compiling": "numba's cache, which is no part of a store",
+    "native.webp": "pictures in memory",
     "precompile": "a temporary directory around a store",
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",

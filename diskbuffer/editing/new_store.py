@@ -23,6 +23,7 @@ from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.runtime.progress import bar
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import TAG, Column, Schema, is_obs
+from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
 
 
@@ -75,7 +76,7 @@ class NewStore:
             padding=layout.padding,
             autoreset=layout.autoreset,
             segment_rows=layout.segment_rows,
-            chunk_rows=_asked_chunk_rows(layout.chunks_of, layout.schema),
+            chunk_rows=_asked_chunk_rows(layout),
             protected=layout.protected,
             environment=layout.environment,
             metadata=layout.metadata,
@@ -161,6 +162,8 @@ def some_columns(columns: Collection[str] | None) -> list[str] | None:
     return [*columns, "reward"]
 
 
-def _asked_chunk_rows(chunks_of: Mapping[str, int], schema: Schema) -> int | None:
+def _asked_chunk_rows(layout: Layout) -> int | None:
     """Return with what `chunk_rows` a store was created; None where they were chosen."""
-    return None if dict(chunks_of) == chunk_rows_of(schema.recorded) else next(iter(chunks_of.values()), None)
+    if dict(layout.chunks_of) == chunk_rows_of(layout.schema.recorded):
+        return None
+    return next((rows for path, rows in layout.chunks_of.items() if path not in layout.lossy), None)

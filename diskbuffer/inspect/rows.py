@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.format import codec
+from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.segments.shard import EMPTY, index_of
 from diskbuffer.store.store import Store
 
@@ -59,7 +60,7 @@ class SegmentRows:
                 if (entries[chunk] == EMPTY).any():  # or its place in the tail may be another row's by now
                     return rows
             mapped = self._store.files.need(mapped, *entries[chunk].tolist())
-            wrong = codec.decode_entry(mapped, entries, chunk, raw)
+            wrong = decode_entry(mapped, entries, chunk, layout.schema[self._column], raw)
             if not wrong:
                 return raw.reshape(size, -1)[offsets % size]
         self._store.following.verify([self._slot], damaged=True)

@@ -17,6 +17,7 @@ from diskbuffer.store import directory
 from diskbuffer.store.description import Description
 from diskbuffer.store.durability import Durability
 from diskbuffer.store.following import Following, WayBack
+from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import CHECKSUMS, Layout
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.mapped import Maps
@@ -55,6 +56,7 @@ class Store:
         self._writer_lock = writer_lock
         self._closed = False
         layout, slots = directory.read_metadata(files)
+        check_libraries(layout.schema)
         directory.refuse_links(files, layout, slots)
         self.description = Description(files, layout)
         self.table = SegmentTable(files, layout, writable=self.writable)

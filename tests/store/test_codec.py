@@ -38,7 +38,7 @@ def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Arr
     assert (target[wanted:] == 0xEE).all(), "wrote behind what was wanted"
     if wanted == size:  # what is not compiled says the same
         plain = np.full(size, 0xEE, np.uint8)  # a forged stream may leave some of it as it was
-        assert codec._decode(chunk.ctypes.data, len(chunk), size, plain.ctypes.data) == reason
+        assert codec.decode(chunk.ctypes.data, len(chunk), size, plain.ctypes.data) == reason
         assert reason or plain.tobytes() == target[:wanted].tobytes()
     return int(reason), target[:wanted]
 

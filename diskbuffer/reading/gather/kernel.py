@@ -19,6 +19,7 @@ from diskbuffer.store.format.checksums import OBS
 from diskbuffer.store.format.checksums_kernel import pad, row_seed
 from diskbuffer.store.format.codec import BAD_ENTRY, CHECKSUM, HEADER
 from diskbuffer.store.format.codec_kernel import decode
+from diskbuffer.store.format.pictures_kernel import decode as decode_picture
 
 # Fields of a target: one column of the batch, as one store has it. Of several stores only what is said to be its own differs.
 COLUMN = 0  # its place in the plan's sources
@@ -34,7 +35,9 @@ FLAG = 9  # 1 for booleans, which are made 0 or 1: a stranger's store may have o
 CHECKSUMS = 10  # place in the sources of the rows' checksums, where they are of this column alone and can save reading; else -1
 SALT = 11  # what these start from, the store's own
 TAIL_ROWS = 12  # the store's own
-TARGET_FIELDS = 13
+HEIGHT, WIDTH = 13, 14  # of a column that is compressed with a loss, whose chunks are pictures; 0 for others
+GET_INFO, DECODE_INTO = 15, 16  # addresses of the functions that decode these
+TARGET_FIELDS = 17
 
 # Fields of the progress of a batch, which its threads share.
 TURN = 0  # parts that somebody has taken
@@ -43,6 +46,7 @@ PROGRESS_FIELDS = 5
 
 ENTRY_BYTES = 16  # of a shard's index
 _LINE, _EMPTY = 64, -1
+_PICTURES = 8  # of the last that were decoded, which the next runs may want, too
 _AHEAD = 2048  # bytes of a run's chunks
 _RUNS_AHEAD, _COPIED_AHEAD = 12, 512  # how many runs before it is copied what lies flat is asked for, and how many bytes of it
 
@@ -74,7 +78,11 @@ def gather(targets: Any, runs: Any, sources: Any, begin: int, end: int, scratch:
             store, until = runs[first, OF_STORE], first + 1
             while until < end and runs[until, OF_STORE] == store:
                 until += 1
-            if not _decode(targets[store], runs, sources, first, until, t, scratch, most, progress):
+            if targets[store, t, WIDTH]:
+                decoded = _decode_pictures(targets[store], runs, sources, first, until, t, progress)
+            else:
+                decoded = _decode(targets[store], runs, sources, first, until, t, scratch, most, progress)
+            if not decoded:
                 return
             first = until
 
@@ -153,6 +161,74 @@ def _decode(
                 return False
         _finish(targets, runs, t, r, count, target)
     return True
+
+
+@compiled
+def _decode_pictures(targets: Any, runs: Any, sources: Any, begin: int, end: int, t: int, progress: Any) -> bool:
+    """Decode the rows of runs of a column whose chunks are single pictures; return whether all could be.
+
+    As one takes as long as a thousand copies of it, none is decoded twice that lies close at hand: that was decoded for the same
+    run of another part of the batch, such as `obs` for `next_obs`, or among the last ones.
+    """
+    row_bytes, limit_below = targets[t, ROW_BYTES], targets[t, CHUNKS] * ENTRY_BYTES
+    decoded, n = np.zeros((_PICTURES, 2), np.int64), 0  # entries of the last pictures, and where they were decoded to
+    other = _same_column(targets, t)
+    for r in range(begin, end):
+        cut, count, target = _place(targets, runs, t, r)
+        index = sources[r, targets[t, COLUMN], 0] + sources[r, targets[t, COLUMN], 1] - limit_below
+        for row in range(count):
+            place = target + row * row_bytes
+            entry = index + (runs[r, OFFSET] + cut + row) * ENTRY_BYTES
+            there = _where(targets, runs, other, r, cut + row) if other >= 0 else 0
+            for k in range(_PICTURES):
+                if decoded[k, 0] == entry:
+                    there = decoded[k, 1]
+            if there:
+                memcpy(place, there, row_bytes)
+                continue
+            ring = targets[t, TAIL] + runs[r, STREAM] * targets[t, TAIL_ROWS] * row_bytes
+            tail = ring + (runs[r, POSITION] + cut + row) % targets[t, TAIL_ROWS] * row_bytes
+            reason = _decode_picture(targets, t, sources[r, targets[t, COLUMN], 0], index, entry, tail, place)
+            if reason:
+                chunk = runs[r, OFFSET] + cut + row
+                progress[TARGET], progress[RUN], progress[CHUNK], progress[REASON] = t, r, chunk, reason
+                return False
+            decoded[n % _PICTURES, 0], decoded[n % _PICTURES, 1] = entry, place
+            n += 1
+        if count > 0:
+            _finish(targets, runs, t, r, count, target)
+    return True
+
+
+@compiled
+def _decode_picture(targets: Any, t: int, source: int, index: int, entry: int, tail: int, place: int) -> int:
+    """Decode the picture of an entry of a shard's index, or copy it from the tail; return 0 or what is wrong."""
+    at, size = load_i64(entry), load_i64(entry + 8)
+    if at == _EMPTY or size == _EMPTY:
+        memcpy(place, tail, targets[t, ROW_BYTES])
+        at, size = load_i64(entry), load_i64(entry + 8)  # if it still is not in the shard, what was copied is what was meant
+        if at == _EMPTY or size == _EMPTY:
+            return 0
+    if not (0 <= at <= index - source and 0 <= size <= index - source - at):
+        return BAD_ENTRY
+    target = targets[t]
+    return decode_picture(source + at, size, target[WIDTH], target[HEIGHT], place, target[GET_INFO], target[DECODE_INTO])
+
+
+@compiled
+def _same_column(targets: Any, t: int) -> int:
+    """Return an earlier target of the same column, -1 if there is none: it was filled by the same thread, from the same runs."""
+    for other in range(t):
+        if targets[other, COLUMN] == targets[t, COLUMN]:
+            return other
+    return -1
+
+
+@compiled
+def _where(targets: Any, runs: Any, t: int, r: int, row: int) -> int:
+    """Return where a row of a run is in another target, 0 if it is not."""
+    cut, count, target = _place(targets, runs, t, r)
+    return target + (row - cut) * targets[t, ROW_BYTES] if cut <= row < cut + count else 0
 
 
 @compiled

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.native import webp
 from diskbuffer.reading.gather import kernel as k
 from diskbuffer.schema import CHECKSUM, Schema
 from diskbuffer.store.format.checksums import OBS, covered
@@ -48,7 +49,11 @@ class Columns:
                 target[k.CHUNK_ROWS], target[k.CHUNKS] = packed[path]
                 target[k.TAIL] = [own.tails[path] for own in stores]
                 target[k.TAIL_ROWS] = [own.tail_rows for own in stores]
-            alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS
+            lossy = schema[path].is_lossy
+            if lossy:
+                target[k.HEIGHT], target[k.WIDTH], _ = schema[path].shape
+                target[k.GET_INFO], target[k.DECODE_INTO] = webp.functions()
+            alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS and not lossy
             target[k.CHECKSUMS], target[k.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
         return cls(schema, paths, targets)
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.format import codec, codec_kernel
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered
-from diskbuffer.store.format.checksums_kernel import row_checksums
+from diskbuffer.store.format import codec, pictures
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, Summed, covered, row_checksums
+from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.shard import write_live
@@ -103,16 +103,17 @@ def blank(
         rows[path][no_steps] = path == "is_last"
         if nothing_done and not no_steps[-1]:
             rows[path][-1] = 0
+    kept = {path: _kept(layout, found, path, bad) for path in layout.lossy}
     words = np.zeros((length, 2), np.uint32)
     for word in (OBS, STEP):
-        some = {path: rows[path] for path in covered(layout.schema, word)}
+        some = {path: _summed(kept[path], rows[path]) if path in kept else rows[path] for path in covered(layout.schema, word)}
         words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, length, some, word)
     if newest and not rows["is_last"][-1].any():
         words[-1, STEP] ^= NOT_YET
     rows[CHECKSUM] = words.view(np.uint8)
     for path, values in rows.items():
         if path in layout.chunks_of:
-            _write_shard(store, found, path, values)
+            _write_shard(store, found, path, values, kept.get(path, {}))
         else:
             _write_flat(store, found.slot, path, values)
     store.table.unseal(found.slot)
@@ -141,16 +142,32 @@ def _write_flat(store: Store, slot: int, path: str, rows: Bytes) -> None:
     store.files.replace(name, size, np.ascontiguousarray(rows))
 
 
-def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes) -> None:
-    """Write a live shard of the rows' complete chunks; the others go into the tail."""
+def _kept(layout: Layout, found: Inspected, path: str, bad: Bools) -> dict[int, Bytes]:
+    """Return the chunks, by row, that stay as they are, in a column that is compressed with a loss: none loses twice."""
+    good = np.flatnonzero(~bad[: _packed_chunks(layout, found, path)]).tolist() if found.is_readable(path) else []
+    return {row: chunk for row in good if (chunk := found.picture(path, row)) is not None}
+
+
+def _summed(kept: dict[int, Bytes], rows: Bytes) -> Summed:
+    """Return the checksums of what rows were made of where their chunks are kept, else of the rows."""
+    sums = [pictures.sum_of_given(kept[at]) if at in kept else codec.checksum(row) for at, row in enumerate(rows)]
+    return Summed(np.array(sums, np.uint32), rows.shape[1])
+
+
+def _write_shard(store: Store, found: Inspected, path: str, rows: Bytes, kept: dict[int, Bytes]) -> None:
+    """Write a live shard of the rows' complete chunks, some of which are kept; the others go into the tail."""
     layout = store.layout
     chunk_rows, chunk_bytes = layout.chunk_rows(path), layout.chunk_bytes(path)
     full = _packed_chunks(layout, found, path)
     chunks, entry = [], np.zeros((1, 2), np.int64)
     for chunk in range(full):
+        if chunk in kept:
+            chunks.append(kept[chunk].copy())
+            continue
         raw = np.ascontiguousarray(rows[chunk * chunk_rows : (chunk + 1) * chunk_rows])
         out = np.empty(codec.bound(chunk_bytes), np.uint8)
-        chunks.append(out[: codec_kernel.encode_chunks(address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)])
+        size = encode_chunks(layout.schema[path], address_of(raw), 0, chunk_bytes, chunk_bytes, out, entry)
+        chunks.append(out[:size])
     write_live(store.files, layout, path, found.slot, (found.stream, found.first), chunks)
     tail, newest = store.tail(path)[found.stream], found.first + found.length - 1
     for row in range(full * chunk_rows, found.length):

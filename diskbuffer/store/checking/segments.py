@@ -88,6 +88,7 @@ class SegmentFinder:
 
     def _look(self, slot: int, length: int, *, newest: bool) -> Look:
         sealed, rows = self._store.verification.is_sealed(slot), Inspected(self._store, slot, length, decode=True)
+        rows.look_at_pictures()
         problems, bad = list(self._problems_of_files(rows, sealed)), self._bad_rows(rows, newest)
         if sealed and {problem.column for problem in problems} == {CHECKSUM}:
             bad[:] = False  # for each other file has a checksum of its own

@@ -78,6 +78,26 @@ def length_words(seeds: UInt64, rows: Int64) -> UInt64:
     return np.where(rows == 0, np.uint64(0), words)
 
 
+class Summed:
+    """Rows in a column of which only the checksums are known.
+
+    Parameters
+    ----------
+    crcs : (n,) uint32
+        The CRC32C of each row's bytes.
+    row_bytes : int
+    """
+
+    def __init__(self, crcs: UInt32, row_bytes: int) -> None:
+        self.crcs, self.shape = crcs, (len(crcs), row_bytes)
+        self._zeros = bytes(row_bytes)
+        self._of_zeros = int(google_crc32c.value(self._zeros))
+
+    def extend(self, crc: int, row: int) -> int:
+        """Return the checksum of what has `crc`, and a row after it. CRC is linear: zeros tell what becomes of `crc`."""
+        return int(google_crc32c.extend(crc, self._zeros)) ^ self._of_zeros ^ int(self.crcs[row])
+
+
 def _row_seeds(salt: int, stream: int, positions: Int64, word: int) -> UInt64:
     """Return the numbers that the checksums of rows start from."""
     mixed = _mix_all(_mix_all(positions.view(np.uint64)) + np.uint64(2 * stream + word))
@@ -90,30 +110,39 @@ def row_checksums(
     stream: int,
     first: int,
     n: int,
-    rows: Mapping[str, npt.NDArray[Any]],
+    rows: Mapping[str, npt.NDArray[Any] | Summed],
     word: int,
     apart: int = 1,
 ) -> UInt32:
     """Return a word of the checksums of `n` rows, (n,), at positions `first`, ``first + apart`` and so on of a stream.
 
-    `rows` has the values, (n, ...), of each column that belongs to the word. About 0.3 us a row of narrow columns.
+    `rows` has the values, (n, ...), of each column that belongs to the word, or their checksums. About 0.3 us a row of narrow
+    columns.
     """
-    arrays = covered_bytes(schema, n, rows, word)
-    if n >= _MANY and len(arrays) == 1 and arrays[0].shape[1] <= _FEW:
-        return _side_by_side_checksums(arrays[0], _row_seeds(salt, stream, first + apart * np.arange(n), word))
+    sums = {path: given for path in covered(schema, word) if isinstance(given := rows[path], Summed)}
+    if sums:
+        arrays: list[Any] = [sums.get(path) or _bytes_of(rows[path], n) for path in covered(schema, word)]
+    else:
+        arrays = [*covered_bytes(schema, n, rows, word)]
+        if n >= _MANY and len(arrays) == 1 and arrays[0].shape[1] <= _FEW:
+            return _side_by_side_checksums(arrays[0], _row_seeds(salt, stream, first + apart * np.arange(n), word))
     zeros = bytes(-sum(array.shape[1] for array in arrays) % 8)
     found = _row_seeds(salt, stream, first + apart * np.arange(n), word).tolist()
     for row, crc in enumerate(found):
         for array in arrays:
-            crc = google_crc32c.extend(crc, array[row].tobytes())
+            crc = array.extend(crc, row) if isinstance(array, Summed) else google_crc32c.extend(crc, array[row].tobytes())
         found[row] = google_crc32c.extend(crc, zeros) if zeros else crc
     return np.array(found, np.uint32)
 
 
-def covered_bytes(schema: Schema, n: int, rows: Mapping[str, npt.NDArray[Any]], word: int) -> list[npt.NDArray[np.uint8]]:
+def covered_bytes(schema: Schema, n: int, rows: Mapping[str, Any], word: int) -> list[npt.NDArray[np.uint8]]:
     """Return the bytes, (n, bytes), of the columns that a word covers; of narrow columns, as one array."""
-    arrays = [np.ascontiguousarray(rows[path]).reshape(n, -1).view(np.uint8) for path in covered(schema, word)]
+    arrays = [_bytes_of(rows[path], n) for path in covered(schema, word)]
     return [_side_by_side(n, arrays)] if sum(array.shape[1] for array in arrays) <= _NARROW else arrays
+
+
+def _bytes_of(values: Any, n: int) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(values).reshape(n, -1).view(np.uint8)
 
 
 def _side_by_side_checksums(rows: npt.NDArray[np.uint8], seeds: UInt64) -> UInt32:

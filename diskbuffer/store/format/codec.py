@@ -1,5 +1,8 @@
 """Where a frame is compressed, and where it is decompressed: one chunk of rows, as Blosc and a CRC32C after it.
 
+(Pictures that are compressed with a loss are in `diskbuffer.store.format.pictures`, what both have in common in
+`diskbuffer.store.format.chunks`.)
+
 A chunk is LZ4 while its segment is live, for that costs `add` 2 us a frame. Sealing, in the background, compresses it again by
 another `Method`, to something smaller and faster to read. Which compressor a chunk has is in its own Blosc header, so that one
 array may have chunks of several. Those of LZ4, whatever wrote them, are one block, of which the first rows can be decoded
@@ -50,12 +53,13 @@ HEADER = 16
 CHECKSUM = 4
 
 # What is wrong with a chunk. Zero is nothing.
-BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM = 1, 2, 3, 4
+BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM, BAD_PICTURE = 1, 2, 3, 4, 5
 REASONS = {
     BAD_ENTRY: "its entry in the shard's index points outside of the file",
     BAD_CHECKSUM: "its checksum does not match",
     BAD_HEADER: "its Blosc header is not that of a chunk of this column",
     BAD_STREAM: "it cannot be decompressed",
+    BAD_PICTURE: "it is no picture of this column",
 }
 MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
 MEMCPYED, SHUFFLED, LZ4 = 0x2, 0x5, 1  # flags of a Blosc header, and the number of a compressor in their upper three bits
@@ -67,7 +71,7 @@ def given_method(column: Column) -> Method | None:
     if column.codec is None or column.codec == "none":
         return None if column.codec is None else NONE
     compressor, _, level = column.codec.partition(":")
-    return Method(compressor, int(level or 9), column.np_dtype.itemsize)
+    return Method(compressor, int(level or 9), column.np_dtype.itemsize)  # of WebP, the level is the quality
 
 
 def live_method(column: Column) -> Method:
@@ -80,15 +84,7 @@ def bound(chunk_bytes: int) -> int:
     return chunk_bytes + _MORE_THAN_BLOSC_ADDS
 
 
-def decode_entry(shard: Any, entries: Int64, chunk: int, raw: Bytes) -> int:
-    """Decode a chunk of a mapped shard into `raw`, which it fills; return what is wrong, or 0."""
-    at, size = entries[chunk].tolist()
-    if not 0 <= at <= at + size <= shard.size - entries.nbytes:
-        return BAD_ENTRY
-    return _decode(shard.address + at, size, raw.nbytes, raw.ctypes.data)
-
-
-def _decode(chunk: int, size: int, chunk_bytes: int, target: int) -> int:
+def decode(chunk: int, size: int, chunk_bytes: int, target: int) -> int:
     """Decode a chunk of `size` bytes at an address to the address `target`; return 0 or what is wrong."""
     body = size - CHECKSUM
     if not HEADER <= body <= min(HEADER + chunk_bytes, MOST):

@@ -100,6 +100,11 @@ class Layout:
         """Paths of the columns that were written later: flat, and without a file where nothing was written."""
         return self.schema.derived
 
+    @cached_property
+    def lossy(self) -> tuple[str, ...]:
+        """Paths of the columns whose chunks do not have the very values that were given."""
+        return tuple(path for path in self.schema if self.schema[path].is_lossy)
+
     def chunk_rows(self, path: str) -> int:
         """Rows of a packed column that are compressed together."""
         return self.chunks_of[path]
@@ -231,6 +236,7 @@ class Layout:
             and rows & (rows - 1) == 0
             and self.frame_stack > 0
             and all(n in CHUNK_ROWS and path in self.schema.recorded for path, n in self.chunks_of.items())
+            and all(self.chunks_of.get(path) == 1 for path in self.lossy)
             and self.tail_rows % 8 == 0
             and 8 <= self.tail_rows <= 2**20
             and self.streams <= MOST_STREAMS

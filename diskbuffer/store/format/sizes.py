@@ -19,7 +19,8 @@ CHUNK_ROWS = (1, 2, 4, 8)  # rows that can be compressed together
 def chunk_rows_of(schema: Schema, asked: int | None = None) -> dict[str, int]:
     """Choose which columns are packed, and how many rows are compressed together: `asked`, or 4 up to 64 KB a row, then fewer.
 
-    Eight take a quarter less of the disk, and a tenth more time to pick single transitions from.
+    Eight take a quarter less of the disk, and a tenth more time to pick single transitions from. Pictures that are compressed
+    with a loss are one by one, whatever is asked.
     """
     chosen = {}
     for path, column in schema.columns.items():
@@ -29,7 +30,9 @@ def chunk_rows_of(schema: Schema, asked: int | None = None) -> dict[str, int]:
                 f"column {path!r} has rows of {column.row_bytes} bytes, which are not compressed, as such are read faster from "
                 f"files that are mapped; rows of {least} and more have a codec. Leave out codec={column.codec!r}"
             )
-        if column.row_bytes >= least:
+        if column.is_lossy:
+            chosen[path] = 1
+        elif column.row_bytes >= least:
             chosen[path] = asked or next((rows for rows in (4, 2) if column.row_bytes * rows <= 256 * 1024), 1)
     return chosen
 

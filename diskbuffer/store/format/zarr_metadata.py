@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskbuffer.schema import Column
-from diskbuffer.store.format import codec
+from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.layout import ATTRIBUTE, CHECKSUMS, SEGMENTS, TABLE_SLOTS, TAIL, Layout
 
 
@@ -49,30 +49,32 @@ def _data_array(layout: Layout, path: str, column: Column, slots: int) -> dict[s
     names = ("row", *_inner_names(path, column))
     metadata = array(shape, (layout.segment_rows, *column.shape), dtype, names)
     if path in layout.chunks_of:
-        method = codec.given_method(column) or codec.SEALED
-        blosc = {
-            "cname": "lz4" if method == codec.NONE else method.compressor,
-            "clevel": method.level,
-            "shuffle": "shuffle" if method.item > 1 else "noshuffle",
-            "typesize": method.item,
-            "blocksize": 0,
-        }
         metadata["codecs"] = [
             {
                 "name": "sharding_indexed",
                 "configuration": {
                     "chunk_shape": [layout.chunk_rows(path), *column.shape],
-                    "codecs": [
-                        *_bytes_codec(dtype),
-                        {"name": "blosc", "configuration": blosc},
-                        {"name": "crc32c"},
-                    ],
+                    "codecs": [*_chunk_codecs(column), {"name": "crc32c"}],
                     "index_codecs": _bytes_codec("uint64"),
                     "index_location": "end",
                 },
             }
         ]
     return metadata
+
+
+def _chunk_codecs(column: Column) -> list[dict[str, Any]]:
+    if column.is_lossy:
+        return [{"name": pictures.CODEC, "configuration": {"quality": pictures.quality_of(column)}}]
+    method = codec.given_method(column) or codec.SEALED
+    blosc = {
+        "cname": "lz4" if method == codec.NONE else method.compressor,
+        "clevel": method.level,
+        "shuffle": "shuffle" if method.item > 1 else "noshuffle",
+        "typesize": method.item,
+        "blocksize": 0,
+    }
+    return [*_bytes_codec(column.np_dtype.name), {"name": "blosc", "configuration": blosc}]
 
 
 def group(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.format import codec
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format import codec, pictures
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, Summed, UInt32, covered, row_checksums
+from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.segments import shard
 from diskbuffer.store.segments.shard import EMPTY, identity_of, index_of
@@ -86,9 +89,26 @@ class Inspected:
         self.bad_chunks[path] = {}
         if self._decode:
             self.bad_chunks[path] |= dict.fromkeys(np.flatnonzero(set_ & ~there).tolist(), codec.REASONS[codec.BAD_ENTRY])
+            column, lossy = self._layout.schema[path], path in self._layout.lossy
             raw = np.empty(self._layout.chunk_bytes(path), np.uint8)
             for chunk in np.flatnonzero(there).tolist():
-                if wrong := codec.decode_entry(mapped, entries, chunk, raw):
+                wrong = verify_picture(mapped, entries, chunk) if lossy else decode_entry(mapped, entries, chunk, column, raw)
+                if wrong:
+                    self.bad_chunks[path][chunk] = codec.REASONS[wrong]
+
+    def look_at_pictures(self) -> None:
+        """Find the chunks of columns compressed with a loss that are as they were written, and no pictures all the same.
+
+        Only with `decode`. It takes a hundred times as long as verifying their checksums.
+        """
+        for path in self._layout.lossy:
+            if path not in self._maps:
+                continue
+            raw = np.empty(self._layout.chunk_bytes(path), np.uint8)
+            entries = index_of(self._maps[path], self._layout.chunks(path))
+            for chunk in np.flatnonzero((entries != EMPTY).all(axis=1)).tolist():
+                wrong = decode_entry(self._maps[path], entries, chunk, self._layout.schema[path], raw)
+                if wrong and chunk not in self.bad_chunks[path]:
                     self.bad_chunks[path][chunk] = codec.REASONS[wrong]
 
     def _flat(self, path: str) -> Bytes:
@@ -128,23 +148,62 @@ class Inspected:
         at_once = max(_FEWEST, _AT_ONCE // max(1, sum(self.row_bytes(path) for path in paths)))
         for at in range(begin, self.length, at_once):
             n = min(at_once, self.length - at)
-            rows = {path: self.rows(path, at, n) for path in paths}
-            found = row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, n, rows, word)
+            rows = {path: self._rows_or_sums(path, at, n) for path in paths}
+            found = self._checksums(word, at, n, rows)
             good[at : at + n] = found == self._words[at : at + n, word]
+            if word == OBS and at + n == self.length and not good[-1] and self._layout.lossy:
+                good[-1] = self._is_last_in_tail(rows)
             if newest and word == STEP and at + n == self.length:
-                if not rows["is_last"][-1].any():
+                if not self.rows("is_last", self.length - 1, 1).any():
                     good[-1] = found[-1] ^ NOT_YET == self._words[-1, word]
-                elif rows["truncated"][-1].any():  # of a lead-in whose episode did not come to be
+                elif self.rows("truncated", self.length - 1, 1).any():  # of a lead-in whose episode did not come to be
                     good[-1] = False
         return good
+
+    def _checksums(self, word: int, at: int, n: int, rows: Mapping[str, Bytes | Summed]) -> UInt32:
+        return row_checksums(self._layout.schema, self._layout.salt, self.stream, self.first + at, n, rows, word)
+
+    def sums(self, path: str, at: int, n: int) -> Summed:
+        """Return the checksums of rows as they were given, in a column that is compressed with a loss."""
+        found = np.zeros(n, np.uint32)
+        for row in range(at, at + n):
+            chunk = self.picture(path, row) if self._decode else None
+            found[row - at] = codec.checksum(self._in_tail(path, row, 1)) if chunk is None else pictures.sum_of_given(chunk)
+        return Summed(found, self.row_bytes(path))
+
+    def picture(self, path: str, row: int) -> Bytes | None:
+        """Return a row's chunk in a column that is compressed with a loss; None where it is not there, or bad."""
+        mapped = self._maps[path]
+        if row >= self.chunks[path] or row in self.bad_chunks[path]:
+            return None
+        at, size = index_of(mapped, self._layout.chunks(path))[row].tolist()
+        found: Bytes = mapped.array(np.uint8, (mapped.size,))[at : at + size]
+        return found
+
+    def _rows_or_sums(self, path: str, at: int, n: int) -> Bytes | Summed:
+        return self.sums(path, at, n) if path in self._layout.lossy else self.rows(path, at, n)
+
+    def _is_last_in_tail(self, rows: Mapping[str, Bytes | Summed]) -> bool:
+        """Tell whether the last row is as it was written if its pictures are those in the tail, though a shard has them, too.
+
+        So it is where a kill came while they went back to the tail: see `diskbuffer.store.writing.tail.Tail.unpack`.
+        """
+        last, at = dict[str, Bytes | Summed](), self.length - 1
+        for path, given in rows.items():
+            last[path] = self._in_tail(path, at, 1) if isinstance(given, Summed) else given[-1:]
+        return self._words is not None and bool(self._checksums(OBS, at, 1, last)[0] == self._words[-1, OBS])
+
+    def _in_tail(self, path: str, at: int, n: int) -> Bytes:
+        positions = (self.first + np.arange(at, at + n)) % self._layout.tail_rows
+        found: Bytes = self._store.tail(path)[self.stream, positions]
+        return found
 
     def rows(self, path: str, at: int, n: int) -> Bytes:
         """Return rows as bytes; those of bad chunks, and those that are in the tail, as the tail has them."""
         if path not in self._layout.chunks_of:
             return self._flat(path)[at : at + n]
         column = self._layout.schema[path]
-        positions = (self.first + np.arange(at, at + n)) % self._layout.tail_rows
-        rows: Bytes = self._store.tail(path)[self.stream, positions]
+        rows = self._in_tail(path, at, n)
         if not self._decode:
             return rows
         chunk_rows, mapped = self._layout.chunk_rows(path), self._maps[path]
@@ -153,7 +212,7 @@ class Inspected:
         for chunk in range(at // chunk_rows, min(-(-(at + n) // chunk_rows), self.chunks[path])):
             if chunk in self.bad_chunks[path]:
                 continue
-            codec.decode_entry(mapped, entries, chunk, raw)
+            decode_entry(mapped, entries, chunk, column, raw)
             first, until = max(at, chunk * chunk_rows), min(at + n, (chunk + 1) * chunk_rows)
             frames = raw.reshape(chunk_rows, column.row_bytes)
             rows[first - at : until - at] = frames[first - chunk * chunk_rows : until - chunk * chunk_rows]

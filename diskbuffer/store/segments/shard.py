@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.schema import Column
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.checksums import fold
+from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.format.layout import ENTRY_BYTES, IDENTITY_BYTES, SPARE_CHUNKS, Layout
 from diskbuffer.store.system.files import Files, Map
 
@@ -65,6 +67,13 @@ class LiveShard:
         """Count the chunks that are there, from the first on."""
         missing = np.flatnonzero((self.entries == EMPTY).any(axis=1))
         return int(missing[0]) if len(missing) else len(self.entries)
+
+    def chunk(self, number: int) -> npt.NDArray[np.uint8]:
+        """View a chunk that is there."""
+        at, size = self.entries[number].tolist()
+        if not 0 <= at <= at + size <= self._index_at:
+            raise CorruptionError(f"{self._files.root}/{self.name}: its index points outside of the file")
+        return self.map.array(np.uint8, (self.map.size,))[at : at + size]
 
     def append(self, first: int, data: npt.NDArray[np.uint8], entries: Int64) -> None:
         """Append chunks `first` and following, encoded one after the other in `data`; then their entries, set to where."""
@@ -153,12 +162,12 @@ def shard_checksum(shard: Map, chunks: int) -> int:
     return codec.checksum(shard.array(np.uint8, (shard.size,))[begin:])
 
 
-def decode_chunk(shard: Map, chunks: int, chunk: int, chunk_bytes: int) -> bytes:
-    """Decode one chunk."""
-    raw = np.zeros(chunk_bytes, np.uint8)
-    if wrong := codec.decode_entry(shard, index_of(shard, chunks), chunk, raw):
+def decode_chunk(shard: Map, entries: Int64, chunk: int, column: Column, chunk_rows: int) -> npt.NDArray[np.uint8]:
+    """Decode one chunk to its rows, (chunk_rows, row_bytes)."""
+    raw = np.zeros(chunk_rows * column.row_bytes, np.uint8)
+    if wrong := decode_entry(shard, entries, chunk, column, raw):
         raise CorruptionError(f"chunk {chunk}: {codec.REASONS[wrong]}")
-    return raw.tobytes()
+    return raw.reshape(chunk_rows, -1)
 
 
 class Recode(Protocol):

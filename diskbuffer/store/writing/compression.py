@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.schema import Column
+from diskbuffer.store.format import pictures_kernel
 from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, given_method
 from diskbuffer.store.format.codec_kernel import TRIES, Recoder
 from diskbuffer.store.format.layout import Layout
@@ -53,6 +54,7 @@ class Compression:
     def __init__(self, layout: Layout, path: str) -> None:
         column = layout.schema[path]
         self._chunk_bytes, self._row_bytes = layout.chunk_bytes(path), column.row_bytes
+        self._lossy = column.is_lossy
         self._recoder = Recoder(self._chunk_bytes, distances_of(column))
         self._given = given_method(column)
         self._chosen, self._hurried = self._given, self._given
@@ -70,6 +72,7 @@ class Compression:
         """Get ready for another segment: the live shard mapped at the address `shard`, and its chunks (n, 2), offset and size."""
         self._recoder.stored[:] = self.tries, 0
         if self._given is not None:
+            self._recode(shard, entries[:0], np.empty(0, np.uint8), np.empty((0, 2), np.int64), self._given)  # compiled by now
             return
         if self._until_anew == 0:
             self._until_anew = _ANEW
@@ -81,12 +84,17 @@ class Compression:
         method = self._hurried if late else self._chosen
         assert method is not None
         begin = time.thread_time()
-        size = self._recoder.recode(shard, entries, out, moved, method)
+        size = self._recode(shard, entries, out, moved, method)
         if size >= 0:
             self._seconds += time.thread_time() - begin
             self._written += size
             self._rows += len(entries) * self._chunk_bytes // self._row_bytes
         return size
+
+    def _recode(self, shard: int, entries: Int64, out: npt.NDArray[np.uint8], moved: Int64, method: Method) -> int:
+        if self._lossy:
+            return pictures_kernel.copy_chunks(shard, entries, out, moved)
+        return self._recoder.recode(shard, entries, out, moved, method)
 
     def end(self) -> None:
         """Learn from the segment that was begun."""

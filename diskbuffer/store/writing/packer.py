@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.shard import LiveShard
 
@@ -23,6 +24,7 @@ Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 WORTH_A_THREAD = 1024**2  # bytes, below which handing them over costs more than it saves
+_LOSSY = 256  # times as long as others takes a byte that is compressed with a loss
 ENCODED_AT_ONCE = 64  # chunks of one run, which bounds the memory
 
 
@@ -53,7 +55,6 @@ class Packer:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.packed = {path: np.zeros(layout.streams, np.int64) for path in layout.packed}
-        self._methods = {path: codec.live_method(layout.schema[path]) for path in layout.packed}
         self._threads = min(4, os.cpu_count() or 1)
         self.pool = ThreadPoolExecutor(max(1, self._threads - 1), "diskbuffer-pack")
         self._waiting: deque[list[Run]] = deque()  # a stream's runs of one column stay together, in their order
@@ -95,7 +96,10 @@ class Packer:
 
     def worth_a_thread(self, runs: list[list[Run]]) -> bool:
         """Tell whether there is enough to pack to hand some of it over."""
-        return sum(run.chunks * self._layout.chunk_bytes(run.path) for some in runs for run in some) >= WORTH_A_THREAD
+        work = 0
+        for run in (run for some in runs for run in some):
+            work += run.chunks * self._layout.chunk_bytes(run.path) * (_LOSSY if run.path in self._layout.lossy else 1)
+        return work >= WORTH_A_THREAD
 
     def pack(self, runs: list[list[Run]]) -> None:
         """Pack now."""
@@ -118,7 +122,8 @@ class Packer:
         chunk_bytes = self._layout.chunk_bytes(run.path)
         out = np.empty(run.chunks * codec.bound(chunk_bytes), np.uint8)  # pages that nothing is written to cost no memory
         entries = np.empty((run.chunks, 2), np.int64)
-        size = codec_kernel.encode_chunks(run.source, run.first, run.ring, chunk_bytes, out, entries, self._methods[run.path])
+        column = self._layout.schema[run.path]
+        size = encode_chunks(column, run.source, run.first, run.ring, chunk_bytes, out, entries)
         run.shard.append(run.first_chunk, out[:size], entries)
         self.packed[run.path][run.stream] = run.position + run.chunks * self._layout.chunk_rows(run.path)
 

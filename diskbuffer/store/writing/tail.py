@@ -15,7 +15,8 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.store.directory import tail_file
-from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.store.format import codec, pictures
+from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.segments.shard import LiveShard, decode_chunk
 from diskbuffer.store.store import Store
@@ -157,8 +158,34 @@ class Tail:
 
     # What a kill or a failure left
 
+    def unpack(self, path: str, stream: int, head: int) -> bool:
+        """Copy the rows of the chunk with a stream's newest row, `head`, back into the tail, if it is in a shard.
+
+        Returns whether the newest row is another now, as its picture has lost something: it was packed already, and is the newest
+        again after a power loss, or after `extend` failed. Its checksum is then to be written anew before `restore` is called.
+        """
+        chunk_rows, column = self._layout.chunk_rows(path), self._layout.schema[path]
+        first = max(head, 0) // chunk_rows * chunk_rows
+        if head < 0 or not self._segments.has(stream, first):
+            return False
+        segment = self._segments.at(stream, first)
+        shard, chunk = segment.shards[path], (first - segment.first_row) // chunk_rows
+        if shard.packed_chunks() <= chunk:
+            return False
+        at, tail = first % self._layout.tail_rows, self._store.tail(path)[stream]
+        if not column.is_lossy:
+            tail[at : at + chunk_rows] = decode_chunk(shard.map, shard.entries, chunk, column, chunk_rows)
+            return False
+        given = pictures.sum_of_given(shard.chunk(chunk))
+        if codec.checksum(tail[at]) != given:
+            tail[at] = decode_chunk(shard.map, shard.entries, chunk, column, 1)[0]
+        return codec.checksum(tail[at]) != given
+
     def restore(self, path: str, stream: int, head: int, *, durable: bool) -> None:
-        """Find how far a column is packed, up to a stream's newest row, `head`. A chunk that is not full goes back."""
+        """Find how far a column is packed, up to a stream's newest row, `head`, after `unpack`.
+
+        A chunk that is not full is forgotten by its shard.
+        """
         chunk_rows, rows = self._layout.chunk_rows(path), self._layout.segment_rows
         done = max(head, 0) // chunk_rows * chunk_rows
         self._packed[path][stream] = done
@@ -168,10 +195,8 @@ class Tail:
             segment = segments[ordinal]
             shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
             there = shard.packed_chunks()
-            if there > full and segment.first_row + full * chunk_rows <= head:
-                self._unpack(path, stream, segment, full)
-                if durable:
-                    self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
+            if durable and there > full and segment.first_row + full * chunk_rows <= head:
+                self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
             shard.forget(min(full, there))
             if durable and there > full:  # before its room is used again
                 self._store.files.sync(shard.name)
@@ -193,15 +218,6 @@ class Tail:
         self._packer.pack([self._chunks(path, stream, first, until - chunk)])
         self._packed[path][stream] = head
 
-    def _unpack(self, path: str, stream: int, segment: OpenSegment, chunk: int) -> None:
-        """Copy the rows of an incomplete chunk back into the tail."""
-        chunk_rows, chunk_bytes = self._layout.chunk_rows(path), self._layout.chunk_bytes(path)
-        first = segment.first_row + chunk * chunk_rows
-        shard = segment.shards[path]
-        raw = np.frombuffer(decode_chunk(shard.map, len(shard.entries), chunk, chunk_bytes), np.uint8)
-        at = first % self._layout.tail_rows
-        self._store.tail(path)[stream, at : at + chunk_rows] = raw.reshape(chunk_rows, -1)
-
 
 def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Bytes) -> None:
     """Write the rows of an incomplete chunk, (n, row_bytes) from row `offset` of its segment on, to the spare room."""
@@ -209,6 +225,5 @@ def publish(layout: Layout, path: str, shard: LiveShard, offset: int, rows: Byte
     chunk = np.zeros((chunk_rows, layout.schema[path].row_bytes), np.uint8)
     chunk[: len(rows)] = rows
     out, entries = np.empty(codec.bound(chunk_bytes), np.uint8), np.zeros((1, 2), np.int64)
-    method = codec.live_method(layout.schema[path])
-    size = codec_kernel.encode_chunks(address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries, method)
+    size = encode_chunks(layout.schema[path], address_of(chunk), 0, chunk_bytes, chunk_bytes, out, entries, exact=True)
     shard.publish(offset // chunk_rows, out[:size])

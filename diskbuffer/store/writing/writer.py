@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.format.checksums import NOT_YET, STEP, covered
+from diskbuffer.store.directory import tail_file
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered
 from diskbuffer.store.format.checksums_kernel import row_checksums
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.open_segments import OpenSegments
@@ -95,10 +96,32 @@ class Writer:
 
     def _take_back(self, durable: bool = False) -> None:
         for stream, head in list(self._to_take_back.items()):
+            changed = [self.tail.unpack(path, stream, head) for path in self._layout.packed]
+            if any(changed):
+                self._checksum_picture(stream, head, durable)
             for path in self._layout.packed:
                 self.tail.restore(path, stream, head, durable=durable)
             self._set_limit(stream)
             del self._to_take_back[stream]
+
+    def _checksum_picture(self, stream: int, head: int, durable: bool) -> None:
+        """Write the checksum of the newest row's observation anew: its picture is one that has lost something.
+
+        Until a shard has forgotten that picture, either checksum passes: that of what was given, which the shard has, or this.
+        """
+        layout, rows, at = self._layout, dict[str, npt.NDArray[Any]](), head % self._layout.segment_rows
+        for path in covered(layout.schema, OBS):
+            if path in layout.chunks_of:
+                rows[path] = self.tail.row(path, stream, head)[None]
+            else:
+                rows[path] = self.segments.flat(path, stream, head)[at : at + 1]
+        if durable:
+            for path in layout.lossy:
+                self._store.files.sync(tail_file(layout, path))
+        word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, OBS)
+        self.segments.flat(CHECKSUM, stream, head)[at, OBS] = word[0]
+        if durable:
+            self._store.files.sync(layout.data_file(CHECKSUM, self.segments.at(stream, head).slot))
 
     # Room
 
