@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,17 @@ def test_after_a_kill_the_stream_and_its_episode_go_on(
         assert buffer.episodes[0] == (0, 0, 110, "running", "")
         assert len(buffer.episodes) == 1
         world.check(buffer)
+
+
+def test_rows_that_are_in_the_shard_of_one_column_and_in_the_tail_of_another_are_there_after_a_kill(tmp_path: Path) -> None:
+    columns = {"obs/small": db.Column((32, 32), "uint8"), "obs/large": db.Column((160, 170, 3), "uint8")}
+    rows = {path[4:]: np.random.default_rng(0).integers(0, 256, (31, *c.shape), np.uint8) for path, c in columns.items()}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=64) as buffer:
+        buffer.extend(obs=rows, reward=np.zeros(30))  # which packs complete chunks without a way through the tail
+        assert len({*buffer._store.layout.chunks_of.values()}) == 2
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    with db.ReplayBuffer(tmp_path / "killed") as buffer:
+        assert all(np.array_equal(buffer.at(buffer.steps())["obs"][name].numpy(), rows[name][:30]) for name in rows)
 
 
 def test_opening_right_after_a_kill_works_for_a_dead_holder_is_no_holder(
