@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
+from soak import pictures
 from soak.simulated_disk import Disk, Event
 from soak.tracing import Fault, Trace
 
@@ -45,18 +47,17 @@ class World:
             ends = ends[ends < POSITIONS]
             self.last[stream, ends] = True
             self.ending[stream, ends - 1] = rng.integers(0, 4, len(ends))
-        self._pattern = (np.arange(1024) // 7 * 3).astype(np.uint8)
 
     def frames(self, stream: int, positions: Array) -> Array:
         """Return (n, 32, 32), no byte of it zero behind the first eight."""
         places = np.asarray(positions, np.int64)
         generation = self.generation[stream, places]
         if self._noise is None:
-            flat = (self._pattern + (places * 11 + stream * 57 + generation * 29).astype(np.uint8)[:, None]) | np.uint8(1)
+            flat = pictures.patterned(places, stream, generation)
         else:  # neighbours share nothing
             first = (places * 1031 + stream * 2**18 + generation * 4099) % (len(self._noise) - 1024)
             flat = self._noise[first[:, None] + np.arange(1024)]
-        flat[:, :8] = (generation * 2**32 + places * 8 + stream + 1).astype("<i8").view(np.uint8).reshape(-1, 8)
+            flat[:, :8] = pictures.numbered(places, stream, generation)
         return np.asarray(flat.reshape(-1, 32, 32))
 
     def depths(self, stream: int, positions: Array) -> Array:
@@ -111,6 +112,7 @@ class Workload:
     wide: bool = False  # a second packed column, which belongs to steps
     views: bool = False  # a second packed column, which belongs to observations
     noisy: bool = False  # frames that cannot be packed
+    lossy: bool = False  # frames as pictures that are compressed with a loss
     calls: int = 60
     weights: dict[str, float] = field(default_factory=dict)
     faults: float = 0.0  # how often the disk fails in a call
@@ -124,6 +126,8 @@ class Workload:
     def open(self, path: Path, mode: Any = "a") -> db.ReplayBuffer:
         """Open the store, or create it."""
         frame, depth = db.Column((32, 32), "uint8"), db.Column((16, 32), "int16")
+        if self.lossy:
+            frame = db.Column(pictures.SHAPE, "uint8", codec="webp:90")
         columns = {"obs/frame": frame, "obs/depth": depth} if self.views else {"obs": frame}
         columns["action"] = db.Column((), "int64")
         extra = {"noise": db.Column((3,), "float32")}
@@ -150,20 +154,23 @@ class Workload:
     def given(self, step: dict[str, Array]) -> dict[str, Any]:
         """Return what `add` is given of a world's step."""
         columns: dict[str, Any] = {name: array for name, array in step.items() if not name.endswith("depth")}
+        if self.lossy:
+            columns |= {name: pictures.drawn(step[name]) for name in ("obs", "next_obs")}
         if self.views:
             for at in ("", "next_"):
-                columns[f"{at}obs"] = {"frame": step[f"{at}obs"], "depth": step[f"{at}depth"]}
+                columns[f"{at}obs"] = {"frame": columns[f"{at}obs"], "depth": step[f"{at}depth"]}
         if self.wide:
             columns["depth"] = step["depth"]
         return columns
 
     def taken(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the columns of a batch under the names that a world has for them."""
-        if not self.views or not batch:
-            return batch
         found = dict(batch)
-        for at in ("", "next_"):
-            found |= {f"{at}obs": batch[f"{at}obs"]["frame"], f"{at}depth": batch[f"{at}obs"]["depth"]}
+        for at in ("", "next_") if batch else ():
+            if self.views:
+                found |= {f"{at}obs": batch[f"{at}obs"]["frame"], f"{at}depth": batch[f"{at}obs"]["depth"]}
+            if self.lossy:
+                found[f"{at}obs"] = torch.from_numpy(pictures.seen(found[f"{at}obs"].numpy()))
         return found
 
 
@@ -190,6 +197,9 @@ WORKLOADS = (
     Workload("faults", n_envs=2, weights=FAULTY, faults=0.25, calls=50),
     Workload("faults in a ring", capacity=60, weights=FAULTY | {"extend": 4.0}, faults=0.25),
     Workload("faults in noise", noisy=True, capacity=70, weights=FAULTY, faults=0.25, calls=50),
+    Workload("lossy", lossy=True, n_envs=2, capacity=60, weights=USUAL | {"extend": 4.0, "flush": 3.0}),
+    Workload("lossy views", lossy=True, views=True, segment_rows=16, weights=USUAL | DERIVED | {"extend": 4.0}, calls=50),
+    Workload("lossy faults", lossy=True, views=True, weights=FAULTY | {"extend": 4.0}, faults=0.25, calls=50),
 )
 
 

@@ -58,15 +58,21 @@ class Recorder:
         self._envs = slice(layout.n_envs)  # the streams that `add` writes
         self._stack, self._zeros = layout.frame_stack, layout.padding == "zeros"
         self._segments, tails = log.writer.segments, log.writer.tail.addresses
+
+        def given(path: str) -> Array:
+            """Return the newest frames, as they were given, where a shard has others by now: what failed is taken back first."""
+            log.writer.settle()
+            return newest(path)
+
         self._staging = Staging(
-            self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: newest(path)[: layout.n_envs]
+            self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: given(path)[: layout.n_envs]
         )
         self.cut_offs = CutOffs()
         self._rows = RowWriter(layout, log, index, self.cut_offs)
         self.flat: FlatSteps | None = None
         if not layout.packed:
             self.flat = FlatSteps(layout, log, index, self.cut_offs, self._rows.cut, self._staging.sources, self._staging.flags)
-        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, newest, self.flat)
+        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, given, self.flat)
         pictures = Pictures(self._schema, layout.n_envs)
         self._pictures = pictures if pictures else None
         self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come

@@ -50,6 +50,8 @@ class RollingStacks:
         Whether an episode's first stack is filled up with zeros; if not, with its first frame.
     newest : callable
         Returns the stack (streams, frame_stack, ...) that each stream ends with, as stored.
+    lossy : bool
+        Whether its frames, but for the last, may have lost something: then they are not compared.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class RollingStacks:
         dtype: np.dtype[Any],
         zeros: bool,
         newest: Callable[[], Array],
+        *,
+        lossy: bool = False,
     ) -> None:
         self._stack, self._bytes, self._zeros, self._newest = frame_stack, frame_bytes, zeros, newest
-        self._float = float_bytes(dtype)
+        self._float, self._lossy = float_bytes(dtype), lossy
         self._last = np.zeros((streams, frame_stack * frame_bytes), np.uint8)
         self._known = False
         self._found = np.zeros(streams, np.int64)
@@ -75,6 +79,8 @@ class RollingStacks:
         """Compare the stacks of a step of every stream, (streams, frame_stack, ...)."""
         if not self._known:
             self._last[:] = np.ascontiguousarray(self._newest()).reshape(len(self._last), -1).view(np.uint8)
+            if self._lossy:
+                self._last[:, : -self._bytes] = obs.reshape(self._last.shape).view(np.uint8)[:, : -self._bytes]
         last, zeros = self._last, self._zeros
         _compare(address_of(obs), address_of(next_obs), last, self._stack, self._bytes, self._float, zeros, self._found)
         return Compared(*(self._found & bit > 0 for bit in (_SAME, _ROLLS, _STARTS)))

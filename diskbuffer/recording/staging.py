@@ -317,5 +317,8 @@ class Staging:
         if path not in self._stacks:
             newest = functools.partial(self._newest, path)
             dtype = self._schema[path].np_dtype
-            self._stacks[path] = RollingStacks(self._streams, self._stack, column.row_bytes, dtype, self._zeros, newest)
+            lossy = self._schema[path].is_lossy
+            self._stacks[path] = RollingStacks(
+                self._streams, self._stack, column.row_bytes, dtype, self._zeros, newest, lossy=lossy
+            )
         return self._stacks[path]

@@ -197,8 +197,10 @@ class Trajectories:
                 same[0] = False
             else:
                 stacked = obs.ndim > len(self._schema[path].shape) + 1
-                newest = self._newest(path)[env]
-                same[0] &= same_rows(obs[:1], newest[None] if stacked else newest[None, -1])[0]
+                newest, first = self._newest(path)[env], obs[:1]
+                if stacked and self._schema[path].is_lossy:  # frames before the newest may have lost something
+                    first, stacked = first[:, -1], False
+                same[0] &= same_rows(first, newest[None] if stacked else newest[None, -1])[0]
         if told is not None:  # by the caller, but for what comes after an episode's end, which cannot go on
             told_same = ~told
             told_same[0] &= bool(self._index.heads[env] >= 0 and not self._rows.cut[env])

@@ -94,6 +94,10 @@ class Writer:
                 stack.enter_context(contextlib.suppress(OSError))
             self._take_back(durable)
 
+    def settle(self) -> None:
+        """Take back what `take_back` could not, as the disk failed; an OSError where it still does."""
+        self._take_back()
+
     def _take_back(self, durable: bool = False) -> None:
         for stream, head in list(self._to_take_back.items()):
             changed = [self.tail.unpack(path, stream, head) for path in self._layout.packed]
