@@ -23,6 +23,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "scale": "Draws from hundreds of millions of steps",
     "refreshing": "Readers that see what was added",
     "sealing": "How frames are compressed when they are sealed",
+    "lossy": "Pictures that lose something, beside the same without a loss",
     "plan": "Forecasts, and what runs then took",
     "writers": "Several writers' stores, read as one",
     "formats": "To other formats and back",

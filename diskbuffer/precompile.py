@@ -25,6 +25,7 @@ def warmup() -> float:
 
 def _use(path: Path) -> None:
     import diskbuffer as db
+    from diskbuffer.store.format import pictures_kernel
 
     columns = {
         "obs/frame": db.Column((40, 40), "uint8"),
@@ -81,6 +82,7 @@ def _use(path: Path) -> None:
     pictures = {"obs": db.Column((8, 8), "uint8", transform=(db.Greyscale(), db.Resize(8, 8))), "action": db.Column((), "int64")}
     with db.ReplayBuffer(path.with_name("pictures"), columns=pictures) as buffer:
         buffer.add(np.zeros((9, 9, 3), np.uint8), 0, 0.0, np.zeros((9, 9, 3), np.uint8), False, False)
+    pictures_kernel.copy_chunks(0, np.empty((0, 2), np.int64), 0, np.empty(0, np.uint8), np.empty((0, 2), np.int64))
     flat = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}  # recorded and copied in another way
     with db.ReplayBuffer(path.with_name("flat"), columns=flat) as buffer:
         buffer.extend(np.zeros((121, 3), np.float32), np.zeros(120, np.int64), np.ones(120))

@@ -15,8 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 USE = """
 import diskbuffer as db, numpy as np, sys
+from importlib.metadata import entry_points
 from diskbuffer.inspect.page import static_files
 assert db.__file__.startswith(sys.prefix), db.__file__
+assert "diskbuffer.webp" in entry_points(group="zarr.codecs").names
 with db.ReplayBuffer("store", columns={"obs": db.Column((3,), "float32")}) as buffer:
     buffer.extend(obs=np.zeros((11, 3), np.float32), reward=np.ones(10))
     assert buffer.sample(4)["obs"].shape == (4, 3)

@@ -133,6 +133,8 @@ def refuse_strange(common: Layout, layout: Layout, where: Path) -> None:
     for name in ("segment_rows", "frame_stack", "padding"):
         if (has := getattr(common, name)) != (asked := getattr(layout, name)):
             lines.append(f"  {name}: the others have {has}, this one {asked}")
+    if common.lossy != layout.lossy:
+        lines.append(f"  compressed with a loss: of the others {list(common.lossy)}, of this one {list(layout.lossy)}")
     if dict(common.chunks_of) != dict(layout.chunks_of):
         lines.append(f"  chunk_rows: the others have {dict(common.chunks_of)}, this one {dict(layout.chunks_of)}")
     if any(lines):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import diskbuffer as db
+from diskbuffer import editing
 from diskbuffer.native import webp
 from diskbuffer.schema import Column, Schema
 from diskbuffer.store.format import checksums, pictures, pictures_kernel
@@ -57,8 +58,8 @@ def seen_by_pillow(file: bytes) -> Array:
 
 def chunks_of(root: Path, path: str = "obs") -> dict[int, bytes]:
     """Return the chunks on the disk by row of the only stream, read as the format says."""
-    layout = zarr.open_group(root, mode="r").attrs["diskbuffer"]
-    rows, found = layout["segment_rows"], {}  # type: ignore[index, call-overload]
+    layout: Any = zarr.open_group(root, mode="r").attrs["diskbuffer"]
+    rows, found = int(layout["segment_rows"]), dict[int, bytes]()
     for file in (root / path).glob("c.*"):
         data, slot = file.read_bytes(), int(file.name.split(".")[1])
         for row, (at, size) in enumerate(np.frombuffer(data[-16 * rows :], "<i8").reshape(-1, 2).tolist()):
@@ -89,7 +90,7 @@ CALLS: dict[str, Callable[[db.ReplayBuffer, Array, int, int], None]] = {
 }
 
 
-@examples(6, 60)
+@examples(4, 60)
 @given(
     calls=st.lists(st.tuples(st.sampled_from([*CALLS, "add", "extend", "reopen"]), st.integers(1, 24)), min_size=2, max_size=7),
     shape=st.tuples(st.integers(18, 40), st.integers(19, 40)),
@@ -214,9 +215,10 @@ def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: 
     for cached in (webp._library, webp.functions):
         cached.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL._webp", None)
-    for use in (lambda: db.ReplayBuffer(tmp_path / "store", mode="r"), lambda: make(tmp_path / "other", frames)):
-        with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[webp\]"):
-            use()
+    with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[webp\]"):
+        db.ReplayBuffer(tmp_path / "store", mode="r")
+    with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[webp\]"):
+        make(tmp_path / "other", frames)
     assert not (tmp_path / "other").exists()
 
 
@@ -224,8 +226,8 @@ def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: 
 
 
 def chunk_of(body: bytes, frame: Array) -> bytes:
-    chunk = google_crc32c.value(frame.tobytes()).to_bytes(4, "little") + body
-    return chunk + google_crc32c.value(chunk).to_bytes(4, "little")
+    chunk = int(google_crc32c.value(frame.tobytes())).to_bytes(4, "little") + body
+    return chunk + int(google_crc32c.value(chunk)).to_bytes(4, "little")
 
 
 def decoded(chunk: bytes, height: int = HEIGHT, width: int = WIDTH) -> tuple[int, Array]:
@@ -291,6 +293,17 @@ def test_pictures_that_a_stranger_made_write_nothing_out_of_bounds(amount: Calla
         for at in rng.integers(0, len(file) if rng.random() < 0.5 else 40, rng.integers(1, 6)):
             file[at] = rng.integers(0, 256)
         decoded(chunk_of(bytes(file[: rng.integers(20, len(file) + 1)]), FRAMES[0]))
+
+
+def test_a_chunk_that_is_too_large_is_not_copied() -> None:
+    good, large = chunk_of(GOOD, FRAMES[0]), chunk_of(bytes(FRAMES[0].nbytes + 1), FRAMES[0])
+    shard = np.frombuffer(good + large, np.uint8)
+    entries = np.array([[0, len(good)], [len(good), len(large)]])
+    for n, expected in ((1, len(good)), (2, -1 - 1)):
+        out, moved = np.zeros(2 * len(large), np.uint8), np.zeros((n, 2), np.int64)
+        assert pictures_kernel.copy_chunks(shard.ctypes.data, entries[:n], FRAMES[0].nbytes, out, moved) == expected
+        assert out[: len(good)].tobytes() == good
+        assert not out[len(good) :].any()
 
 
 def replace_chunk(root: Path, row: int, chunk: bytes) -> None:
@@ -423,3 +436,17 @@ def test_threads_decode_the_same(tmp_path: Path, stack: int) -> None:
 
 def test_what_ctypes_calls_is_what_compiled_code_calls() -> None:
     assert webp.functions().get_info == ctypes.cast(webp._library()[0], ctypes.c_void_p).value
+
+
+def test_another_codec_in_a_copy_is_of_what_the_store_has(tmp_path: Path) -> None:
+    frames = scenes(30)
+    with make(tmp_path / "store", frames) as buffer:
+        extend(buffer, frames, 0, 29)
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
+        ours = buffer.at(buffer.steps())["obs"].numpy()
+    editing.copy(tmp_path / "store", tmp_path / "plain", codec={"obs": None}, progress=False)
+    with db.ReplayBuffer(tmp_path / "plain", mode="r") as buffer:
+        assert np.array_equal(buffer.at(buffer.steps())["obs"].numpy(), ours)
+    editing.copy(tmp_path / "plain", tmp_path / "again", codec={"obs": "webp:50"}, progress=False)
+    packed = {row: chunk for row, chunk in chunks_of(tmp_path / "again").items() if row < 29}
+    assert {row: chunk[4:-4] for row, chunk in packed.items()} == {row: by_pillow(ours[row], 50) for row in range(29)}

@@ -51,11 +51,11 @@ def decode(chunk: int, size: int, width: int, height: int, target: int, get_info
 
 
 @compiled
-def _copy_run(shard: int, entries: Int64, out: int, moved: Int64) -> int:
+def _copy_run(shard: int, entries: Int64, row_bytes: int, out: int, moved: Int64) -> int:
     at = 0
     for i in range(entries.shape[0]):
         source, size = shard + entries[i, 0], entries[i, 1]
-        if verify(source, size):
+        if size > HEADER + row_bytes + CHECKSUM or verify(source, size):
             return -1 - i
         memcpy(out + at, source, size)
         moved[i, 0], moved[i, 1] = at, size
@@ -63,9 +63,10 @@ def _copy_run(shard: int, entries: Int64, out: int, moved: Int64) -> int:
     return at
 
 
-def copy_chunks(shard: int, entries: Int64, out: Bytes, moved: Int64) -> int:
+def copy_chunks(shard: int, entries: Int64, row_bytes: int, out: Bytes, moved: Int64) -> int:
     """Copy the chunks at `entries` of a live shard, mapped at the address `shard`, into `out`: pictures lose only once.
 
-    `moved[i]` becomes (offset in `out`, size). Returns the bytes written, or -1 - i where chunk i is damaged. Holds no GIL.
+    `row_bytes` are a row's, as it was given: no chunk is larger by more than its checksums. `moved[i]` becomes (offset in `out`,
+    size). Returns the bytes written, or -1 - i where chunk i is damaged. Holds no GIL.
     """
-    return int(_copy_run(shard, entries, address_of(out), moved))
+    return int(_copy_run(shard, entries, row_bytes, address_of(out), moved))

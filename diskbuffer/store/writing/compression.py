@@ -93,7 +93,7 @@ class Compression:
 
     def _recode(self, shard: int, entries: Int64, out: npt.NDArray[np.uint8], moved: Int64, method: Method) -> int:
         if self._lossy:
-            return pictures_kernel.copy_chunks(shard, entries, out, moved)
+            return pictures_kernel.copy_chunks(shard, entries, self._row_bytes, out, moved)
         return self._recoder.recode(shard, entries, out, moved, method)
 
     def end(self) -> None:

@@ -218,7 +218,7 @@ class Writer:
 
     def pack(self, heads: Int64) -> None:
         """Compress every complete chunk that is still in the tail only, and append it to its shard, now."""
-        self._packer.finish()
+        self._has_failed()  # what it was is packed now, or is an error now
         self._take_back()
         self._packer.pack(self.tail.complete_runs(heads))
         self._complete_packed(heads)
