@@ -450,3 +450,17 @@ def test_another_codec_in_a_copy_is_of_what_the_store_has(tmp_path: Path) -> Non
     editing.copy(tmp_path / "plain", tmp_path / "again", codec={"obs": "webp:50"}, progress=False)
     packed = {row: chunk for row, chunk in chunks_of(tmp_path / "again").items() if row < 29}
     assert {row: chunk[4:-4] for row, chunk in packed.items()} == {row: by_pillow(ours[row], 50) for row in range(29)}
+
+
+def test_the_stores_of_several_writers_are_read_as_one(tmp_path: Path) -> None:
+    frames = scenes(30)
+    for name, some in (("a", frames), ("b", frames[::-1].copy())):
+        with make(tmp_path / "runs", some, writer=name) as buffer:
+            extend(buffer, some, 0, 29)
+            buffer.flush()
+    with pytest.raises(db.SchemaError, match="compressed with a loss"):
+        make(tmp_path / "runs", frames, writer="c", codec=None, chunk_rows=1)
+    with db.ReplayBuffer(tmp_path / "runs", mode="r") as buffer:
+        batch = buffer.at(buffer.steps())
+    for n, (obs, action) in enumerate(zip(batch["obs"].numpy(), batch["action"].tolist(), strict=True)):
+        assert abs(obs.astype(int) - (frames if n < 29 else frames[::-1])[action]).mean() < 6
