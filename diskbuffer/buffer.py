@@ -219,6 +219,7 @@ class ReplayBuffer:
         limiter: SampleToInsertRatio | None = None,
     ) -> None:
         self._closed = True  # until it is open
+        self.limiter: Limiter | None = None
         self._process = os.getpid()
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
@@ -271,7 +272,8 @@ class ReplayBuffer:
             kind = GatheredReader if gathered else StoreReader
             self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._derived = DerivedColumns(self._store, self._reader)
-            self.limiter = None if limiter is None else self._limited_by(limiter, writer, mode, mark)
+            if limiter is not None:
+                self.limiter = self._limited_by(limiter, writer, mode, mark)
             self._log: StreamLog | None = None
             if mode != "r":
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
@@ -279,7 +281,7 @@ class ReplayBuffer:
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
-            if getattr(self, "limiter", None) is not None:
+            if self.limiter is not None:
                 self.limiter.close()
             self._store.unlock()
             raise
@@ -295,15 +297,16 @@ class ReplayBuffer:
             raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
         if mode == "r" and mark is not None:
             raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
-        reader, writes = self._reader, mode != "r"
-        if writer is None and self._gathered is None:
-            files, number, names = self._store.files.below(LIMITER), 0, lambda: ["the writer"]
-        else:
-            root = Files(self.path if writer is None else self.path.parent)
-            files, names = root.below(SHARED_LIMITER), lambda: [entry.name for entry in read_description(root).writers]
-            number = 0 if writer is None else names().index(writer)
-        added = reader.index.added(self._store.layout.n_envs) if writes else 0
-        return Limiter(files, asked, number if writes else None, added, str(self.path), names, reader.refresh)
+        writes, single = mode != "r", writer is None and self._gathered is None
+        root = Files(self.path if writer is None else self.path.parent)
+
+        def names() -> list[str]:
+            return ["the writer"] if single else [entry.name for entry in read_description(root).writers]
+
+        number = None if not writes else 0 if writer is None else names().index(writer)
+        added = self._reader.index.added(self._store.layout.n_envs) if writes else 0
+        files = root.below(LIMITER if single else SHARED_LIMITER)
+        return Limiter(files, asked, number, added, str(self.path), names, self._reader.refresh)
 
     # Writing
 

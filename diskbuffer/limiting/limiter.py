@@ -23,6 +23,7 @@ from diskbuffer.wording import counted
 _SHORTEST, _LONGEST = 50e-6, 0.01  # seconds between looks
 _LOOK = 1.0  # seconds between looks at who is alive
 GRACE = 300.0  # seconds that one waits although nobody is alive who could end it
+GRACE_OF_BOTH = 30.0  # the same of a thread that does both itself, and so most likely waits for itself
 _STALE = 1.0  # seconds after which one who had to wait sees what has come
 
 
@@ -36,6 +37,10 @@ class _Side(NamedTuple):
 
 _ADD = _Side("add to", kernel.may_add, "learner")
 _SAMPLE = _Side("sample from", kernel.may_sample, "actor")
+
+
+def _other(side: _Side) -> _Side:
+    return _SAMPLE if side is _ADD else _ADD
 
 
 class Limiter:
@@ -132,6 +137,7 @@ class Limiter:
 
     def note_added(self, added: int) -> None:
         """Tell the others how many steps this writer has added, ever."""
+        assert self._writer is not None
         kernel.note_added(self._address, self._writer, added, time.time_ns())
 
     def wait_to_sample(self) -> None:
@@ -151,7 +157,8 @@ class Limiter:
 
     def _wait(self, side: _Side) -> None:
         begun = seen = looked = time.monotonic()
-        pause, timeout = _SHORTEST, self.asked.timeout
+        pause, timeout, both = _SHORTEST, self.asked.timeout, threading.get_ident() in self._threads[_other(side)]
+        patience = timeout if timeout is not None else GRACE_OF_BOTH if both else GRACE
         with self._telling(side):
             while not side.may(self._address):
                 if self._closed:
@@ -160,9 +167,9 @@ class Limiter:
                 if timeout is None and now - looked >= _LOOK:
                     looked = now
                     seen = now if self._is_alive(side) else seen
-                if now - (seen if timeout is None else begun) >= (GRACE if timeout is None else timeout):
+                if now - (seen if timeout is None else begun) >= patience:
                     raise LimiterTimeoutError(self._why(side, now - begun))
-                time.sleep(pause if timeout is None else min(pause, timeout))
+                time.sleep(min(pause, patience))
                 pause = min(1.5 * pause, _LONGEST)
 
     @contextlib.contextmanager
@@ -180,9 +187,9 @@ class Limiter:
 
     def _is_alive(self, side: _Side) -> bool:
         """Tell whether anybody but this thread is alive who could end the waits of a side."""
-        other, presence = (_SAMPLE, self._table.sampling) if side is _ADD else (_ADD, self._table.adding)
+        presence = self._table.sampling if side is _ADD else self._table.adding
         alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        return bool(alive & self._threads[other]) or presence.others()
+        return bool(alive & self._threads[_other(side)]) or presence.others()
 
     def _why(self, side: _Side, seconds: float) -> str:
         figures = self._table.figures()

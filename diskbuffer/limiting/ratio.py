@@ -36,7 +36,8 @@ class SampleToInsertRatio:
         least. Small ones have both sides wait for each other often.
     timeout : float, optional
         Seconds that one call waits at most; then a LimiterTimeoutError. 0 never waits. None waits as long as anybody is alive,
-        in another thread or process, who could end the wait, and five minutes more, in which one that died may come back.
+        in another thread or process, who could end the wait, and five minutes more, in which one that died may come back; 30
+        seconds, where the thread that waits does both itself.
 
     Raises
     ------

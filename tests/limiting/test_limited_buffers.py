@@ -80,7 +80,7 @@ def test_a_loop_that_does_both_learns_while_it_may(tmp_path: Path) -> None:
 
 
 def test_counts_outlive_whoever_made_them(tmp_path: Path) -> None:
-    asked = db.SampleToInsertRatio(4, min_size=10, error_buffer=100)
+    asked = db.SampleToInsertRatio(4, min_size=10, error_buffer=1000)
     for n in range(3):
         with opened(tmp_path / "store", asked) as buffer:
             extend(buffer, 30)

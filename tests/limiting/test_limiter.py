@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.limiting import kernel, limiter, table
+from diskbuffer.limiting import kernel, limiter
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.table import Table
 from diskbuffer.store.system.files import Files
@@ -198,7 +198,7 @@ def test_whoever_waits_for_nobody_gives_up(tmp_path: Path, monkeypatch: pytest.M
     assert not waits.is_alive()
     learner.note_sampled(9)
     actor.close()
-    with pytest.raises(db.LimiterTimeoutError, match="3 more steps must be added first.*no other thread or process"):
+    with pytest.raises(db.LimiterTimeoutError, match=r"3 more steps must be added first.*no other thread or process"):
         learner.wait_to_sample()
     learner.close()
     actor = opened(tmp_path / "limiter", asked, 0, 1)
@@ -206,6 +206,17 @@ def test_whoever_waits_for_nobody_gives_up(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(db.LimiterTimeoutError, match="more samples must be drawn before"):
         actor.wait_to_add()
     actor.close()
+
+
+def test_a_thread_that_does_both_does_not_wait_for_itself_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiter, "GRACE_OF_BOTH", 0.1)
+    both = opened(tmp_path / "limiter", db.SampleToInsertRatio(4, error_buffer=0), 0)
+    both.wait_to_add()
+    with pytest.raises(db.LimiterTimeoutError, match="where one thread does both"):
+        both.wait_to_sample()
+    both.note_added(2)
+    both.wait_to_sample()
+    both.close()
 
 
 def test_closing_ends_a_wait(tmp_path: Path) -> None:
@@ -253,7 +264,9 @@ class Schedule:
     def __init__(self, path: Path, seed: int) -> None:
         self._path, self._random = path, np.random.default_rng(seed)
         ratio, self.largest = float(self._random.choice([0.3, 1.0, 4.0, 20.0])), int(self._random.choice([1, 30, 300]))
-        self.asked = db.SampleToInsertRatio(ratio, int(self._random.integers(1, 200)), float(self._random.choice([0, 10, 500])), 30)
+        self.asked = db.SampleToInsertRatio(
+            ratio, int(self._random.integers(1, 200)), float(self._random.choice([0, 10, 500])), 30
+        )
         self.actors, self.learners = (int(n) for n in self._random.integers(1, 5, 2))
         self._seeds, self._over = self._random.integers(2**31, size=8).tolist(), False
         self._sampled, self.errors = list[int](), list[BaseException]()
@@ -324,6 +337,6 @@ def test_a_learner_that_cannot_write_is_told_so(tmp_path: Path, monkeypatch: pyt
     def refuse(self: Files, name: str) -> None:
         raise PermissionError(13, "Permission denied", name)
 
-    monkeypatch.setattr(table.Files, "make_directory", refuse)
+    monkeypatch.setattr(Files, "make_directory", refuse)
     with pytest.raises(db.ReadOnlyError, match="where limiter= counts samples"):
         opened(tmp_path / "limiter", db.SampleToInsertRatio(4))
