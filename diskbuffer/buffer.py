@@ -582,9 +582,12 @@ class ReplayBuffer:
             if self._gathered is not None:
                 self._writing_columns()
                 self._gathered.columns.sync()
-                return
-            log = self._open_log()
-        log.sync()
+            else:
+                log = self._open_log()
+        if self._gathered is None:
+            log.sync()
+        if self.limiter is not None:
+            self.limiter.sync()
 
     def seal(self) -> None:
         """Wait until every complete segment is recompressed, which else happens in the background, in its own time.
