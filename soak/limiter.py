@@ -171,9 +171,15 @@ class Crew:
         self._due[n] = time.monotonic() + (0 if self._random.random() < 0.4 else float(self._random.uniform(0, self._rest)))
 
     def end(self) -> None:
-        """Kill all."""
+        """Kill all, and wait until they are gone."""
+        pids = list(self._pids.values())
         for n in list(self._pids):
             self.kill(n)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                while True:
+                    os.kill(pid, 0)
+                    time.sleep(0.005)
 
 
 class Seen:
@@ -231,7 +237,6 @@ def hold(directory: Path, nurse: Nurse, inserts: int, seed: int) -> Row:
                 delivered, worst = delivered + batch, max(worst, abs(surplus))
     finally:
         crew.end()
-    time.sleep(0.2)
     count = stored(root) - MIN_SIZE
     found, bound = delivered / count, BUFFER + RATIO * ACTORS * largest + BATCH
     errors = errors_beside(root)
