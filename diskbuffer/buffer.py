@@ -306,7 +306,7 @@ class ReplayBuffer:
         number = None if not writes else 0 if writer is None else names().index(writer)
         added = self._reader.index.added(self._store.layout.n_envs) if writes else 0
         files = root.below(LIMITER if single else SHARED_LIMITER)
-        return Limiter(files, asked, number, added, str(self.path), names, self._reader.refresh)
+        return Limiter(files, asked, number, added, str(self.path), names)
 
     # Writing
 

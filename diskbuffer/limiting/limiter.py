@@ -59,8 +59,6 @@ class Limiter:
         What messages call the buffer.
     names : callable
         Returns the names of all writers, by their numbers.
-    refresh : callable
-        Has the learner see what was added.
 
     Attributes
     ----------
@@ -76,14 +74,12 @@ class Limiter:
         added: int,
         where: str,
         names: Callable[[], Sequence[str]],
-        refresh: Callable[[], None],
     ) -> None:
-        self.asked, self._writer, self._where = asked, writer, where
-        self._names, self._refresh = names, refresh
+        self.asked, self._writer, self._where, self._names = asked, writer, where, names
         self._table = Table(files, asked, writer, added)
         self._address = self._table.address
         self._threads: dict[_Side, set[int]] = {_ADD: set(), _SAMPLE: set()}  # that add, or sample, in this process
-        self._refreshed = -math.inf  # when the learner last saw what was added, as it had to wait
+        self._looked = -math.inf  # when the learner was last told to see what was added
         self._waited, self._closed = 0.0, False
         forks.renew(self)
 
@@ -140,16 +136,20 @@ class Limiter:
         assert self._writer is not None
         kernel.note_added(self._address, self._writer, added, time.time_ns())
 
-    def wait_to_sample(self) -> None:
-        """Block while too little was added for what was sampled, as `wait_to_add`."""
+    def wait_to_sample(self) -> bool:
+        """Block while too little was added for what was sampled, as `wait_to_add`.
+
+        Returns whether to see what was added since: before the first samples, and then after waits, once a second at most.
+        """
         self._threads[_SAMPLE].add(threading.get_ident())
         self._table.sampling.join()
         waits = not kernel.may_sample(self._address)
         if waits:
             self._wait(_SAMPLE)
-        if self._refreshed < 0 or (waits and time.monotonic() - self._refreshed > _STALE):
-            self._refresh()
-            self._refreshed = time.monotonic()
+        now = time.monotonic()
+        looks = self._looked < 0 or (waits and now - self._looked > _STALE)
+        self._looked = now if looks else self._looked
+        return looks
 
     def note_sampled(self, samples: int) -> None:
         """Count samples that were delivered."""

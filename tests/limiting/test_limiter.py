@@ -24,7 +24,7 @@ from tests.amounts import examples
 
 
 def opened(path: Path, asked: db.SampleToInsertRatio, writer: int | None = None, added: int = 0) -> Limiter:
-    return Limiter(Files(path), asked, writer, added, "the buffer", lambda: [f"actor-{n}" for n in range(9)], lambda: None)
+    return Limiter(Files(path), asked, writer, added, "the buffer", lambda: [f"actor-{n}" for n in range(9)])
 
 
 @dataclass
