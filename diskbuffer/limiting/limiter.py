@@ -141,6 +141,7 @@ class Limiter:
 
         Returns whether to see what was added since: before the first samples, and then after waits, once a second at most.
         """
+        self._check_open()
         self._threads[_SAMPLE].add(threading.get_ident())
         self._table.sampling.join()
         waits = not kernel.may_sample(self._address)
@@ -155,14 +156,17 @@ class Limiter:
         """Count samples that were delivered."""
         kernel.note_sampled(self._address, samples, time.time_ns())
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._where} was closed; open it again")
+
     def _wait(self, side: _Side) -> None:
         begun = seen = looked = time.monotonic()
         pause, timeout, both = _SHORTEST, self.asked.timeout, threading.get_ident() in self._threads[_other(side)]
         patience = timeout if timeout is not None else GRACE_OF_BOTH if both else GRACE
         with self._telling(side):
             while not side.may(self._address):
-                if self._closed:
-                    raise ClosedError(f"{self._where} was closed while another thread waited to {side.verb} it")
+                self._check_open()
                 now = time.monotonic()
                 if timeout is None and now - looked >= _LOOK:
                     looked = now

@@ -235,6 +235,8 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
     learner.close()
     waits.join(10)
     assert len(raised) == 1
+    with pytest.raises(db.ClosedError):
+        learner.wait_to_sample()
 
 
 def test_writers_that_come_at_once_are_all_counted(tmp_path: Path) -> None:
