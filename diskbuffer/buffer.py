@@ -297,8 +297,10 @@ class ReplayBuffer:
             raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
         if mode == "r" and mark is not None:
             raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
+        if isinstance(self._place, Bucket):
+            raise InputError("a bucket is read-only, and limiter= counts samples beside the store; leave it out")
         writes, single = mode != "r", writer is None and self._gathered is None
-        root = Files(self.path if writer is None else self.path.parent)
+        root = Files(self._place if writer is None else self._of_all_writers)
 
         def names() -> list[str]:
             return ["the writer"] if single else [entry.name for entry in read_description(root).writers]

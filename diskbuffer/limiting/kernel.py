@@ -1,7 +1,7 @@
 """The arithmetic of a limiter, compiled: it is done at every `add`.
 
-All numbers are in one table of words of 64 bits that every process maps, at the places that are named below. Each writer has a row of
-its own, as long as a line of the cache, that it alone writes to.
+All numbers are in one table of words of 64 bits that every process maps, at the places that are named below. Each writer has a
+row of its own, as long as a line of the cache, that it alone writes to.
 """
 
 from __future__ import annotations
