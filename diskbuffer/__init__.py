@@ -20,6 +20,7 @@ from diskbuffer.errors import (
     EvictedError,
     FormatError,
     InputError,
+    LimiterTimeoutError,
     LockedError,
     LossError,
     MissingPackageError,
@@ -29,6 +30,7 @@ from diskbuffer.errors import (
     SourceError,
     StackError,
 )
+from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.schema import Column
 from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.version import __version__
@@ -55,6 +57,7 @@ __all__ = [
     "Greyscale",
     "Hindsight",
     "InputError",
+    "LimiterTimeoutError",
     "LockedError",
     "LossError",
     "MissingPackageError",
@@ -66,6 +69,7 @@ __all__ = [
     "ReplayBuffer",
     "Report",
     "Resize",
+    "SampleToInsertRatio",
     "Sampler",
     "SchemaError",
     "Slices",

@@ -27,13 +27,16 @@ from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering.checking import check_all
-from diskbuffer.gathering.description import check_name, is_gathering
+from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
 from diskbuffer.gathering.joining import join_writers
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention, in_turn
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import device_of, seconds_of, step_names
+from diskbuffer.limiting.limiter import Limiter
+from diskbuffer.limiting.ratio import SampleToInsertRatio
+from diskbuffer.limiting.table import LIMITER
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
 from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
@@ -149,6 +152,15 @@ class ReplayBuffer:
         them, and this one's store is below it. With ``mode="r"`` and without `writer`, all are read as one: uniformly over the
         steps of all, under names that stay. Columns that are written then (`write`, `map`, `tag`, priorities) are files beside
         the stores, which one process at a time may write. `capacity` is that of all writers together.
+    limiter : SampleToInsertRatio, optional
+        Have `add` and `extend` wait where too little was sampled for what was added, and `sample`, `draw` and loaders where too
+        much was; in all threads and processes that open the buffer with the same one, actors and learners. See `limiter` below.
+
+    Attributes
+    ----------
+    limiter : Limiter or None
+        Its ``may_add`` and ``may_sample`` tell what would not wait now: a loop that does both in one thread learns while
+        ``buffer.limiter.may_sample``, as nobody else could end its waits.
 
     Raises
     ------
@@ -204,8 +216,10 @@ class ReplayBuffer:
         metadata: Mapping[str, Any] | None = None,
         mark: str | None = None,
         writer: str | None = None,
+        limiter: SampleToInsertRatio | None = None,
     ) -> None:
         self._closed = True  # until it is open
+        self.limiter: Limiter | None = None
         self._process = os.getpid()
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
@@ -258,6 +272,8 @@ class ReplayBuffer:
             kind = GatheredReader if gathered else StoreReader
             self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._derived = DerivedColumns(self._store, self._reader)
+            if limiter is not None:
+                self.limiter = self._limited_by(limiter, writer, mode, mark)
             self._log: StreamLog | None = None
             if mode != "r":
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
@@ -265,12 +281,34 @@ class ReplayBuffer:
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
+            if self.limiter is not None:
+                self.limiter.close()
             self._store.unlock()
             raise
         self._marking, self._building = threading.Lock(), threading.Lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
+        self._how |= {} if writer is not None and mode == "r" else {"limiter": limiter}
         self._closed = False
+
+    def _limited_by(self, asked: SampleToInsertRatio, writer: str | None, mode: str, mark: str | None) -> Limiter:
+        """Join the limiter that this buffer shares with others."""
+        if not isinstance(asked, SampleToInsertRatio):
+            raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
+        if mode == "r" and mark is not None:
+            raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
+        if isinstance(self._place, Bucket):
+            raise InputError("a bucket is read-only, and limiter= counts samples beside the store; leave it out")
+        writes, single = mode != "r", writer is None and self._gathered is None
+        root = Files(self._place if writer is None else self._of_all_writers)
+
+        def names() -> list[str]:
+            return ["the writer"] if single else [entry.name for entry in read_description(root).writers]
+
+        number = None if not writes else 0 if writer is None else names().index(writer)
+        added = self._reader.index.added(self._store.layout.n_envs) if writes else 0
+        files = root.below(LIMITER if single else SHARED_LIMITER)
+        return Limiter(files, asked, number, added, str(self.path), names)
 
     # Writing
 
@@ -332,9 +370,14 @@ class ReplayBuffer:
         -----
         About 9 us for an 84x84 frame, compression included, which comes in batches: every 128 rows or so, some 0.2 ms.
         """
+        if self.limiter is not None:
+            self._wait_to_add(self.limiter)
         with self._store.lock:
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            return self._writing().add(obs, next_obs, values, info, new_episode)
+            added = self._writing().add(obs, next_obs, values, info, new_episode)
+            if self.limiter is not None:
+                self._note_added(self.limiter)
+            return added
 
     def extend(
         self,
@@ -384,6 +427,8 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. ``len(buffer)`` tells what was added before that.
         """
+        if self.limiter is not None and not protect:
+            self._wait_to_add(self.limiter)
         with self._store.lock:
             recorder = self._writing()
             if protect and env != 0:
@@ -394,7 +439,19 @@ class ReplayBuffer:
                 raise InputError(f"env must be an integer from 0 to {self.n_envs - 1}, found {env!r}")
             stream = self.n_envs if protect else int(env)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            return recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
+            added = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
+            if self.limiter is not None:
+                self._note_added(self.limiter)
+            return added
+
+    def _wait_to_add(self, limiter: Limiter) -> None:
+        """Wait where a limiter has it so, but not for an error."""
+        self._writing()
+        limiter.wait_to_add()
+
+    def _note_added(self, limiter: Limiter) -> None:
+        assert self._log is not None
+        limiter.note_added(self._log.added)
 
     def transformed(self, obs: Any) -> Any:
         """Return observations as they are stored: what a policy that learns from batches is to be given when it acts.
@@ -494,8 +551,12 @@ class ReplayBuffer:
 
         `places` are of `FlatSteps.record`. Returns the names of the steps, (n,).
         """
+        if self.limiter is not None:
+            self._wait_to_add(self.limiter)
         with self._store.lock:
             positions = self._writing().record_from(places, n, env)
+            if self.limiter is not None:
+                self._note_added(self.limiter)
         return positions * self._store.layout.streams + env
 
     def _advise_on_cut_offs(self, advice: str) -> None:
@@ -523,9 +584,12 @@ class ReplayBuffer:
             if self._gathered is not None:
                 self._writing_columns()
                 self._gathered.columns.sync()
-                return
-            log = self._open_log()
-        log.sync()
+            else:
+                log = self._open_log()
+        if self._gathered is None:
+            log.sync()
+        if self.limiter is not None:
+            self.limiter.sync()
 
     def seal(self) -> None:
         """Wait until every complete segment is recompressed, which else happens in the background, in its own time.
@@ -641,7 +705,7 @@ class ReplayBuffer:
         ranks: Ranks = ALONE,
         refresh_every: float = math.inf,
     ) -> Sampling:
-        share = Share(self._reader, sampler, size * ranks.world_size)
+        share = Share(self._reader, sampler, size * ranks.world_size, self.limiter)
         return Sampling([share], self._reader.pool, check or self._check_open, ranks=ranks, refresh_every=refresh_every)
 
     def _sampler(self, given: Sampler | None, own: str, ranks: Ranks = ALONE) -> Sampler:
@@ -1491,6 +1555,13 @@ class ReplayBuffer:
 
         ``compression`` tells, of each column that is compressed, what this buffer did when it sealed segments: ``codec`` (the
         column's own, or what was chosen from its data, None before that), ``ratio`` (bytes on disk of each byte), ``us_per_row``.
+
+        ``limiter``, where there is one, tells of all processes together: ``asked``, the ratio that is asked for, and ``ratio``,
+        that so far, of ``samples`` to ``inserts``, those that count; ``surplus``, how many samples are due; ``error_buffer``;
+        ``added``, steps ever, and ``min_size``, how many there must be; ``may_add`` and ``may_sample``; ``waiting_to_add``, for
+        how many seconds writers have waited, by name, and ``waiting_to_sample``, a learner, or None; ``since_added`` and
+        ``since_sampled``, seconds, or None; ``actors_alive`` and ``learners_alive``, whether there are any beside the thread that
+        asks. And of this buffer alone ``waited``, seconds that its calls have waited in all.
         """
         self._check_open()
         with self._store.lock:
@@ -1513,6 +1584,8 @@ class ReplayBuffer:
                 "threads": self._reader.gatherer.threads,
                 "compression": {} if log is None else log.sealer.figures(),
             }
+        if self.limiter is not None:
+            figures["limiter"] = self.limiter.state()
         elsewhere = {"bucket": self._store.files.figures()} if isinstance(self._place, Bucket) else {}
         return figures | {"disk_bytes": self._store.disk_bytes()} | elsewhere
 
@@ -1537,6 +1610,8 @@ class ReplayBuffer:
             if self._closed:
                 return
             self._closed = True
+        if self.limiter is not None:
+            self.limiter.close()
         if self._process != os.getpid():
             self._reader.close()
             return  # a fork: the store and its lock are the other's

@@ -39,6 +39,11 @@ class Form:
     """What a sample is made of: one of the classes below. `drawn` below is what a sampler of such samples drew."""
 
     @property
+    def steps(self) -> int:
+        """How many steps there are on the axis of time, 1 where there is none."""
+        return 1
+
+    @property
     def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Notes of the draw that the gather needs: the shape after the first axis, and the dtype."""
         return {}
@@ -138,6 +143,11 @@ class Rows(Form):
     """
 
     length: int
+
+    @property
+    def steps(self) -> int:
+        """Rows on the axis of time."""
+        return self.length
 
     @property
     def notes(self) -> Mapping[str, tuple[tuple[int, ...], str]]:

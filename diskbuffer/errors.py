@@ -8,6 +8,7 @@ DiskBufferError
 ├── EmptyBufferError (LookupError)    there is nothing to sample yet
 ├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
 ├── ClosedError (ValueError)          the buffer was closed
+├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
 ├── ReadOnlyError (OSError)           writing to a buffer opened with mode="r"
 ├── LockedError (OSError)             another process writes to this store
 ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
@@ -27,6 +28,7 @@ __all__ = [
     "EvictedError",
     "FormatError",
     "InputError",
+    "LimiterTimeoutError",
     "LockedError",
     "LossError",
     "MissingPackageError",
@@ -68,6 +70,10 @@ class EvictedError(DiskBufferError, LookupError):
 
 class ClosedError(DiskBufferError, ValueError):
     """The buffer was used after `close`."""
+
+
+class LimiterTimeoutError(DiskBufferError, TimeoutError):
+    """An actor or a learner waited too long for the other side; the message says for what. Nothing was added, or sampled."""
 
 
 class ReadOnlyError(DiskBufferError, OSError):

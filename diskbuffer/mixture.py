@@ -108,7 +108,7 @@ class Mixture:
         if min(sizes) < 1:
             raise InputError(f"the weights leave a part without a sample in a batch of {size}: {sizes}; give a larger batch_size")
         parts = [
-            Share(buffer._attach(sampler), sampler, n * ranks.world_size)
+            Share(buffer._attach(sampler), sampler, n * ranks.world_size, buffer.limiter)
             for buffer, sampler, n in zip(self._buffers, self.samplers, sizes, strict=True)
         ]
         return Sampling(parts, self._pool, self._check_open, numbered=True, ranks=ranks, refresh_every=refresh_every)

@@ -84,8 +84,10 @@ def _use(path: Path) -> None:
         buffer.add(np.zeros((9, 9, 3), np.uint8), 0, 0.0, np.zeros((9, 9, 3), np.uint8), False, False)
     pictures_kernel.copy_chunks(0, np.empty((0, 2), np.int64), 0, np.empty(0, np.uint8), np.empty((0, 2), np.int64))
     flat = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}  # recorded and copied in another way
-    with db.ReplayBuffer(path.with_name("flat"), columns=flat) as buffer:
+    limiter = db.SampleToInsertRatio(1, error_buffer=1000)
+    with db.ReplayBuffer(path.with_name("flat"), columns=flat, limiter=limiter) as buffer:
         buffer.extend(np.zeros((121, 3), np.float32), np.zeros(120, np.int64), np.ones(120))
         for _ in range(20):  # until it is seen that nothing is waited for
             buffer.sample(8)
+        buffer.stats()
         buffer._copied_recent(np.arange(4), 0, ("obs", "action"))

@@ -26,6 +26,7 @@ FLOORS = (
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
     ("store.checking", "store.copies.backup"),  # these open stores
+    ("limiting",),
     ("reading", "recording"),
     ("loading", "inspect.notebook"),
     ("episodes",),  # what `buffer.episodes` is

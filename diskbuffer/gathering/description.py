@@ -32,6 +32,7 @@ from diskbuffer.store.system.json_files import read_json
 FORMAT = 1
 STREAMS = 1024  # environments of all writers together that there is room for: names of steps are multiples of it
 SHARED = "_shared"
+SHARED_LIMITER = f"{SHARED}/limiter"
 _LOCK = f"{SHARED}/lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATIENCE = 60.0  # seconds to wait for others who change the description

@@ -53,7 +53,9 @@ class Loader(Generic[B]):
 
     def __iter__(self) -> Iterator[Batch]:
         delivery = delivery_to(self._device, self._transform, ArraysPool(kept=8), aside=True)
-        run = _Run(self._source(), delivery, self._prefetch, self._threads)
+        source = self._source()
+        source.wait()
+        run = _Run(source, delivery, self._prefetch, self._threads)
         try:
             while True:
                 begin = time.perf_counter()
@@ -123,6 +125,7 @@ class _Run(Generic[B]):
         """Return the next batch, when it is there, or None after the last; raise what a thread raised in its place."""
         if self._process != os.getpid():
             self._go_on_in_fork()
+        self._source.wait()
         self._begin()
         if not self._begun:
             return None

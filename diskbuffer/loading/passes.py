@@ -118,6 +118,9 @@ class _InOrder:
         """How many batches are to come, if nothing is evicted meanwhile."""
         return self._cut.batches(self._left())
 
+    def wait(self) -> None:
+        """Do nothing: a limiter does not count passes."""
+
     def begin(self) -> PassBatch | None:
         """Decide on the next batch; None after the last."""
         self._check()

@@ -21,6 +21,9 @@ class Begun(Protocol):
 class Source(Protocol[B]):
     """Where batches come from."""
 
+    def wait(self) -> None:
+        """Block as long as the learner may not have another batch; called before any is begun, and before each is delivered."""
+
     def begin(self) -> B | None:
         """Decide on the next batch, in the learner's thread; None where there is none any more."""
 

@@ -15,6 +15,7 @@ import torch
 
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import InputError
+from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.batches.single_steps import as_batch
@@ -27,11 +28,12 @@ from diskbuffer.samplers.sampler import Ahead, Sampler
 
 
 class Share(NamedTuple):
-    """Where samples of a batch come from, and how many: a multiple of the ranks."""
+    """Where samples of a batch come from, how many, a multiple of the ranks, and what may have them wait."""
 
     reader: Reader
     sampler: Sampler
     size: int
+    limiter: Limiter | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +100,12 @@ class Sampling:
             stack.enter_context(lock)
         return stack
 
+    def wait(self) -> None:
+        """Block as long as a limiter has samples wait; no lock may be held."""
+        for part in self._parts:
+            if part.limiter is not None and part.limiter.wait_to_sample() and self._ranks.world_size == 1:
+                part.reader.refresh()  # not of ranks, which must all see the same
+
     def begin(self) -> DrawnBatch:
         """Draw the next batch, or return one that was drawn and left."""
         with self._locked():
@@ -116,7 +124,7 @@ class Sampling:
     def _draw(self) -> tuple[list[Ahead], bool]:
         """Draw the next batch, or return one that was left; tell whether all of its steps are still there."""
         found, whole = [], True
-        for reader, sampler, size in self._parts:
+        for reader, sampler, size, _ in self._parts:
             left = sampler.left(size)
             whole &= left is None or sampler.is_whole(reader.index, left)
             found.append(left or sampler.next(reader.index, size))
@@ -187,6 +195,9 @@ class Sampling:
         with self._locked():
             for part, ahead in zip(self._parts, begun.aheads, strict=True):
                 part.sampler.deliver(ahead)
+        for part in self._parts:
+            if part.limiter is not None:
+                part.limiter.note_sampled(self._ranks.share(part.size) * part.sampler.form.steps)
 
     def leave(self, begun: DrawnBatch) -> None:
         """Leave a batch for the next caller."""
@@ -196,6 +207,7 @@ class Sampling:
 
     def draw(self) -> dict[str, Any]:
         """Return what the next batch would be of, without reading it."""
+        self.wait()
         begun = self.begin()
         try:
             planned = self.finalize(begun).planned
@@ -206,6 +218,7 @@ class Sampling:
 
     def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
+        self.wait()
         if transform is None and device is None and self._is_single:
             single = self._readers[0].single_steps(None)
             if single is not None and self._parts[0].size <= single.most:

@@ -1,0 +1,173 @@
+"""The numbers that actors and learners share: a mapped file beside the store, or beside the stores of several writers.
+
+    counts      what is asked for, what was sampled, and what each writer has added; see `kernel`
+    changing    who makes it, takes a writer in, or changes what is asked for, has a lock on it
+    adding      every actor has a shared lock on it, as long as it lives
+    sampling    every learner
+
+Inserts are the steps that the writers' stores have ever had: a writer that comes back after a kill puts its number right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.errors import CorruptionError, InputError, LockedError, ReadOnlyError
+from diskbuffer.limiting import kernel
+from diskbuffer.limiting.presence import Presence
+from diskbuffer.limiting.ratio import SampleToInsertRatio
+from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.system.files import Files
+
+Int64 = npt.NDArray[np.int64]
+LIMITER = f"{SEGMENTS}/length/limiter"  # of one store: inside an array's directory, which no Zarr tool lists
+FORMAT = 1
+_COUNTS, _CHANGING = "counts", "changing"
+_PATIENCE = 60.0  # seconds to wait for others who change the file
+_NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+class Table:
+    """The shared numbers, open.
+
+    Parameters
+    ----------
+    files : Files
+        A directory for them, which is made where there is none.
+    asked : SampleToInsertRatio
+        What whoever has it open must agree on; the first may change it.
+    writer : int or None
+        The number of the writer that this is; None for a learner.
+    added : int
+        How many steps that writer's store has ever had.
+
+    Attributes
+    ----------
+    head : (16,) int64
+    writers : (1024, 8) int64
+    address : int
+        Of the whole, for compiled code.
+    adding, sampling : Presence
+    """
+
+    def __init__(self, files: Files, asked: SampleToInsertRatio, writer: int | None, added: int) -> None:
+        self._files = files
+        self.adding, self.sampling = Presence(files, "adding"), Presence(files, "sampling")
+        try:
+            files.make_directory(".")
+            with self._alone():
+                self._open(asked)
+                if writer is not None:
+                    self._take_in(writer, added)
+                (self.sampling if writer is None else self.adding).join()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
+                raise ReadOnlyError(
+                    f"{files.root} cannot be written to ({os.strerror(error.errno or 0)}), where limiter= counts samples"
+                ) from error
+            raise
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        fd, until = self._files.open_lock(_CHANGING, write=True), time.monotonic() + _PATIENCE
+        try:
+            while not self._files.lock(fd, exclusive=True):
+                if time.monotonic() > until:
+                    raise LockedError(f"{self._files.root / _CHANGING} is held by another process for long; which one is it?")
+                time.sleep(0.002)
+            yield
+        finally:
+            self._files.close(fd)
+
+    def _open(self, asked: SampleToInsertRatio) -> None:
+        """Map the file; make it, or have it count anew, where something else is asked for than it has."""
+        if not self._files.exists(_COUNTS):
+            self._write(np.zeros(kernel.WORDS, np.int64), asked)
+        self._map()
+        ratio, size, bound = self.asked
+        if (ratio, size, bound) == (float(asked.ratio), asked.min_size, asked.bound):
+            return
+        if self.adding.others() or self.sampling.others():
+            raise InputError(
+                f"limiter: others have {self._files.root} open with a ratio of {ratio:g}, min_size={size} and "
+                f"error_buffer={bound:g}, and {asked.ratio:g}, {asked.min_size} and {asked.bound:g} were asked for; give the "
+                "same, or close the others first"
+            )
+        self._write(self._words.copy(), asked)
+        self._map()
+
+    def _write(self, words: Int64, asked: SampleToInsertRatio) -> None:
+        """Put a file in place that counts from now on."""
+        words[kernel.VERSION] = FORMAT
+        words[[kernel.RATIO, kernel.BOUND]] = np.array([asked.ratio, asked.bound], np.float64).view(np.int64)
+        words[kernel.MIN_SIZE] = asked.min_size
+        words[kernel.SAMPLES_BEFORE] = words[kernel.SAMPLES]
+        rows = words[kernel.HEAD :].reshape(kernel.MOST, kernel.ROW)
+        rows[:, kernel.BEFORE] = rows[:, kernel.ADDED]
+        self._files.replace_contents(_COUNTS, words.tobytes())
+
+    def _map(self) -> None:
+        mapped = self._files.map(_COUNTS, 8 * kernel.WORDS, writable=True)
+        self._words: Int64 = mapped.array(np.int64, (kernel.WORDS,))
+        self.head, self.address = self._words[: kernel.HEAD], mapped.address
+        self.writers = self._words[kernel.HEAD :].reshape(kernel.MOST, kernel.ROW)
+        ratio, size, bound = self.asked
+        if self.head[kernel.VERSION] != FORMAT or not (0 < ratio < math.inf and 0 <= bound < math.inf and size > 0):
+            raise CorruptionError(
+                f"{self._files.root / _COUNTS} is damaged, or of a newer diskbuffer; remove it to have the limiter count anew"
+            )
+
+    @property
+    def asked(self) -> tuple[float, int, float]:
+        """The ratio, the least size, and the buffer of the error."""
+        ratio, bound = self._words[[kernel.RATIO, kernel.BOUND]].view(np.float64).tolist()
+        return ratio, int(self._words[kernel.MIN_SIZE]), bound
+
+    def _take_in(self, writer: int, added: int) -> None:
+        """Have a writer's number right, that was never here, or came back.
+
+        A store that has fewer steps than were counted went back to a mark, or was in a power loss: what counted stays counted.
+        """
+        if not 0 <= writer < kernel.MOST:
+            raise InputError(f"limiter: there is room for {kernel.MOST} writers, and this is number {writer}")
+        row = self.writers[writer]
+        if not row[kernel.COME]:
+            row[kernel.BEFORE] = added
+        row[kernel.LOST] = max(int(row[kernel.LOST]), int(row[kernel.ADDED]) - added)
+        row[kernel.ADDED] = added + int(row[kernel.LOST])
+        row[kernel.WAITS], row[kernel.COME] = 0, 1
+        self.head[kernel.ROWS] = max(int(self.head[kernel.ROWS]), writer + 1)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was counted, as plain numbers."""
+        ratio, size, bound = self.asked
+        added, before = kernel.inserts(self.address)
+        samples = int(self.head[kernel.SAMPLES] - self.head[kernel.SAMPLES_BEFORE])
+        return {
+            "asked": ratio,
+            "min_size": size,
+            "error_buffer": bound,
+            "added": added,
+            "inserts": max(0, added - max(before, size)),
+            "samples": samples,
+            "surplus": float(kernel.surplus(self.address)),
+        }
+
+    def sync(self) -> None:
+        """Bring it to the disk."""
+        self._files.sync(_COUNTS)
+
+    def close(self) -> None:
+        """Be an actor or a learner no longer; twice is fine."""
+        self.adding.leave()
+        self.sampling.leave()

@@ -1,0 +1,349 @@
+"""A limiter holds its ratio while actors and learners are killed: over a million inserts, and in a thousand random schedules.
+
+    python -m soak.limiter --inserts 1000000 --schedules 1000 --seed 0 [--directory DIR]
+
+First four actors add a million steps, a call at a time, to stores under one directory. One after the other gets SIGKILL at a
+random instant, and comes back at once, or a while later. A learner takes batches from a loader that draws ahead, and comes back
+anew now and then. What it got in all is compared with what the stores have, neither of which the limiter counted.
+
+Then schedules that are drawn: how many actors and learners, how large their calls, what ratio, what bounds. Each of their
+processes is killed and comes back at random. Whenever both sides live, one of them must go on; and the surplus that all
+processes see must be within its bounds, up to a call of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from diskbuffer.gathering.description import SHARED_LIMITER, read_description
+from diskbuffer.limiting import kernel
+from diskbuffer.store.system.files import Files
+from soak.table import Row
+from soak.workers import scratch_directory
+
+MODULE = "soak.limiter"
+COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+RATIO, MIN_SIZE, BUFFER, ACTORS, BATCH, REOPENINGS = 4.0, 5000, 1000.0, 4, 256, 5
+WITHIN = 0.01  # of what is asked for
+STUCK = 30.0  # seconds without an insert or a sample, though both sides live
+SEGMENT_ROWS, CAPACITY = 256, 20_000
+AT_ONCE = 4  # schedules
+NOTES = 12
+_HERE = Path(__file__).resolve().parent.parent
+
+
+def act(root: Path, number: int, asked: db.SampleToInsertRatio, seed: int, largest: int) -> None:
+    """Be an actor, until somebody kills it."""
+    random, obs = np.random.default_rng(seed), np.zeros((largest + 1, 2), np.float32)
+    with opened(root, number, asked) as buffer:
+        while True:
+            if random.random() < 0.5:
+                for _ in range(int(random.integers(1, 60))):
+                    buffer.add(obs[0], 0, 1.0, obs[1], False, False, new_episode=False)
+            else:
+                n = int(random.integers(1, largest + 1))
+                buffer.extend(obs[: n + 1], np.zeros(n, np.int64), np.ones(n), new_episode=True)
+
+
+def learn(root: Path, asked: db.SampleToInsertRatio, seed: int, batch: int) -> None:
+    """Be a learner, until somebody kills it."""
+    random = np.random.default_rng(seed)
+    with db.ReplayBuffer(root, mode="r", limiter=asked, threads=1) as buffer:
+        while True:
+            if random.random() < 0.5:
+                for _ in range(int(random.integers(1, 10))):
+                    buffer.sample(batch)
+            else:
+                loader = iter(buffer.loader(batch, prefetch=int(random.integers(1, 5))))
+                for _ in range(int(random.integers(1, 40))):
+                    next(loader)
+                loader.close()  # type: ignore[attr-defined]
+            buffer.refresh()
+
+
+def opened(root: Path, number: int, asked: db.SampleToInsertRatio) -> db.ReplayBuffer:
+    """Open an actor's store."""
+    return db.ReplayBuffer(
+        root, CAPACITY, columns=COLUMNS, segment_rows=SEGMENT_ROWS, writer=f"actor-{number}", threads=1, limiter=asked
+    )
+
+
+def serve(directory: Path) -> None:
+    """Fork an actor or a learner for every line of standard input, and say which process it is: all is compiled by then."""
+    asked = db.SampleToInsertRatio(4)
+    with opened(directory / "warm", 0, asked) as buffer:
+        for _ in range(50):
+            buffer.add(np.zeros(2), 0, 1.0, np.zeros(2), False, False)
+        buffer.extend(np.zeros((9, 2)), np.zeros(8, np.int64), np.ones(8))
+        with db.ReplayBuffer(directory / "warm", mode="r", threads=1, limiter=asked) as learner:
+            next(iter(learner.loader(8)))
+            learner.sample(8)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                root, given = Path(job["root"]), db.SampleToInsertRatio(**job["asked"])
+                if job["role"] == "actor":
+                    act(root, job["number"], given, job["seed"], job["size"])
+                else:
+                    learn(root, given, job["seed"], job["size"])
+            except BaseException as error:  # noqa: BLE001  it is told, and the campaign counts it
+                (Path(job["root"]).parent / f"error-{os.getpid()}").write_text(f"{job['role']}: {error!r}")
+            finally:
+                os._exit(1)
+        print(child, flush=True)
+
+
+class Nurse:
+    """The process that forks actors and learners."""
+
+    def __init__(self, directory: Path) -> None:
+        paths = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", MODULE, "--nurse", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        self._lock = threading.Lock()
+        assert self._line() == "ready"
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def fork(self, job: dict[str, Any]) -> int:
+        """Have a process begin; return which it is."""
+        assert self._process.stdin is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+            return int(self._line())
+
+    def close(self) -> None:
+        """Let it go."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+class Crew:
+    """Processes that are killed at random, and come back."""
+
+    def __init__(self, nurse: Nurse, jobs: list[dict[str, Any]], random: np.random.Generator, rest: float) -> None:
+        self._nurse, self._jobs, self._random, self._rest = nurse, jobs, random, rest
+        self._pids: dict[int, int] = {}
+        self._due = dict.fromkeys(range(len(jobs)), 0.0)  # when those that are not there come
+        self.kills = 0
+
+    def go_on(self, chance: float) -> None:
+        """Kill one, with a chance, and have those come back whose time it is."""
+        for n in [n for n, due in self._due.items() if due <= time.monotonic()]:
+            del self._due[n]
+            self._pids[n] = self._nurse.fork(self._jobs[n] | {"seed": int(self._random.integers(2**31))})
+        if self._pids and self._random.random() < chance:
+            self.kill(int(self._random.choice(list(self._pids))))
+
+    def kill(self, n: int) -> None:
+        """Kill one, which comes back at once, or a while later."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pids.pop(n), signal.SIGKILL)
+            self.kills += 1
+        self._due[n] = time.monotonic() + (0 if self._random.random() < 0.4 else float(self._random.uniform(0, self._rest)))
+
+    def end(self) -> None:
+        """Kill all, and wait until they are gone."""
+        pids = list(self._pids.values())
+        for n in list(self._pids):
+            self.kill(n)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                while True:
+                    os.kill(pid, 0)
+                    time.sleep(0.005)
+
+
+class Seen:
+    """What the shared file says, read without the limiter."""
+
+    def __init__(self, root: Path, ratio: float, min_size: int) -> None:
+        self._words = np.memmap(root / SHARED_LIMITER / "counts", np.int64, "r", shape=(kernel.WORDS,))
+        self._ratio, self._min_size = ratio, min_size
+
+    @property
+    def added(self) -> int:
+        """All steps."""
+        return int(self._words[kernel.HEAD :].reshape(-1, kernel.ROW)[:, kernel.ADDED].sum())
+
+    @property
+    def samples(self) -> int:
+        """All samples."""
+        return int(self._words[kernel.SAMPLES])
+
+    @property
+    def surplus(self) -> float:
+        """How many samples are due."""
+        return self._ratio * (self.added - self._min_size) - self.samples
+
+
+def stored(root: Path) -> int:
+    """Return how many steps the stores have ever had, by what they say themselves; nobody may write to them."""
+    total = 0
+    for entry in read_description(Files(root)).writers:
+        with db.ReplayBuffer(root / entry.name, mode="r", threads=1) as buffer:
+            total += buffer.stats()["added"]
+    return total
+
+
+def errors_beside(root: Path) -> list[str]:
+    """Return what processes raised."""
+    return [file.read_text() for file in sorted(root.parent.glob("error-*"))]
+
+
+def hold(directory: Path, nurse: Nurse, inserts: int, seed: int) -> Row:
+    """Have so many steps be added and sampled from."""
+    random, root = np.random.default_rng(seed), directory / "hold" / "all"
+    root.parent.mkdir()
+    asked = {"ratio": RATIO, "min_size": MIN_SIZE, "error_buffer": BUFFER}
+    limit, largest = db.SampleToInsertRatio(**asked), 100  # type: ignore[arg-type]
+    for number in range(ACTORS):
+        opened(root, number, limit).close()
+    job = {"root": str(root), "asked": asked, "role": "actor", "size": largest}
+    crew, seen = Crew(nurse, [job | {"number": n} for n in range(ACTORS)], random, 3.0), Seen(root, RATIO, MIN_SIZE)
+    delivered, worst, openings, begun = 0, 0.0, 0, time.monotonic()
+    try:
+        for part in range(1, REOPENINGS + 1):
+            until, openings = inserts * part // REOPENINGS + MIN_SIZE, openings + 1
+            for batch, surplus in _batches(root, limit, crew, seen, until):
+                delivered, worst = delivered + batch, max(worst, abs(surplus))
+    finally:
+        crew.end()
+    count = stored(root) - MIN_SIZE
+    found, bound = delivered / count, BUFFER + RATIO * ACTORS * largest + BATCH
+    errors = errors_beside(root)
+    drifted = abs(delivered - RATIO * count) > max(WITHIN * RATIO * count, bound)  # of few inserts, the buffer is more
+    broken = int(drifted) + (worst > bound) + len(errors) + (delivered != seen.samples)
+    notes = [
+        f"seed {seed}: {count:,} inserts and {delivered:,} samples, a ratio of {found:.4f} where {RATIO:g} is asked for "
+        f"({100 * (found / RATIO - 1):+.3f} %); {crew.kills} kills, {openings} learners one after the other; surplus at most "
+        f"{worst:,.0f} of {bound:,.0f}; {time.monotonic() - begun:.0f} s",
+        *[f"seed {seed}: {error}" for error in errors[:NOTES]],
+    ]
+    return Row("the ratio held while actors are killed: inserts", count, broken, notes)
+
+
+def _batches(root: Path, limit: db.SampleToInsertRatio, crew: Crew, seen: Seen, until: int) -> Iterator[tuple[int, float]]:
+    """Be a learner until so much was added; yield the size of each batch, and the surplus then."""
+    refreshed, over = time.monotonic(), threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(0.05):
+            crew.go_on(0.03)
+
+    others = threading.Thread(target=go_on)
+    others.start()
+    try:
+        with db.ReplayBuffer(root, mode="r", limiter=limit, threads=1) as learner:
+            for batch in learner.loader(BATCH, prefetch=4):
+                yield len(batch["steps"]), seen.surplus
+                if seen.added >= until:
+                    return
+                if time.monotonic() - refreshed > 0.5:
+                    learner.refresh()
+                    refreshed = time.monotonic()
+    finally:
+        over.set()
+        others.join()
+
+
+def schedule(directory: Path, nurse: Nurse, seed: int) -> tuple[str | None, int]:
+    """Try one schedule; return what was wrong, and how many were killed."""
+    random, root = np.random.default_rng(seed), directory / f"schedule-{seed}" / "all"
+    root.parent.mkdir()
+    ratio, min_size = float(random.choice([0.25, 1.0, 4.0, 16.0])), int(random.integers(1, 300))
+    bound, largest, batch = (
+        float(random.choice([0, 20, 1000])),
+        int(random.choice([1, 20, 200])),
+        int(random.choice([1, 16, 128])),
+    )
+    asked = {"ratio": ratio, "min_size": min_size, "error_buffer": bound}
+    actors, learners = (int(n) for n in random.integers(1, 4, 2))
+    opened(root, 0, db.SampleToInsertRatio(**asked)).close()  # type: ignore[arg-type]
+    job = {"root": str(root), "asked": asked}
+    jobs = [job | {"role": "actor", "number": n, "size": largest} for n in range(actors)]
+    jobs += [job | {"role": "learner", "size": batch}] * learners
+    crew, seen = Crew(nurse, jobs, random, 0.1), Seen(root, ratio, min_size)
+    steps = min(int(random.integers(200, 1000)), 300 * largest, round(400 * batch / ratio))  # so many calls at most
+    until, moved, last = steps + min_size, time.monotonic(), (-1, -1)
+    allowed, wrong, chance = bound + ratio * actors * largest + learners * batch, None, float(random.choice([0.01, 0.05]))
+    try:
+        while wrong is None and seen.added < until:
+            crew.go_on(chance)
+            now = seen.added, seen.samples
+            if now != last:
+                last, moved = now, time.monotonic()
+            elif time.monotonic() - moved > STUCK:
+                wrong = f"stuck at {now[0]} steps and {now[1]} samples"
+            if now[0] >= min_size and abs(surplus := ratio * (now[0] - min_size) - now[1]) > allowed + ratio * largest + batch:
+                wrong = f"a surplus of {surplus:g}, and {allowed:g} at most is allowed"
+            time.sleep(0.01)
+    finally:
+        crew.end()
+    errors = errors_beside(root)
+    wrong = wrong or (errors[0] if errors else None)
+    return (
+        None if wrong is None else f"seed {seed}, {asked}, {actors} and {learners}, {largest} and {batch}: {wrong}"
+    ), crew.kills
+
+
+def main(
+    scale: float = 1.0, seed: int = 0, inserts: int = 1_000_000, schedules: int = 1000, directory: str | None = None
+) -> Iterator[Row]:
+    """Run both; yield the table's rows."""
+    with scratch_directory(directory) as name:
+        nurse = Nurse(Path(name))
+        try:
+            yield hold(Path(name), nurse, round(inserts * scale), seed)
+            count, begun = max(1, round(schedules * scale)), time.monotonic()
+            seeds = range(seed * 1_000_000, seed * 1_000_000 + count)
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                found = list(pool.map(lambda each: schedule(Path(name), nurse, each), seeds))
+            notes, kills = [wrong for wrong, _ in found if wrong is not None], sum(killed for _, killed in found)
+            told = f"{kills:,} kills in {time.monotonic() - begun:.0f} s"
+            yield Row("schedules of actors and learners: no deadlock", count, len(notes), [told, *notes[:NOTES]])
+        finally:
+            nurse.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inserts", type=int, default=1_000_000)
+    parser.add_argument("--schedules", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--directory", help="where the stores are; in memory, if there is such a place")
+    parser.add_argument("--nurse", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.nurse:
+        serve(given.nurse)
+    else:
+        for row in main(seed=given.seed, inserts=given.inserts, schedules=given.schedules, directory=given.directory):
+            print(row, flush=True)
