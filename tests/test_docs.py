@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,17 @@ def test_the_readmes_examples_run(code: str, tmp_path: Path, monkeypatch: pytest
 PAGES = [ROOT / "docs" / "index.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem)
+def pages() -> list[Any]:
+    """Return the pages with code; those that start processes, which takes long, are of the nightly set."""
+    texts = {page: page.read_text() for page in PAGES}
+    return [
+        pytest.param(page, marks=[pytest.mark.nightly] if "__main__" in text else [], id=page.stem)
+        for page, text in texts.items()
+        if "```python" in text
+    ]
+
+
+@pytest.mark.parametrize("page", pages())
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -169,7 +169,7 @@ def is_one_store(files: Files) -> bool:
 def _has_attribute(files: Files, name: str) -> bool:
     try:
         return name in read_json(files, GROUP)["attributes"]
-    except (FileNotFoundError, NotADirectoryError, CorruptionError, ValueError, KeyError, TypeError):
+    except (OSError, CorruptionError, ValueError, KeyError, TypeError):  # whoever opens it tells what is wrong
         return False
 
 
