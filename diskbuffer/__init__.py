@@ -29,6 +29,7 @@ from diskbuffer.errors import (
     SchemaError,
     SourceError,
     StackError,
+    UnreachableError,
 )
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.schema import Column
@@ -76,6 +77,7 @@ __all__ = [
     "SourceError",
     "StackError",
     "Uniform",
+    "UnreachableError",
     "__version__",
     "check",
     "marks",

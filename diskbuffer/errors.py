@@ -11,6 +11,7 @@ DiskBufferError
 ├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
 ├── ReadOnlyError (OSError)           writing to a buffer opened with mode="r"
 ├── LockedError (OSError)             another process writes to this store
+├── UnreachableError (TimeoutError)   none of the shards on other machines answers in time
 ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
 ├── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
 ├── FormatError (OSError)             the store is of a newer format than this version reads
@@ -37,6 +38,7 @@ __all__ = [
     "SchemaError",
     "SourceError",
     "StackError",
+    "UnreachableError",
 ]
 
 
@@ -82,6 +84,10 @@ class ReadOnlyError(DiskBufferError, OSError):
 
 class LockedError(DiskBufferError, OSError):
     """Another writer, living, holds the store."""
+
+
+class UnreachableError(DiskBufferError, TimeoutError):
+    """No shard answers in time; those that come back are used again."""
 
 
 class MissingPackageError(DiskBufferError, ImportError):

@@ -743,7 +743,7 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
 
 def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
     errors = {name: getattr(db, name) for name in db.__all__ if name.endswith("Error")}
-    assert len(errors) == 17
+    assert len(errors) == 18
     assert all(issubclass(error, db.DiskBufferError) for error in errors.values())
     assert issubclass(db.InputError, ValueError)
     assert issubclass(db.EmptyBufferError, LookupError)

@@ -45,6 +45,16 @@ def test_the_example_for_jax_runs(tmp_path: Path) -> None:
     run("train_jax.py", "--store", tmp_path / "store", "--steps", 200, "--updates", 5)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_the_example_for_rllib_runs_and_goes_on(algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray.rllib", reason="needs RLlib: see docs/adapters.md")
+    options = ("--store", tmp_path / "store", "--steps", 60, "--algorithm", algorithm)
+    printed = [run("train_rllib.py", *options) for _ in range(2)]
+    there = [int(re.findall(r"([\d,]+) steps in the buffer", text)[0].replace(",", "")) for text in printed]
+    assert there[1] >= there[0] + 60 >= 120
+
+
 def run(name: str, *options: object) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, options)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -37,7 +37,7 @@ FLOORS = (
     ("adapters", "inspect", "precompile"),
     ("formats",),
     ("editing",),
-    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "commands"),
+    ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "adapters.ray", "commands"),
     ("cli",),
     ("__main__",),
 )
@@ -113,6 +113,7 @@ TOUCHES_FILES = {
     "formats.unfinished": "what is made beside its place until it is whole",
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
+    "adapters.ray.shard": "the directory that a shard's store is to be in",
     "adapters.tianshou.steps": "a temporary file for arrays that are no store's",
     "adapters.torchrl.checkpointer": "directories of checkpoints",
     "adapters.torchrl.replacing": "a whole store that takes another one's place",

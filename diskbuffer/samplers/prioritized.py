@@ -217,6 +217,19 @@ class Prioritized(Sampler):
                 self._largest = max(self._largest, float(raw.max()))
         return len(rows)
 
+    def masses(self) -> tuple[float, float]:
+        """Return the sum of all steps' priorities to the power of alpha, and the least of these; zeros where there are none.
+
+        Where several buffers are drawn from, each with a sampler of its own, their shares of a batch follow from the sums, and
+        weights become those of one buffer by ``(least of all / least of this one) ** beta``.
+        """
+        if self._segments is None:
+            return 0.0, 0.0
+        with self._segments.lock:
+            self._catch_up(self._segments.index)
+            total = float(self._tree.total)
+            return (total, float(self._tree.least)) if total else (0.0, 0.0)
+
     def _drawn_of(self, names: Int64) -> Int64:
         """Return the drawn step of each sequence, the first after the burn-in."""
         if names.shape[1] != self._burn_in + self._length:

@@ -98,6 +98,11 @@ class Sampler(ABC):
         self._key = np.random.SeedSequence(self._entropy).generate_state(2, np.uint64)
         self._generators = threading.local()
 
+    def seed_again(self, *numbers: int) -> None:
+        """Draw other numbers from now on: those of this seed and some numbers, for copies that are not to draw alike."""
+        words = np.random.SeedSequence([self._entropy, *numbers]).generate_state(2, np.uint64)
+        self._seed(int(words[0]) << 64 | int(words[1]))
+
     def __getstate__(self) -> dict[str, Any]:
         ahead = [Ahead(one.drawn._replace(notes=dict(one.drawn.notes)), loading=False) for one in self._ahead]
         return {name: value for name, value in self.__dict__.items() if name != "_generators"} | {"_ahead": ahead}

@@ -1,0 +1,146 @@
+"""RLlib's episodes on their way into a store: each one that is under way has a stream of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.draws import NSteps, Steps
+from diskbuffer.paths import local_path
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.delivery import Delivery
+from diskbuffer.schema import Column
+
+
+class Recording:
+    """Record parts of episodes as they come. The first one tells what the columns are.
+
+    Attributes
+    ----------
+    buffer : ReplayBuffer or None
+    spaces : dict
+        ``observation_space`` and ``action_space`` of the episodes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int) -> None:
+        self.path, self._capacity, self._streams = local_path(path), capacity, streams
+        self.buffer: ReplayBuffer | None = None
+        self.spaces: dict[str, Any] = {}
+        self._under_way: dict[str, int] = {}  # the stream of each episode, the one that was added to longest ago first
+        self._begun, self._steps_gone = 0, 0  # episodes there were or began, and steps evicted when the store was opened
+        self._pool = ArraysPool()
+
+    def add(self, episode: Any) -> bool:
+        """Record an episode, or the next part of one; return whether it is a new one."""
+        if self.buffer is None:
+            self._open(episode)
+        buffer = self._opened
+        is_new = episode.id_ not in self._under_way
+        stream = self._stream(episode.id_)
+        ends = episode.is_terminated, episode.is_truncated
+        flags = [np.arange(len(episode)) == (len(episode) - 1 if end else -1) for end in ends]
+        if len(episode):
+            buffer.extend(
+                obs=_stacked(episode.get_observations()),
+                action=_stacked(episode.get_actions()),
+                reward=np.asarray(episode.get_rewards(), np.float32),
+                terminated=flags[0],
+                truncated=flags[1],
+                env=stream,
+                new_episode=is_new,
+            )
+        self._begun += is_new
+        if any(ends):
+            del self._under_way[episode.id_]
+        return is_new
+
+    def _stream(self, episode: str) -> int:
+        """Return the stream of an episode; of the one that is silent for longest, where there is none left."""
+        stream = self._under_way.pop(episode, None)
+        if stream is None:
+            free = set(range(self._streams)) - set(self._under_way.values())
+            stream = min(free) if free else self._under_way.pop(next(iter(self._under_way)))
+        self._under_way[episode] = stream
+        return stream
+
+    def _open(self, episode: Any) -> None:
+        self.spaces = {"observation_space": episode.observation_space, "action_space": episode.action_space}
+        columns: dict[str, Any] = {}
+        if None in self.spaces.values():
+            obs, action = _stacked(episode.get_observations()), _stacked(episode.get_actions())
+            columns = {"columns": {**_columns("obs", obs), **_columns("action", action)}}
+        self.buffer = ReplayBuffer(
+            self.path,
+            self._capacity,
+            n_envs=self._streams,
+            autoreset="disabled",
+            **(columns or self.spaces),
+        )
+        self._begun, self._steps_gone = self.episodes(), self._gone()
+
+    @property
+    def _opened(self) -> ReplayBuffer:
+        assert self.buffer is not None
+        return self.buffer
+
+    def n_steps(self, steps: npt.NDArray[np.int64], n: int, gamma: float) -> Batch:
+        """Return given steps with the discounted sum of `n` rewards, and the observation so much later."""
+        reader = self._opened._reader
+        form = NSteps(n, gamma) if n > 1 else Steps()
+        with reader.lock:
+            planned = reader.plan(reader.draw_named(steps), form)
+        batch: Batch = planned.batch(Delivery(self._pool))
+        return batch
+
+    def episodes(self) -> int:
+        """Return how many episodes there are steps of."""
+        return 0 if self.buffer is None else self.buffer._reader.index.count_episodes()
+
+    def added(self) -> int:
+        """Return how many steps were ever added."""
+        return 0 if self.buffer is None else int(self.buffer.counts()[1].sum())
+
+    def evicted(self) -> tuple[int, int]:
+        """Return how many episodes and steps were evicted since the store was opened."""
+        if self.buffer is None:
+            return 0, 0
+        return max(0, self._begun - self.episodes()), self._gone() - self._steps_gone
+
+    def _gone(self) -> int:
+        there, ever = self._opened.counts()
+        return int((ever - there).sum())
+
+    def close(self) -> None:
+        """Close the store."""
+        if self.buffer is not None:
+            self.buffer.close()
+
+
+def step_of(value: Any, n: int) -> Any:
+    """Return one of values along the first axis, of each part of a dict."""
+    if isinstance(value, dict):
+        return {name: step_of(part, n) for name, part in value.items()}
+    return value[n]
+
+
+def _stacked(values: Any) -> Any:
+    """Return an array, or a dict of them, of a list of values or of what is one already."""
+    if isinstance(values, dict):
+        return {name: _stacked(part) for name, part in values.items()}
+    if isinstance(values, list | tuple) and values and isinstance(values[0], dict):
+        return {name: _stacked([value[name] for value in values]) for name in values[0]}
+    return np.asarray(values)
+
+
+def _columns(path: str, values: Any) -> dict[str, Column]:
+    if isinstance(values, dict):
+        found: dict[str, Column] = {}
+        for name, part in values.items():
+            found |= _columns(f"{path}/{name}", part)
+        return found
+    return {path: Column(values.shape[1:], values.dtype.name)}

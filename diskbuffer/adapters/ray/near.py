@@ -1,0 +1,124 @@
+"""Shards whose files this process can map: they are read here, through the page cache, and nothing goes through Ray."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diskbuffer.adapters.ray.names import Together, shard_of
+from diskbuffer.adapters.ray.shard import Disk
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import DiskBufferError, NotAStoreError
+from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.delivery import Transform
+from diskbuffer.samplers import Sampler
+
+_SHARE = 20  # of the time, refreshing takes one part in so many at most
+
+
+class Near:
+    """Read the stores of all shards on this machine's disk as one.
+
+    Parameters
+    ----------
+    path : Path
+    every : float
+        Seconds between two looks at what was added.
+    options : dict
+        For `ReplayBuffer`: seed, frame_stack, threads.
+    """
+
+    def __init__(self, path: Path, every: float, options: dict[str, Any]) -> None:
+        self._buffer = ReplayBuffer(path, mode="r", **options)
+        store: Any = self._buffer._store
+        assert isinstance(store, GatheredStore)
+        self._store = store
+        self._every = every
+        self._number()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._keep_up, name="diskbuffer-near", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def find(cls, path: Path, disks: dict[int, Disk | None], every: float, options: dict[str, Any]) -> Near | None:
+        """Return the reader of the shards that are on this machine's disk; None where there are none.
+
+        Parameters
+        ----------
+        disks : dict of int to Disk
+            Where each shard says that its store is.
+        """
+        here = Disk.of(path)
+        if here is None or here not in disks.values():
+            return None
+        try:
+            return cls(path, every, options)
+        except NotAStoreError:
+            return None
+
+    @property
+    def shards(self) -> frozenset[int]:
+        """The numbers of the shards that are read here."""
+        return self._shards
+
+    def __len__(self) -> int:
+        """Return how many steps can be sampled."""
+        return len(self._buffer)
+
+    def refresh(self) -> None:
+        """See what shards have added."""
+        self._buffer.refresh()
+        if len(self._store.members) != len(self._shards):
+            self._number()
+
+    def _number(self) -> None:
+        entries = [member.entry for member in self._store.members]
+        self._shards = frozenset(shard_of(entry.name) for entry in entries)
+        self._names = Together(entries)
+
+    def _keep_up(self) -> None:
+        pause = self._every
+        while not self._stopped.wait(pause):
+            begin = time.perf_counter()
+            try:
+                self.refresh()
+            except DiskBufferError:  # a shard is being recovered, say: what was there is read meanwhile
+                continue
+            pause = max(self._every, _SHARE * (time.perf_counter() - begin))
+
+    def sample(self, size: int, sampler: Sampler | None) -> Batch:
+        """Draw steps from all shards here."""
+        return self._renamed(self._buffer.sample(size, sampler))
+
+    def loader(
+        self,
+        size: int,
+        sampler: Sampler | None,
+        device: torch.device | str | None,
+        transform: Transform | None,
+        prefetch: int,
+        threads: int | None,
+    ) -> Generator[Any, None, None]:
+        """Yield batches that threads fill ahead."""
+        given: Callable[[Batch], Any] | None = None
+        if transform is not None:
+            given = lambda batch: transform(self._renamed(batch))  # noqa: E731
+        for batch in self._buffer.loader(size, sampler, device=device, transform=given, prefetch=prefetch, threads=threads):
+            yield batch if given is not None else self._renamed(batch)
+
+    def _renamed(self, batch: Batch) -> Batch:
+        steps: torch.Tensor = batch["steps"]
+        batch["steps"] = torch.from_numpy(self._names.unique(steps.cpu().numpy())).to(steps.device)
+        return batch
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stopped.set()
+        self._thread.join()
+        self._buffer.close()

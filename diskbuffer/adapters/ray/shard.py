@@ -1,0 +1,274 @@
+"""A shard: an actor that has a store on its node's disk. Ray starts it again after a crash, and it opens its store again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import ray
+
+from diskbuffer.adapters.ray.metrics import ShardMetrics
+from diskbuffer.adapters.ray.names import store_of, unique
+from diskbuffer.adapters.ray.packing import Packed, pack
+from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import EmptyBufferError, InputError, LockedError
+from diskbuffer.samplers import Prioritized, Sampler
+from diskbuffer.store.system.files import Files
+
+Int64 = npt.NDArray[np.int64]
+_SILENT = 60.0  # seconds after which a client that adds nothing may lose its streams to another
+_PATIENCE = 60.0  # seconds to wait for the lock of the process before, which may still be dying
+
+
+class Disk(NamedTuple):
+    """Where a shard's store is: the same for whoever can map its files."""
+
+    boot: str  # of the machine
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Disk | None:
+        """Return where a directory is; None where there is none."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return None
+        return cls(Files(path).boot_id(), stat.st_dev, stat.st_ino)
+
+
+class State(NamedTuple):
+    """What a shard tells of itself with every answer."""
+
+    steps: int
+    added: int
+    priorities: dict[str, tuple[float, float]]  # of each sampler by priority: the sum of what is drawn by, and the least
+
+
+class Sent(NamedTuple):
+    """A sampler, as it goes to the shards: a name for it, the sampler itself, and what of it may change from call to call."""
+
+    token: str
+    pickled: bytes
+    beta: float | None
+
+
+class Written(NamedTuple):
+    """The answer to a block of steps: whether it was taken, and how many steps its stream has ever had."""
+
+    taken: bool
+    ever: int
+    state: State
+
+
+@ray.remote(concurrency_groups={"write": 1, "read": 2, "ask": 1})
+class Shard:
+    """Hold a store, and answer clients.
+
+    Parameters
+    ----------
+    path : str
+        The directory of all shards' stores on this disk.
+    number : int
+    options : dict
+        For `ReplayBuffer`.
+    """
+
+    def __init__(self, path: str, number: int, options: dict[str, Any]) -> None:
+        self._path, self._number, self._options = Path(path).expanduser().absolute(), number, options
+        self._buffer: ReplayBuffer | None = None
+        self._owners: dict[int, tuple[str, float]] = {}  # of streams: a client, and when it was last heard of
+        self._samplers: dict[str, Sampler] = {}
+        self._lock = threading.Lock()
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._metrics = ShardMetrics(str(self._path), number)
+        if (self._path / store_of(number)).exists():
+            self._open(None)
+
+    # Life
+
+    @ray.method(concurrency_group="ask")
+    def disk(self) -> Disk:
+        """Tell where the store is, or is to be."""
+        found = Disk.of(self._path)
+        assert found is not None
+        return found
+
+    @ray.method(concurrency_group="write")
+    def open(self, capacity: int | None) -> State:
+        """Open the store, or make it; `capacity` is that of all shards on this disk."""
+        if self._buffer is None:
+            self._open(capacity)
+        return self._state()
+
+    def _open(self, capacity: int | None) -> None:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._buffer = ReplayBuffer(
+                    self._path, capacity, writer=store_of(self._number), autoreset="disabled", **self._options
+                )
+                return
+            except LockedError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    @property
+    def _opened(self) -> ReplayBuffer:
+        if self._buffer is None:
+            raise LockedError(f"shard {self._number} has not opened its store yet")
+        return self._buffer
+
+    @ray.method(concurrency_group="ask")
+    def state(self, samplers: tuple[Sent, ...] = ()) -> State:
+        """Tell what there is."""
+        for sent in samplers:
+            self._sampler(sent)
+        return self._state()
+
+    def _state(self) -> State:
+        buffer = self._opened
+        _, ever = buffer.counts()
+        with self._lock:
+            by_priority = [(token, found) for token, found in self._samplers.items() if isinstance(found, Prioritized)]
+        return State(len(buffer), int(ever.sum()), {token: found.masses() for token, found in by_priority})
+
+    @ray.method(concurrency_group="ask")
+    def about(self) -> dict[str, Any]:
+        """Tell about the process and its store, for people."""
+        return {"node": ray.util.get_node_ip_address(), "pid": os.getpid(), **self._opened.stats()}
+
+    @ray.method(concurrency_group="write")
+    def close(self) -> None:
+        """Close the store."""
+        if self._buffer is not None:
+            self._buffer.close()
+
+    # Writing
+
+    @ray.method(concurrency_group="write")
+    def join(self, client: str, count: int, wanted: tuple[int, ...]) -> tuple[list[int], list[int]]:
+        """Give a client streams of its own: those that it wants, where they are free, or others.
+
+        Returns
+        -------
+        (list of int, list of int)
+            The streams, and how many steps each has ever had.
+
+        Raises
+        ------
+        InputError
+            There are not so many streams without an owner.
+        """
+        now = time.monotonic()
+        free = [n for n in range(self._opened.n_envs) if self._is_free(n, client, now)]
+        streams = list(wanted) if wanted and set(wanted) <= set(free) else free[:count]
+        if len(streams) < count:
+            raise InputError(
+                f"shard {self._number} has {self._opened.n_envs} streams, and {len(free)} of them are free for {count} more "
+                "environments; create the buffer with more streams="
+            )
+        self._owners |= dict.fromkeys(streams, (client, now))
+        if streams != list(wanted):  # whatever was added there last was another client's
+            self._opened.cut_off(streams)
+        _, ever = self._opened.counts()
+        return streams, [int(ever[n]) for n in streams]
+
+    def _is_free(self, stream: int, client: str, now: float) -> bool:
+        owner, heard = self._owners.get(stream, (client, now))
+        return owner == client or now - heard > _SILENT
+
+    @ray.method(concurrency_group="write")
+    def leave(self, client: str) -> None:
+        """Take a client's streams back."""
+        self._owners = {stream: owner for stream, owner in self._owners.items() if owner[0] != client}
+
+    @ray.method(concurrency_group="write")
+    def write(self, client: str, stream: int, start: int, count: int, values: dict[str, Any], new_episode: Any) -> Written:
+        """Add a block of steps. It may have been added before, by a process that died: what is there is not added again.
+
+        Parameters
+        ----------
+        start : int
+            How many steps the stream has ever had before this block.
+        """
+        buffer = self._opened
+        if not self._is_free(stream, client, time.monotonic()):
+            return Written(False, -1, self._state())
+        self._owners[stream] = client, time.monotonic()
+        ever = int(buffer.counts()[1][stream])
+        if start > ever:  # what comes before it has not come
+            return Written(False, ever, self._state())
+        there = min(ever - start, count)
+        if there < count:
+            rest = {name: _after(value, there) for name, value in values.items()} if there else values
+            buffer.extend(**rest, env=stream, new_episode=_after_first(new_episode, there) if there else new_episode)
+            self._metrics.added(count - there, len(buffer))
+        return Written(True, max(ever, start + count), self._state())
+
+    @ray.method(concurrency_group="read")
+    def flush(self) -> None:
+        """Bring every step to the disk."""
+        self._opened.flush()
+
+    # Reading
+
+    @ray.method(concurrency_group="read")
+    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | None, State]:
+        """Return a batch, whose steps have unique names; None where there is nothing to draw."""
+        begin = time.perf_counter()
+        try:
+            batch = self._opened.sample(size, self._sampler(sent))
+        except EmptyBufferError:
+            return None, self._state()
+        batch["steps"] = _renamed(batch["steps"], self._number)
+        packed = pack(batch, compress=compress)
+        self._metrics.sampled(size, time.perf_counter() - begin)
+        return packed, self._state()
+
+    @ray.method(concurrency_group="read")
+    def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> tuple[int, State]:
+        """Set priorities of steps, by the shard's own names; return of how many."""
+        sampler = self._sampler(sent)
+        assert isinstance(sampler, Prioritized)
+        self._opened._attach(sampler)
+        return sampler.update(steps, priorities), self._state()
+
+    def _sampler(self, sent: Sent) -> Sampler:
+        """Return a sampler of this shard's own, which is made when a client first asks for it."""
+        with self._lock:
+            found = self._samplers.get(sent.token)
+            if found is None:
+                found = pickle.loads(sent.pickled)  # from our own client, over Ray
+                found.seed_again(self._number, int(self._opened.counts()[1].sum()))
+                self._opened._attach(found)
+                self._samplers[sent.token] = found
+        if sent.beta is not None and isinstance(found, Prioritized):
+            found.beta = sent.beta
+        return found
+
+
+def _after(value: Any, count: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _after(part, count) for name, part in value.items()}
+    return None if value is None else value[count:]
+
+
+def _after_first(new_episode: Any, count: int) -> Any:
+    """Return what was said of the steps after some; a single word is about the first, and all others go on."""
+    if new_episode is None or isinstance(new_episode, bool | np.bool_):
+        return None if new_episode is None else False
+    return new_episode[count:]
+
+
+def _renamed(steps: Any, number: int) -> Any:
+    import torch
+
+    return torch.from_numpy(unique(steps.numpy(), number))

@@ -1,0 +1,126 @@
+"""RLlib's episodes in a store: what its own buffer returns for the same steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from tests.amounts import examples
+
+pytest.importorskip("ray.rllib.env.single_agent_episode", reason="needs RLlib: see docs/adapters.md")
+
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+
+from diskbuffer.adapters.ray.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's own
+SPACES = {"observation_space": spaces.Box(-1e6, 1e6, (3,), np.float32), "action_space": spaces.Discrete(1000)}
+
+
+class Environments:
+    """Episodes of several environments, in parts of any length, as an EnvRunner returns them."""
+
+    def __init__(self, random: np.random.Generator, count: int) -> None:
+        self._random, self._number = random, 0
+        self._running = [self._new() for _ in range(count)]
+
+    def _new(self) -> SingleAgentEpisode:
+        self._number += 1
+        episode = SingleAgentEpisode(**SPACES)
+        episode.add_env_reset(np.array([self._number, 0, 0], np.float32))
+        return episode
+
+    def parts(self, length: int) -> list[SingleAgentEpisode]:
+        """Act in each environment for so many steps; return what that gave."""
+        found = []
+        for n, episode in enumerate(self._running):
+            for _ in range(length):
+                t, ends = episode.t, self._random.random(2) < 0.1
+                number = episode.get_observations(-1)[0]
+                obs = np.array([number, t + 1, 0], np.float32)
+                episode.add_env_step(obs, t % 1000, float(t), terminated=bool(ends[0]), truncated=bool(ends[1] and not ends[0]))
+                if episode.is_done:
+                    found.append(episode)
+                    episode = self._new()
+            if len(episode):
+                found.append(episode)
+                episode = episode.cut()
+            self._running[n] = episode
+        return found
+
+
+def told(episode: SingleAgentEpisode) -> tuple[Any, ...]:
+    """Return what a learner gets of a sampled step, but for its end."""
+    obs = [tuple(map(float, one)) for one in episode.get_observations()]
+    return (*obs, int(episode.get_actions(0)), round(float(episode.get_rewards(0)), 3), episode.t_started)
+
+
+def ends(episodes: list[SingleAgentEpisode]) -> set[tuple[Any, ...]]:
+    """Return the observations after which episodes ended, and how they did."""
+    found = [(tuple(map(float, one.get_observations(-1))), one.is_terminated, one.is_truncated) for one in episodes]
+    return {one for one in found if one[1] or one[2]}
+
+
+@given(seed=st.integers(0, 10**6), n_step=st.sampled_from([1, 3, (2, 3)]))
+@examples(3, 30)
+def test_samples_are_those_of_rllibs_own_buffer(
+    seed: int, n_step: int | tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    random = np.random.default_rng(seed)
+    path = tmp_path_factory.mktemp("rllib")
+    theirs, ours = EpisodeReplayBuffer(10_000), DiskEpisodeReplayBuffer(10_000, path=path / "store", streams=3, seed=seed)
+    environments = Environments(random, int(random.integers(1, 3)))
+    for _ in range(3):
+        parts = environments.parts(int(random.integers(1, 6)))
+        theirs.add(parts)
+        ours.add(parts)
+        assert len(ours) == len(theirs)
+        assert ours.get_num_episodes() == theirs.get_num_episodes()
+        assert ours.get_added_timesteps() == theirs.get_added_timesteps()
+    how: dict[str, Any] = {"n_step": n_step, "gamma": 0.5, "sample_episodes": True}
+    drawn = [buffer.sample(400, **how) for buffer in (theirs, ours)]
+    assert set(map(told, drawn[0])) == set(map(told, drawn[1]))  # so many draws have every step
+    # Theirs forgets how an episode ended where n steps would reach further.
+    assert ends(drawn[1]) == ends(theirs.sample(400, **{**how, "n_step": 1}))
+    both = [set(buffer.sample(8, **how)[0].extra_model_outputs) for buffer in (theirs, ours)]
+    assert both[0] == both[1]
+    long = ours.sample(64, n_step=1, batch_length_T=5, lookback=1, sample_episodes=True)
+    for episode in long:
+        obs = np.array(episode.get_observations())
+        assert 1 <= len(episode) <= 5
+        assert (np.diff(obs[:, 1]) == 1).all()
+        assert (obs[:, 0] == obs[0, 0]).all()
+        assert int(obs[0, 1]) == episode.t_started == int(episode.get_actions(0))
+    assert ours.get_metrics().keys() == theirs.get_metrics().keys()
+    ours.close()
+
+
+def test_priorities_and_steps_are_there_when_it_is_made_again(tmp_path: Path) -> None:
+    def make() -> DiskPrioritizedEpisodeReplayBuffer:
+        return DiskPrioritizedEpisodeReplayBuffer(1_000, path=tmp_path / "store", alpha=1.0, seed=0)
+
+    buffer, parts = make(), Environments(np.random.default_rng(0), 2).parts(25)
+    with pytest.raises(db.EmptyBufferError):
+        buffer.sample(4, sample_episodes=True)
+    buffer.add(parts)
+    found = buffer.sample(500, n_step=1, beta=1.0, sample_episodes=True)
+    buffer.update_priorities(np.array([1.0 if told(one)[2] == 7 else 0.0 for one in found]))
+    assert {told(one)[2] for one in buffer.sample(50, n_step=1, beta=0.5, sample_episodes=True)} == {7}
+    state = buffer.get_state()
+    buffer.close()
+    again = make()
+    again.add(Environments(np.random.default_rng(1), 1).parts(1))  # opens the store
+    again.set_state(state)
+    assert len(again) == 51
+    assert sum(told(one)[2] == 7 for one in again.sample(50, n_step=1, sample_episodes=True)) > 10
+    with pytest.raises(db.InputError, match="path"):
+        again.set_state({**state, "path": "/elsewhere"})
+    again.close()
