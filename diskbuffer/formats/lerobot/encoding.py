@@ -70,7 +70,10 @@ class Video:
     @property
     def size(self) -> int:
         """Bytes that are written so far, about."""
-        return self._path.stat().st_size
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:  # the encoder holds back the first pictures
+            return 0
 
     def add(self, pixels: UInt8) -> None:
         """Add pictures, (n, H, W) or (n, H, W, 3)."""
