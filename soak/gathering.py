@@ -159,8 +159,10 @@ class Actors:
         for number in list(self._pids):
             self.kill(number)
         assert self._nurse.stdin is not None
+        assert self._nurse.stdout is not None
         self._nurse.stdin.close()
         self._nurse.wait(30)
+        self._nurse.stdout.close()
 
 
 class Learner:

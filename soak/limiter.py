@@ -142,8 +142,10 @@ class Nurse:
     def close(self) -> None:
         """Let it go."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
 
 class Crew:
