@@ -30,7 +30,7 @@ def made(path: Path, steps: int = 60, *, open_at_the_end: bool = False, world: E
         buffer.seal()
         buffer.flush()
         if open_at_the_end:
-            shutil.copytree(there, path)
+            shutil.copytree(there, path, ignore=shutil.ignore_patterns("*.tmp"))  # which a thread makes, and renames
     return path
 
 
