@@ -23,7 +23,7 @@ from diskbuffer.gathering.description import SHARED
 from diskbuffer.gathering.members import Member
 from diskbuffer.schema import Column, Schema
 from diskbuffer.store.format.layout import Layout
-from diskbuffer.store.segments.mapped import InMemory, Zeros
+from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.json_files import read_json
 
@@ -62,6 +62,7 @@ class Columns:
         self._seen: tuple[int, int] | None = None
         self._lock = -1
         self._held: dict[tuple[str, Member, int], _Held] = {}
+        self.epoch = Epoch()  # keeps maps that are given up as long as plans that read them
         self._zeros: dict[int, Zeros] = {}
         self._written: set[str] = set()
         self.look()
@@ -133,7 +134,7 @@ class Columns:
         """Remove a column for good."""
         kept = {path: column for path, column in self.what.columns.items() if path != name}
         self.change(self.what._replace(columns=kept, removals=self.what.removals + 1))
-        self._held = {key: held for key, held in self._held.items() if key[0] != name}
+        self._retire([key for key in self._held if key[0] == name])
         self._written = {file for file in self._written if not file.startswith(f"{name}/")}
         with contextlib.suppress(FileNotFoundError):
             self.files.remove_directory(name)
@@ -151,6 +152,8 @@ class Columns:
         whose = member.store.table.identity(slot)
         held = self._held.get((name, member, slot))
         if held is None or held.whose != whose:
+            if held is not None:
+                self._retire([(name, member, slot)])
             held = self._held[name, member, slot] = _Held(self._found(name, member, slot, whose), whose)
         return held.mapped
 
@@ -190,9 +193,15 @@ class Columns:
             for (name, member, slot), held in self._held.items()
             if member in some and (not member.is_there or held.whose != member.store.table.identity(slot))
         ]
-        for key in stale:
-            del self._held[key]
+        self._retire(stale)
         return stale
+
+    def _retire(self, keys: Iterable[tuple[str, Member, int]]) -> None:
+        """Serve these from their maps no more; plans that have their addresses can go on."""
+        retired = tuple([self._held.pop(key).mapped for key in keys])
+        if retired:
+            self.epoch.retired, self.epoch.following = retired, Epoch()
+            self.epoch = self.epoch.following
 
     def sync(self) -> None:
         """Bring what was written to the disk."""

@@ -25,21 +25,21 @@ def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path
     path, files = root / name, Files(root)
     if not is_gathering(files) and is_one_store(files):
         raise NotAStoreError(f"{root} is the store of one writer; give writer= a path where nothing is yet, or leave it out")
-    common = read_description(files).common if is_gathering(files) else None
-    if common is not None:
-        _refuse_another_capacity(root, common.capacity, wanted.capacity)
-        wanted = _completed(wanted, read_description(files))
-    if mode == "r" or (mode == "r+" and not is_there(path)):
-        if not is_there(path):
-            raise NotAStoreError(f"there is no store of a writer {name!r} in {root}")
+    description, there = read_description(files) if is_gathering(files) else None, is_there(path)
+    if description is not None:
+        _refuse_another_capacity(root, description.common.capacity, wanted.capacity)
+        wanted = _completed(wanted, description)
+    if mode in ("r", "r+") and not there:
+        raise NotAStoreError(f"there is no store of a writer {name!r} in {root}")
+    if mode == "r":
         return path, wanted
     if wanted.schema is None:
         raise InputError(f"there are no writers in {root} yet; the first has to give env=, both spaces, or columns=")
-    if common is None and wanted.segment_rows is None:
+    if description is None and wanted.segment_rows is None:
         share = None if wanted.capacity is None else max(1, wanted.capacity // _WRITERS)
         wanted = dataclasses.replace(wanted, segment_rows=segment_rows_of(share, wanted.n_envs or 1, wanted.schema.columns))
-    if common is not None and is_there(path):
-        entry = read_description(files).find(name)
+    if description is not None and there:
+        entry = description.find(name)
         wanted = wanted if entry is None else dataclasses.replace(wanted, n_envs=wanted.n_envs or entry.streams)
     join(root, name, wanted.layout())
     return path, wanted

@@ -40,6 +40,7 @@ class Member:
         self._follower: IndexFollower | None = None
         self.index: Index | None = None
         self.numbers: Int64 = np.empty(0, np.int64)
+        self._gone: list[Store] = []  # that were removed: plans may read what is mapped of them
         self._copied: tuple[Epoch, int] | None = None  # of the store's maps, when they were last looked at
 
     @property
@@ -50,8 +51,8 @@ class Member:
 
     @property
     def own(self) -> Own:
-        """What is its own, for the gather; nothing is read where there is no store."""
-        return own_of(self.store) if self._store is not None else Own({}, 8, 0)
+        """What is its own, for the gather."""
+        return own_of(self.store)
 
     def look(self, files: Files, common: Description, context: int) -> None:
         """See what there is by now: opened where it was not yet, forgotten where it is gone, or another's."""
@@ -76,6 +77,8 @@ class Member:
             self._forget()
 
     def _forget(self) -> None:
+        if self._store is not None:
+            self._gone.append(self._store)
         self._store = self._follower = self.index = self._copied = None
 
     def forget_rows(self) -> None:

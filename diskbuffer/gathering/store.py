@@ -259,7 +259,8 @@ class GatheredMaps:
     @property
     def epoch(self) -> tuple[Epoch, ...]:
         """Keep what is mapped now as long as this is held."""
-        return tuple([member.store.maps.epoch for member in self._store.members if member.is_there])
+        there = [member.store.maps.epoch for member in self._store.members if member.is_there]
+        return (self._store.columns.epoch, *there)
 
     def look(self, members: Sequence[Member]) -> None:
         """Follow what the stores' own maps have."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -103,4 +105,23 @@ def test_one_process_writes_columns(tmp_path: Path) -> None:
         for write in writes:
             with pytest.raises(db.ReadOnlyError, match="writer="):
                 write()
+    writer.buffer.close()
+
+
+def test_what_a_plan_reads_stays_mapped(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "all", "w", 1, (5,), None, 1)
+    writer.extend(0, 5, itertools.count(), ends=True)
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
+        learner.write("score", learner.steps(), np.arange(5))
+        store = learner._gathered
+        assert store is not None
+        (held,) = store.columns._held.values()
+        mapped, planned = weakref.ref(held.mapped), store.maps.epoch
+        del held
+        learner.remove_column("score")
+        gc.collect()
+        assert mapped() is not None
+        del planned
+        gc.collect()
+        assert mapped() is None
     writer.buffer.close()
