@@ -45,6 +45,57 @@ store_i64, store_u32, store_u8 = _storer(types.int64), _storer(types.uint32), _s
 store_any_u64, store_any_u32 = _storer(types.uint64, 1), _storer(types.uint32, 1)  # wherever they begin
 
 
+def _copier(size: int) -> Any:
+    each = min(size, 32)
+    vector, word = llvmlite.ir.VectorType(llvmlite.ir.IntType(8), each), llvmlite.ir.IntType(64)
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def copy(_: Any, target: Any, source: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            there, here = (
+                [builder.inttoptr(builder.add(address, word(k)), vector.as_pointer()) for k in range(0, size, each)]
+                for address in args
+            )
+            for value, place in zip([builder.load(place, align=1) for place in here], there, strict=True):
+                builder.store(value, place, align=1)
+            return context.get_dummy_value()
+
+        return types.none(types.intp, types.intp), codegen
+
+    return copy
+
+
+copy_16, copy_64 = _copier(16), _copier(64)  # bytes, all read before any is written, wherever they begin
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fill_64(_: Any, target: Any, number: Any) -> Any:
+    """Write eight bytes eight times, one after the other, wherever they begin."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, index = llvmlite.ir.IntType(64), llvmlite.ir.IntType(32)
+        number = context.cast(builder, args[1], signature.args[1], types.uint64)
+        four, zeros = llvmlite.ir.VectorType(word, 4), llvmlite.ir.Constant(llvmlite.ir.VectorType(index, 4), None)
+        unknown = llvmlite.ir.Constant(four, llvmlite.ir.Undefined)
+        words = builder.shuffle_vector(builder.insert_element(unknown, number, index(0)), unknown, zeros)
+        for k in (0, 32):
+            builder.store(words, builder.inttoptr(builder.add(args[0], word(k)), four.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.intp, types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def opaque(_: Any, number: Any) -> Any:
+    """Return a number of which the compiler is to know nothing: it does not unroll a loop that is counted by it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = llvmlite.ir.FunctionType(args[0].type, [args[0].type])
+        return builder.asm(kind, "", "=r,0", args, side_effect=False)
+
+    return types.int64(types.int64), codegen
+
+
 def _zeros(function: str) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def zeros(_: Any, number: Any) -> Any:

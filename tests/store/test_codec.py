@@ -36,9 +36,10 @@ def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Arr
     target, scratch = np.full(wanted + 64, 0xEE, np.uint8), np.zeros(2 * size, np.uint8)
     reason = codec_kernel.decode(chunk.ctypes.data, len(chunk), size, wanted, target.ctypes.data, scratch.ctypes.data)
     assert (target[wanted:] == 0xEE).all(), "wrote behind what was wanted"
-    if wanted == size:  # what is not compiled says the same
-        plain = np.full(size, 0xEE, np.uint8)  # a forged stream may leave some of it as it was
-        assert codec.decode(chunk.ctypes.data, len(chunk), size, plain.ctypes.data) == reason
+    if wanted == size:  # what is not compiled says the same; but liblz4 takes a match with itself, which leaves bytes as they were
+        plain = np.full(size, 0xEE, np.uint8)
+        told = codec.decode(chunk.ctypes.data, len(chunk), size, plain.ctypes.data)
+        assert told == reason or (told == 0 and reason == codec.BAD_STREAM)
         assert reason or plain.tobytes() == target[:wanted].tobytes()
     return int(reason), target[:wanted]
 

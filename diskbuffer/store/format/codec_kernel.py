@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import blosc_compress, blosc_decompress, crc32c_extend, lz4_decompress_partial, memcmp, memcpy
 from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
-from diskbuffer.store.format import lz4_pictures
+from diskbuffer.store.format import lz4_decoder, lz4_pictures
 from diskbuffer.store.format.codec import (
     BAD_CHECKSUM,
     BAD_HEADER,
@@ -38,6 +38,7 @@ Bytes = npt.NDArray[np.uint8]
 _cnames = {name: ctypes.create_string_buffer(name.encode()) for name in ("lz4", "lz4hc", "zstd")}
 _addresses = {name: ctypes.addressof(buffer) for name, buffer in _cnames.items()} | {PICTURES.compressor: 0, COPY.compressor: 0}
 _addresses[NONE.compressor] = _addresses["lz4"]  # at level 0
+_LONG_MATCHES = 4  # how many times as small as its contents a block is at least whose matches our own decoder copies faster
 TRIES, SHRANK = 0, 1
 _VERSIONS = 0x0102  # of Blosc's format, and of LZ4's in it
 
@@ -71,9 +72,11 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
         if n == chunk_bytes:  # did not become smaller, and so was stored as it is
             memcpy(target, chunk + at + 4, wanted)
             return 0
-        if lz4_decompress_partial(chunk + at + 4, target, n, wanted, wanted) != wanted:
-            return BAD_STREAM
-        return 0
+        if n * _LONG_MATCHES <= chunk_bytes:
+            decoded = lz4_decoder.decode_block(chunk + at + 4, n, target, wanted)
+        else:
+            decoded = np.int64(lz4_decompress_partial(chunk + at + 4, target, n, wanted, wanted))
+        return 0 if decoded == wanted else BAD_STREAM
     place = target if wanted == chunk_bytes else scratch
     if blosc_decompress(chunk, place, chunk_bytes, 1) != chunk_bytes:
         return BAD_STREAM

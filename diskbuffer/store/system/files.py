@@ -65,9 +65,9 @@ class Files:
         """Return the files of what is at the same path by now, which may be another directory."""
         return Files(self.root)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # modules may be gone when the interpreter exits
         for fd in getattr(self, "_held", {}).values():
-            os.close(fd)
+            close(fd)
 
     # Directories
 
@@ -587,6 +587,6 @@ class _FileMap:
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return np.asarray(self).view(dtype).reshape(shape)
 
-    def __del__(self) -> None:
+    def __del__(self, munmap: Callable[[int, int], int] = _libc.munmap) -> None:  # modules may be gone, at exit
         if getattr(self, "address", 0):
-            _libc.munmap(self.address, self.size)
+            munmap(self.address, self.size)
