@@ -600,9 +600,9 @@ class Gate:
         for owner, name, real in self._real:
             setattr(owner, name, real)
 
-    def _wait(self, real: Callable[..., None], sealer: Sealer, *segment: Any) -> None:
+    def _wait(self, real: Callable[..., None], sealer: Sealer) -> None:
         self._opened.wait()
-        real(sealer, *segment)
+        real(sealer)
 
     def _open(self, real: Callable[..., None], sealer: Sealer) -> None:
         self._opened.set()

@@ -60,8 +60,7 @@ class Durability:
     def sync_slot(self, slot: int, paths: Iterable[str] | None = None) -> None:
         """Bring one segment's files to the disk: of all columns, or of these."""
         layout = self._description.layout
-        for path in layout.schema if paths is None else paths:
-            self._files.sync(layout.data_file(path, slot))
+        self._files.sync_all(layout.data_file(path, slot) for path in (layout.schema if paths is None else paths))
 
     def written_files(self) -> list[str]:
         """Return the files of derived columns that were written to."""
@@ -74,13 +73,9 @@ class Durability:
         columns, which may be written to again at any time, as samplers keep them mapped.
         """
         self.refuse_to_write_elsewhere()
-        for name in written:
-            self._files.sync(name)
         layout = self._description.layout
-        for path in layout.packed:
-            self._files.sync(tail_file(layout, path))
-        for path in layout.schema.recorded:
-            self._files.sync(path)
+        self._files.sync_all([*written, *(tail_file(layout, path) for path in layout.packed)])
+        self._files.sync_all(layout.schema.recorded)
         self.sync_names_of_derived()
         self.sync_table(heads)
 
@@ -91,17 +86,14 @@ class Durability:
         """
         layout = self._description.layout
         if layout.derived:
-            for name in self._table.names(f"{SEGMENTS}/length"):
-                self._files.sync(name)
-        for path in layout.derived:
-            self._files.sync(path)
+            self._files.sync_all(list(self._table.names(f"{SEGMENTS}/length")))
+        self._files.sync_all(layout.derived)
 
     def sync_table(self, heads: Int64) -> None:
         """Bring the table to the disk, and then the note that each stream's rows up to `heads` are there."""
         with self._lock:
             names = list(self._table.names())
-        for name in names:
-            self._files.sync(name)
+        self._files.sync_all(names)
         self.refuse_to_write_elsewhere()
         with self._noting:
             self._heads = np.maximum(self._heads, heads)

@@ -36,7 +36,9 @@ def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Arr
     target, scratch = np.full(wanted + 64, 0xEE, np.uint8), np.zeros(2 * size, np.uint8)
     reason = codec_kernel.decode(chunk.ctypes.data, len(chunk), size, wanted, target.ctypes.data, scratch.ctypes.data)
     assert (target[wanted:] == 0xEE).all(), "wrote behind what was wanted"
-    if wanted == size:  # what is not compiled says the same; but liblz4 takes a match with itself, which leaves bytes as they were
+    if (
+        wanted == size
+    ):  # what is not compiled says the same; but liblz4 takes a match with itself, which leaves bytes as they were
         plain = np.full(size, 0xEE, np.uint8)
         told = codec.decode(chunk.ctypes.data, len(chunk), size, plain.ctypes.data)
         assert told == reason or (told == 0 and reason == codec.BAD_STREAM)

@@ -341,9 +341,9 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(
 ) -> None:
     gate, seal, real = threading.Event(), Sealer._seal, Files.map
 
-    def wait(self: Sealer, slot: int, rows: tuple[int, int]) -> None:
+    def wait(self: Sealer) -> None:
         gate.wait()
-        seal(self, slot, rows)
+        seal(self)
 
     monkeypatch.setattr(Sealer, "_seal", wait)
     world = experience(1)

@@ -1,9 +1,9 @@
 """A decoder of LZ4 blocks for pictures, whose matches are long and lie one pixel, one line or one frame back.
 
-liblz4's decoder is made for text: it copies 18 bytes of a match and then goes on by 32, and each turn of a loop that the processor
+liblz4's decoder is made for text: it copies 18 bytes of a match, and then goes on by 32. Each turn of a loop that the processor
 did not expect costs as much as copying hundreds of bytes. Here the first 128 bytes of a match are copied without asking how long
-it is, where there is room for so many; areas of one colour are written, not copied. Of CarRacing's frames that takes 0.6 of
-liblz4's time, of Atari's 0.95 (`python -m bench.sealing`).
+it is, where there is room for so many, and areas of one colour are written, not copied. Of CarRacing's frames that takes 0.6 of
+liblz4's time, of Atari's as long (`python -m bench.sealing`). Where matches are short, liblz4 is faster.
 
 The format: github.com/lz4/lz4, doc/lz4_Block_format.md. Nothing is believed: a block may be damaged, or made to do harm.
 """

@@ -186,7 +186,7 @@ def write_sealed(
     recoder: Callable[[int, Int64], Recode],
     rest: Callable[[float], None],
 ) -> int:
-    """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, and sync it.
+    """Write a complete live shard's chunks, recompressed, and their index to the file `temporary`, which is to be synced.
 
     `rows` is (stream, first row). ``recoder(shard, entries)`` is told where the live shard is mapped and its chunks are, and
     returns what compresses them. ``rest(seconds)`` is called after every so many seconds of work. Returns `shard_checksum`.
@@ -220,7 +220,7 @@ def write_sealed(
         padded = -(-end // ENTRY_BYTES) * ENTRY_BYTES  # keeps the entries aligned
         behind = np.concatenate([identity(layout, path, rows, content), sealed.ravel()])
         files.pwrite(fd, behind, padded)
+        files.begin_sync(fd)
     finally:
         files.close(fd)
-    files.sync(temporary)
     return codec.checksum(behind)

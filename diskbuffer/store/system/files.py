@@ -33,6 +33,7 @@ _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 SMALL = 256 * 1024**2  # bytes that metadata may have
 _AT_ONCE = 8  # files that are synced at the same time
+_WRITE_OUT = 2  # SYNC_FILE_RANGE_WRITE
 _NO_TIME = 0.2e-3  # seconds that a sync may take for the next one to be waited for, too
 _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 # What tells that a file cannot have another name there: on another device, or in a file system that has no such links.
@@ -65,7 +66,7 @@ class Files:
         """Return the files of what is at the same path by now, which may be another directory."""
         return Files(self.root)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # modules may be gone when the interpreter exits
+    def __del__(self, close: Any = os.close) -> None:  # the modules may be gone when the interpreter exits
         for fd in getattr(self, "_held", {}).values():
             close(fd)
 
@@ -253,10 +254,16 @@ class Files:
         finally:
             os.close(fd)
 
+    def begin_sync(self, fd: int) -> None:
+        """Have the system start to write an open file to the disk, if it can be asked to; only `sync` tells that it is there."""
+        if hasattr(_libc, "sync_file_range"):
+            _libc.sync_file_range(fd, 0, 0, _WRITE_OUT)  # if that fails, so will `sync`
+
     def sync_all(self, names: Iterable[str]) -> None:
         """Bring many files to the disk, some at a time: file systems with a journal take little longer than for one.
 
-        As long as that takes no time, as in memory, there are no threads: to start them would take longer.
+        As long as that takes no time, as in memory, there are no threads: to start them would take longer. At the end of the
+        process there can be none.
         """
         from concurrent.futures import ThreadPoolExecutor  # not needed to look into a store, and slow to import
 
@@ -266,9 +273,16 @@ class Files:
             self.sync(name)
             if time.perf_counter() - begun > _NO_TIME:
                 break
-        with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-sync") as pool:
-            for _ in pool.map(self.sync, left):
-                pass
+        rest = list(left)
+        if not rest:
+            return
+        try:
+            with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-sync") as pool:
+                for _ in pool.map(self.sync, rest):
+                    pass
+        except RuntimeError:  # the interpreter exits: what `sync` raises are others
+            for name in rest:
+                self.sync(name)
 
     def rename(self, old: str, new: str) -> None:
         """Put a file in another's place, at once."""
@@ -568,6 +582,8 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+if hasattr(_libc, "sync_file_range"):
+    _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 class _FileMap:
@@ -587,6 +603,6 @@ class _FileMap:
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return np.asarray(self).view(dtype).reshape(shape)
 
-    def __del__(self, munmap: Callable[[int, int], int] = _libc.munmap) -> None:  # modules may be gone, at exit
+    def __del__(self, munmap: Any = _libc.munmap) -> None:  # the modules may be gone when the interpreter exits
         if getattr(self, "address", 0):
             munmap(self.address, self.size)

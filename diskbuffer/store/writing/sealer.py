@@ -2,8 +2,9 @@
 
 Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It works a third of
 the time at most, unless it is waited for, so it lags behind where steps come in faster than about 20,000 Atari frames a second,
-and catches up afterwards, also after the store was opened again. Where the disk is full, or fails, it pauses until something else
-is complete, or until it is waited for.
+and catches up afterwards, also after the store was opened again. Segments that wait are brought to the disk together, as a disk
+takes hardly longer for many files than for one. Where it is full, or fails, sealing pauses until something else is complete, or
+until it is waited for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import os
 import threading
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,16 @@ Waiting = tuple[int, tuple[int, int]]  # a slot, and whose rows it holds: (strea
 _NICE = 10  # the learner and the sampler come first ...
 _RESTS = 2  # ... and a nice thread still takes memory and cache from them: seconds of rest for each of work
 _LATE = 2  # segments of each stream that may wait before speed counts more than the size of files
+_TOGETHER, _TOGETHER_BYTES = 8, 64 * 1024**2  # segments that are brought to the disk at once, and what their frames may be
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A segment whose sealed shards are written, and not in their places yet: by column, the files and all checksums."""
+
+    segment: Waiting
+    temporary: dict[str, str]
+    checksums: dict[str, int]
 
 
 class Sealer:
@@ -43,7 +55,9 @@ class Sealer:
         self._store = store
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
-        self._sealing: Waiting | None = None  # the segment at hand, until it is evicted
+        self._at_hand: list[Waiting] = []  # segments that are being sealed, each until it is evicted
+        raw = store.layout.segment_rows * sum(store.layout.schema[path].row_bytes for path in store.layout.packed)
+        self._together = self._most = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(raw, 1)))
         self._damaged: set[Waiting] = set()  # complete, tried again at the next opening
         self._found: Exception | None = None  # what was wrong with the last of these
         self._paused_by: Exception | None = None  # why the first that waits could not be sealed
@@ -86,17 +100,15 @@ class Sealer:
         """Do not seal a slot that is evicted. The store's lock must be held."""
         with self._changed:
             self._damaged = {segment for segment in self._damaged if segment[0] != slot}
-            if self._sealing is not None and self._sealing[0] == slot:
-                self._sealing = None
+            self._at_hand = [segment for segment in self._at_hand if segment[0] != slot]
             if any(segment[0] == slot for segment in self._waiting):
                 self._waiting = deque(segment for segment in self._waiting if segment[0] != slot)
             self._changed.notify_all()
 
     def slots(self) -> list[int]:
-        """Return the slots that are not sealed: those that wait, the one at hand, and those that are damaged."""
+        """Return the slots that are not sealed: those that wait, those at hand, and those that are damaged."""
         with self._changed:
-            at_hand = [] if self._sealing is None else [self._sealing]
-            return [slot for slot, _ in (*self._waiting, *at_hand, *self._damaged)]
+            return [slot for slot, _ in (*self._waiting, *self._at_hand, *self._damaged)]
 
     def wait(self) -> None:
         """Block until nothing waits; raise what made it pause."""
@@ -105,14 +117,14 @@ class Sealer:
             self._paused_by = None
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._stopped or self._paused_by or (not self._waiting and self._sealing is None))
+                self._changed.wait_for(lambda: self._stopped or self._paused_by or (not self._waiting and not self._at_hand))
                 if self._paused_by is not None:
                     raise self._paused_by
             finally:
                 self._waited_for -= 1
 
     def stop(self) -> None:
-        """Finish the segment at hand and leave the others for the next opening."""
+        """Finish the segments at hand and leave the others for the next opening."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -150,67 +162,97 @@ class Sealer:
                 self._changed.wait_for(lambda: (self._waiting and not self._paused_by) or self._stopped)
                 if self._stopped:
                     return
-                segment = self._sealing = self._waiting.popleft()
-            error = None
-            try:
-                self._seal(*segment)
-            except Exception as found:  # noqa: BLE001  a disk that is full, a chunk that is damaged: rows stay as they are
-                error = found
-            with self._changed:
-                if error is not None and self._sealing == segment:
-                    self._put_off(segment, error)
-                self._sealing = None
-                self._changed.notify_all()
+            self._seal()
 
-    def _put_off(self, segment: Waiting, error: Exception) -> None:
-        if isinstance(error, CorruptionError):
-            self._damaged.add(segment)
-            self._found = error
-        else:  # those of its stream that follow must not be sealed before it
-            self._waiting.appendleft(segment)
-            self._paused_by = error
+    def _seal(self) -> None:
+        """Seal what waits, up to so many segments that are brought to the disk together."""
+        error = None
+        try:
+            self._seal_together()
+        except Exception as found:  # noqa: BLE001  a disk that is full, or fails: rows stay as they are
+            error = found
+        with self._changed:
+            if error is None:
+                self._most = self._together
+            else:  # in their order: those of a stream that follow must not be sealed before it
+                self._waiting.extendleft(reversed(self._at_hand))
+                if self._most == 1:
+                    self._paused_by = error
+                self._most = 1  # there may be room for one
+            self._at_hand = []
+            self._changed.notify_all()
 
-    def _seal(self, slot: int, rows: tuple[int, int]) -> None:
-        store, layout = self._store, self._store.layout
+    def _seal_together(self) -> None:
+        written: list[_Written] = []
+        try:
+            while len(written) < self._most and (segment := self._take(written)) is not None:
+                self._write(segment, written)
+            self._put_in_place(written)
+        finally:
+            for each in written:
+                for name in each.temporary.values():
+                    self._store.files.remove(name)
+
+    def _take(self, written: list[_Written]) -> Waiting | None:
+        """Take the segment that has waited longest, if there is one; none if this is to stop, or its slot's files are at hand."""
+        with self._changed:
+            if self._stopped or not self._waiting or any(each.segment[0] == self._waiting[0][0] for each in written):
+                return None
+            segment = self._waiting.popleft()
+            self._at_hand.append(segment)
+            return segment
+
+    def _write(self, segment: Waiting, written: list[_Written]) -> None:
+        """Write the sealed shards of a segment beside the live ones, and note that, if it is still there and not damaged."""
+        store, layout, (slot, rows) = self._store, self._store.layout, segment
         with store.lock:
-            if not self._is_there(slot, rows) or store.table.is_sealed(slot):
+            if not self._is_there(segment) or store.table.is_sealed(slot):
                 return
         store.durability.refuse_to_write_elsewhere()
-        temporary = {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}
-        checksums = {}
+        found = _Written(segment, {path: f"{layout.data_file(path, slot)}.tmp" for path in layout.packed}, {})
+        written.append(found)
         try:
-            for path, name in temporary.items():
-                checksums[path] = self._write(path, slot, rows, name)
+            for path, name in found.temporary.items():
+                found.checksums[path] = self._write_shard(path, slot, rows, name)
             for path in layout.flat:
-                name = layout.data_file(path, slot)
-                mapped = store.files.map(name, layout.flat_bytes(path), writable=False)
-                checksums[path] = codec.checksum(mapped.array("uint8", (mapped.size,)))
-                store.files.sync(name)
+                mapped = store.files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
+                found.checksums[path] = codec.checksum(mapped.array("uint8", (mapped.size,)))
+        except CorruptionError as error:
             with store.lock:
-                if not self._is_there(slot, rows):
-                    return
-                store.durability.refuse_to_write_elsewhere()
-                for path, name in temporary.items():
-                    store.files.rename(name, layout.data_file(path, slot))
-                store.maps.retire(slot, layout.packed)
-            for path in layout.schema.recorded:  # the note must not get to the disk before what it is about
-                store.files.sync(path)
-            with store.lock:
-                if not self._is_there(slot, rows):
-                    return
-                store.table.note_sealed(slot, checksums)
-            heads = np.full(layout.streams, -1, np.int64)
-            heads[rows[0]] = rows[1] + layout.segment_rows - 1
-            store.durability.sync_table(heads)
-        except CorruptionError:
-            with store.lock:
-                if self._is_there(slot, rows):
-                    raise
-        finally:
-            for name in temporary.values():
-                store.files.remove(name)
+                if self._is_there(segment):
+                    self._set_aside(segment, error)
 
-    def _write(self, path: str, slot: int, rows: tuple[int, int], temporary: str) -> int:
+    def _set_aside(self, segment: Waiting, error: CorruptionError) -> None:
+        with self._changed:
+            self._at_hand.remove(segment)
+            self._damaged.add(segment)
+            self._found = error
+
+    def _put_in_place(self, written: list[_Written]) -> None:
+        """Have sealed shards replace live ones, and note that, once they are on the disk."""
+        store, layout = self._store, self._store.layout
+        files = [layout.data_file(path, each.segment[0]) for each in written for path in layout.flat]
+        store.files.sync_all([*(name for each in written for name in each.temporary.values()), *files])
+        with store.lock:
+            written = [each for each in written if self._is_there(each.segment)]
+            for each in written:
+                store.durability.refuse_to_write_elsewhere()
+                for path, name in each.temporary.items():
+                    store.files.rename(name, layout.data_file(path, each.segment[0]))
+                store.maps.retire(each.segment[0], layout.packed)
+        if not written:
+            return
+        store.files.sync_all(layout.schema.recorded)  # the note must not get to the disk before what it is about
+        heads = np.full(layout.streams, -1, np.int64)
+        with store.lock:
+            for each in written:
+                if self._is_there(each.segment):
+                    slot, (stream, first) = each.segment
+                    store.table.note_sealed(slot, each.checksums)
+                    heads[stream] = max(heads[stream], first + layout.segment_rows - 1)
+        store.durability.sync_table(heads)
+
+    def _write_shard(self, path: str, slot: int, rows: tuple[int, int], temporary: str) -> int:
         """Write the sealed shard of a packed column; return its checksum."""
         store, layout = self._store, self._store.layout
         compression = self._compressions.setdefault(path, Compression(layout, path))
@@ -226,11 +268,7 @@ class Sealer:
         compression.end()
         return checksum
 
-    def _is_there(self, slot: int, rows: tuple[int, int]) -> bool:
-        """Tell whether a slot holds those rows, and all of them. The store's lock must be held."""
-        table = self._store.table
-        return (
-            self._sealing == (slot, rows)
-            and table.length(slot) == self._store.layout.segment_rows
-            and rows == table.identity(slot)
-        )
+    def _is_there(self, segment: Waiting) -> bool:
+        """Tell whether a slot holds those rows, and all of them, and they are not damaged. The store's lock must be held."""
+        table, (slot, rows) = self._store.table, segment
+        return segment in self._at_hand and table.length(slot) == self._store.layout.segment_rows and rows == table.identity(slot)
