@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 import weakref
@@ -135,3 +136,83 @@ def test_sealing_that_is_late_hurries(tmp_path: Path, monkeypatch: pytest.Monkey
         assert tried.count(False) in (2, 3)
         batch = buffer.at(np.arange(256))
     np.testing.assert_array_equal(batch["obs"].numpy(), obs[:-1])
+
+
+PICTURES = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+
+
+def frames_of(n: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(0).integers(0, 9, (n, 40, 40)).astype(np.uint8)
+
+
+def test_segments_that_wait_are_brought_to_the_disk_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table that has a file for each of its arrays, and is synced once for each group."""
+    synced, real, obs = list[str](), Files.sync, frames_of(257)
+
+    def note(self: Files, name: str) -> None:
+        synced.append(name)
+        real(self, name)
+
+    with db.ReplayBuffer(tmp_path / "store", columns=PICTURES, segment_rows=16) as buffer:
+        with held(monkeypatch, "create", 1) as (there, on):
+            buffer.extend(obs=obs, action=np.zeros(256), reward=np.zeros(256))
+            assert there.wait(60)
+            monkeypatch.setattr(Files, "sync", note)
+            on.set()
+            buffer.seal()
+        assert synced.count("_segments/sealed/c.0") == 2
+        assert sum(name.startswith("obs/c.") for name in synced) == 16
+        assert buffer.check(progress=False).problems == []
+        np.testing.assert_array_equal(buffer.at(np.arange(256))["obs"].numpy(), obs[:-1])
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 9])
+def test_where_the_disk_has_no_room_for_some_together_they_are_sealed_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """`room` is how many segments fit in all; those are sealed, and the others are when there is room again."""
+    obs, left, real = frames_of(257), room, Files.create
+
+    def create(self: Files, name: str, *args: Any, **kwargs: Any) -> int:
+        seals = threading.current_thread().name == "diskbuffer-seal" and name.startswith("obs/")
+        if seals and len(list((tmp_path / "store").glob("obs/*.tmp"))) >= min(left, 2):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, name, *args, **kwargs)
+
+    def rename(self: Files, old: str, new: str, _real: Any = Files.rename) -> None:
+        nonlocal left
+        _real(self, old, new)
+        left -= threading.current_thread().name == "diskbuffer-seal" and old.startswith("obs/")
+
+    monkeypatch.setattr(Files, "create", create)
+    monkeypatch.setattr(Files, "rename", rename)
+    with db.ReplayBuffer(tmp_path / "store", columns=PICTURES, segment_rows=16) as buffer:
+        buffer.extend(obs=obs, action=np.zeros(256), reward=np.zeros(256))
+        with pytest.raises(OSError, match="No space left"):
+            buffer.seal()
+        assert buffer.stats()["unsealed"] == 16 - room
+        assert isinstance(buffer.stats()["seal_error"], str)
+        left = 100
+        buffer.seal()
+        assert (buffer.stats()["unsealed"], buffer.stats()["seal_error"]) == (0, None)
+        assert buffer.check(progress=False).problems == []
+        np.testing.assert_array_equal(buffer.at(np.arange(256))["obs"].numpy(), obs[:-1])
+
+
+def test_a_damaged_segment_among_others_is_left_and_they_are_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    obs = frames_of(257)
+    with db.ReplayBuffer(tmp_path / "store", columns=PICTURES, segment_rows=16) as buffer:
+        with held(monkeypatch, "create", 1) as (there, on):
+            buffer.extend(obs=obs, action=np.zeros(256), reward=np.zeros(256))
+            assert there.wait(60)
+            slot = int(buffer._reader.index.slots(0)[5])
+            with next((tmp_path / "store" / "obs").glob(f"c.{slot}.*")).open("r+b") as file:
+                file.seek(40)
+                byte = file.read(1)
+                file.seek(40)
+                file.write(bytes([byte[0] ^ 1]))
+            on.set()
+            buffer.seal()
+        assert buffer.stats()["unsealed"] == 1
+        assert "cannot be decoded" in str(buffer.stats()["seal_error"])
+        np.testing.assert_array_equal(buffer.at(np.arange(79))["obs"].numpy(), obs[:79])
