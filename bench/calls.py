@@ -86,8 +86,7 @@ def adding(report: Report, rounds: int, directory: Path) -> None:
     infos: list[dict[str, Any]] = [{}]
     with db.ReplayBuffer(directory / "added", columns=columns, capacity=STEPS) as buffer:
         recorder = buffer._writing()
-        values: dict[str, Any] = {"action": action[0], "reward": 1.0, "terminated": False, "truncated": False}
-        given = recorder._given.pick(obs[0], obs[0], values)
+        given = recorder._given.pick(obs[0], obs[0], (action[0], 1.0, False, False), {})
         assert given is not None
         calls: Calls = {
             "the whole, numbers": lambda _: buffer.add(obs[0], action[0], 1.0, obs[0], False, False),

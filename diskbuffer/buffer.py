@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -373,11 +373,26 @@ class ReplayBuffer:
         if self.limiter is not None:
             self._wait_to_add(self.limiter)
         with self._store.lock:
-            values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            added = self._writing().add(obs, next_obs, values, info, new_episode)
+            added = self._writing().add(obs, next_obs, (action, reward, terminated, truncated), extra, info, new_episode)
             if self.limiter is not None:
                 self._note_added(self.limiter)
             return added
+
+    def _add_as_given(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminated: Any,
+        truncated: Any,
+        extra: dict[str, Any],
+    ) -> int:
+        """Do as `add` if all values are as the columns hold them; else nothing, and return -1: so nobody need look first."""
+        if self.limiter is not None:
+            return -1
+        with self._store.lock:
+            return self._writing().add_as_given(obs, next_obs, (action, reward, terminated, truncated), extra)
 
     def extend(
         self,
@@ -605,17 +620,20 @@ class ReplayBuffer:
         log.wait_for_sealing()
 
     def _writing(self) -> Recorder:
+        if self._closed or self._log is None or not self._store.writable:
+            self._refuse_to_write()
+        return self._recorder
+
+    def _refuse_to_write(self) -> NoReturn:
         self._check_open()
         if self._gathered is not None:
             raise ReadOnlyError(f"{self.path} has the stores of several writers; open one with writer=NAME to add steps to it")
         if self._log is None:
             raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
-        if self._process != os.getpid():
-            raise LockedError(
-                f"{self.path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
-                "it here with mode='r'"
-            )
-        return self._recorder
+        raise LockedError(
+            f"{self.path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
+            "it here with mode='r'"
+        )
 
     def _writing_columns(self) -> None:
         """Refuse to write columns where that is not for this process to do."""

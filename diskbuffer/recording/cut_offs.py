@@ -23,13 +23,15 @@ class CutOffs:
         How many of these cut off an episode.
     asked_for : int
         Episodes that `cut_off` ended.
+    due : bool
+        Whether `warn_if_due` warns.
     advice : str
         What the warning says can be done; adapters say it in their own terms.
     """
 
     def __init__(self) -> None:
         self.steps = self.found = self.asked_for = 0
-        self._due = self._expected = False
+        self.due = self._expected = False
         self.advice = _ADVICE
 
     @property
@@ -40,15 +42,15 @@ class CutOffs:
     def note(self, found: int) -> None:
         """Note that steps cut off episodes."""
         self.found += found
-        self._due = not self._expected and self.found > max(_FEW, self.steps // 2)
+        self.due = not self._expected and self.found > max(_FEW, self.steps // 2)
 
     def expect(self) -> None:
         """Do not warn, or not once more."""
-        self._due, self._expected = False, True
+        self.due, self._expected = False, True
 
     def warn_if_due(self) -> None:
         """Warn, before anything is recorded, so that a filter which makes the warning an error does no harm."""
-        if not self._due:
+        if not self.due:
             return
         self.expect()
         warnings.warn(

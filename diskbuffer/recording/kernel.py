@@ -11,7 +11,18 @@ from typing import Any
 from diskbuffer.index.fields import ENDED, FIELDS, HEAD
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
-from diskbuffer.native.memory import int8_array, int64_array, load_u8, store_i64, store_u8, store_u32
+from diskbuffer.native.memory import (
+    int8_array,
+    int64_array,
+    load_any_u32,
+    load_any_u64,
+    load_u8,
+    store_any_u32,
+    store_any_u64,
+    store_i64,
+    store_u8,
+    store_u32,
+)
 from diskbuffer.recording.equality import all_zero, has_nan, same_values
 from diskbuffer.store.format import checksums
 from diskbuffer.store.format.checksums_kernel import length_word, pad, row_seed
@@ -36,13 +47,25 @@ COMPARE, START, GO_ON = 0, 1, 2
 
 
 # Fields of a job, which tells `record` all: an array costs a tenth of a microsecond to hand over, an address in one nothing.
-ENVS, STREAMS, COLUMNS, SEGMENT_ROWS, TAIL_ROWS, SALT, NEXT_STEP = range(7)
-TABLE, SOURCES, FLAGS, BASES, LENGTHS, LIMITS, TOLD, EVENTS, GIVEN = range(7, 16)  # addresses of arrays
-JOB_FIELDS = 16
+ENVS, STREAMS, COLUMNS, SEGMENT_ROWS, TAIL_ROWS, SALT, NEXT_STEP, STEP_BYTES = range(8)
+TABLE, SOURCES, FLAGS, BASES, LENGTHS, LIMITS, EVENTS, SCRATCH, GIVEN, GO_ON_ALL = range(8, 18)  # addresses of arrays
+JOB_FIELDS = 18
+
+
+def step_bytes(sources: Any) -> int:
+    """Return the bytes of what is done at a row, with zeros up to whole words; `SCRATCH` has twice as many, zeros at first."""
+    done = (sources[:, ROLE] == STEP) | (sources[:, ROLE] == IS_LAST)
+    return -int(-sources[done, ROW_BYTES].sum() // 8) * 8
 
 
 @compiled
-def record(job: Any) -> int:
+def record(job: int, told: int) -> int:
+    """Do `_record` with the arrays of a job, by its address, and `told` by its own."""
+    return record_job(int64_array(job, (JOB_FIELDS,)), told)
+
+
+@compiled
+def record_job(job: Any, told: int) -> int:
     """Do `_record` with the arrays of a job."""
     envs, columns, streams = job[ENVS], job[COLUMNS], job[STREAMS]
     return _record(
@@ -56,8 +79,10 @@ def record(job: Any) -> int:
         job[TAIL_ROWS],
         job[SALT],
         job[NEXT_STEP] != 0,
-        int8_array(job[TOLD], (envs,)),
+        int8_array(told, (envs,)),
         int64_array(job[EVENTS], (streams, 2)),
+        job[SCRATCH],
+        job[STEP_BYTES],
     )
 
 
@@ -75,6 +100,8 @@ def _record(
     next_step: bool,
     told: Any,
     events: Any,
+    scratch: int,
+    step_bytes: int,
 ) -> int:
     """Write a step in every stream, and move the streams' heads.
 
@@ -91,13 +118,11 @@ def _record(
         head = table[s, HEAD]
         ended = load_u8(sources[flags[0], VALUE] + s) | load_u8(sources[flags[1], VALUE] + s)
         same = head >= 0 and told[s] != START
+        half, offset, ring = place_of(head, segment_rows, tail_rows)
         for c in range(columns if told[s] != GO_ON else 0):
             if same and sources[c, ROLE] == OBS:
-                at, value = (
-                    row_of(sources, bases, c, s, head, segment_rows, tail_rows),
-                    sources[c, VALUE] + s * sources[c, STRIDE],
-                )
-                same = same_values(at, value, sources[c, ROW_BYTES], sources[c, FLOAT])
+                at = row_at(sources, bases, c, s, half, offset, ring, tail_rows)
+                same = same_values(at, sources[c, VALUE] + s * sources[c, STRIDE], sources[c, ROW_BYTES], sources[c, FLOAT])
         position, cut = head, False
         if head < 0:
             position = 0
@@ -113,27 +138,38 @@ def _record(
         started = position != head
         if started:
             started_any = 2
+            half, offset, ring = _next_place(half, offset, ring, segment_rows, tail_rows)
+        next_half, next_offset, next_ring = _next_place(half, offset, ring, segment_rows, tail_rows)
+        words, next_words, at = 0, 0, 0
         for c in range(columns):
             role, size = sources[c, ROLE], sources[c, ROW_BYTES]
-            here = row_of(sources, bases, c, s, position, segment_rows, tail_rows)
-            after = row_of(sources, bases, c, s, position + 1, segment_rows, tail_rows)
+            here = row_at(sources, bases, c, s, half, offset, ring, tail_rows)
+            after = row_at(sources, bases, c, s, next_half, next_offset, next_ring, tail_rows)
             if role == OBS:
                 if started:
-                    memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
-                memcpy(after, sources[c, NEXT] + s * sources[c, NEXT_STRIDE], size)
+                    copy_value(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
+                copy_value(after, sources[c, NEXT] + s * sources[c, NEXT_STRIDE], size)
             elif role == STEP:
-                memcpy(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
-                memset(after, 0, size)  # the tail is used again, and a failed `extend` may have left something
+                copy_value(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
+                copy_value(scratch + at, here, size)  # what is stored: another thread may change what was given
+                copy_value(after, scratch + step_bytes + at, size)  # zeros; the tail is used again, and `extend` may fail
+                at += size
             elif role == IS_LAST:
                 store_u8(here, 0)
                 store_u8(after, ended)
+                store_u8(scratch + at, 0)
+                store_u8(scratch + step_bytes + at, ended)
+                at += 1
+            else:
+                words, next_words = here + 4 * checksums.STEP, after + 4 * checksums.STEP
         if started:
             write_checksum(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt, 0)
-        write_checksum(sources, bases, s, position, checksums.STEP, segment_rows, tail_rows, salt, 0)
-        write_checksum(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
         to_come = 0 if ended else checksums.NOT_YET
-        write_checksum(sources, bases, s, position + 1, checksums.STEP, segment_rows, tail_rows, salt, to_come)
-        if (position + 1) % segment_rows == 0:
+        store_u32(words, crc32c_extend(row_seed(salt, s, position, checksums.STEP), scratch, step_bytes))
+        crc = crc32c_extend(row_seed(salt, s, position + 1, checksums.STEP), scratch + step_bytes, step_bytes)
+        store_u32(next_words, crc ^ to_come)
+        write_checksum(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
+        if next_offset == 0:
             set_length(lengths, s, position, segment_rows)
         set_length(lengths, s, position + 1, segment_rows)
         table[s, HEAD], table[s, ENDED] = position + 1, ended
@@ -142,6 +178,19 @@ def _record(
         if position + 3 >= limits[s]:
             crowded = 1
     return 4 * recorded + started_any + crowded
+
+
+@compiled
+def copy_value(target: int, source: int, size: int) -> None:
+    """Copy a value: mostly a number, for which a call takes longer than the copy."""
+    if size == 8:
+        store_any_u64(target, load_any_u64(source))
+    elif size == 4:
+        store_any_u32(target, load_any_u32(source))
+    elif size == 1:
+        store_u8(target, load_u8(source))
+    else:
+        memcpy(target, source, size)
 
 
 @compiled
@@ -161,14 +210,15 @@ def write_checksum(
 ) -> None:
     """Write a word of a row's checksum, as `checksums.row_checksums` does for many."""
     crc, size, place = row_seed(salt, s, position, word), 0, 0
+    half, offset, ring = place_of(position, segment_rows, tail_rows)
     for c in range(sources.shape[0]):
-        row = row_of(sources, bases, c, s, position, segment_rows, tail_rows)
+        row = row_at(sources, bases, c, s, half, offset, ring, tail_rows)
         if sources[c, ROLE] == CHECK:
             place = row
         elif (sources[c, ROLE] == OBS) == (word == checksums.OBS):
             crc = crc32c_extend(crc, row, sources[c, ROW_BYTES])
             size += sources[c, ROW_BYTES]
-    store_u32(place + 4 * word, pad(crc, size) ^ to_come)
+    store_u32(place + 4 * word, (pad(crc, size) if size % 8 else crc) ^ to_come)
 
 
 @compiled
@@ -186,10 +236,30 @@ def cut_off(sources: Any, bases: Any, s: int, head: int, segment_rows: int, tail
 @compiled
 def row_of(sources: Any, bases: Any, c: int, s: int, position: int, segment_rows: int, tail_rows: int) -> int:
     """Return the address of a row, in an open segment or in the tail."""
+    half, offset, ring = place_of(position, segment_rows, tail_rows)
+    return row_at(sources, bases, c, s, half, offset, ring, tail_rows)
+
+
+@compiled
+def place_of(position: int, segment_rows: int, tail_rows: int) -> tuple[int, int, int]:
+    """Return which of two open segments a row is in, where in it, and where in the tail: divisions, so once for all columns."""
+    return position // segment_rows % 2, position % segment_rows, position % tail_rows
+
+
+@compiled
+def _next_place(half: int, offset: int, ring: int, segment_rows: int, tail_rows: int) -> tuple[int, int, int]:
+    """Return the place after one, as `place_of` does."""
+    ring = ring + 1 if ring + 1 < tail_rows else 0
+    return (half, offset + 1, ring) if offset + 1 < segment_rows else (1 - half, 0, ring)
+
+
+@compiled
+def row_at(sources: Any, bases: Any, c: int, s: int, half: int, offset: int, ring: int, tail_rows: int) -> int:
+    """Return the address of the row at a place."""
     size = sources[c, ROW_BYTES]
     if sources[c, TAIL]:
-        return sources[c, TAIL] + (s * tail_rows + position % tail_rows) * size
-    return bases[c, s, position // segment_rows % 2] + position % segment_rows * size
+        return sources[c, TAIL] + (s * tail_rows + ring) * size
+    return bases[c, s, half] + offset * size
 
 
 @compiled

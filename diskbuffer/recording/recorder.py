@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import int64
 
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.index.streams import NO_LEADS
+from diskbuffer.native import objects
+from diskbuffer.native.compiling import entry_point
 from diskbuffer.native.memory import address_of
 from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.flat_steps import FlatSteps
-from diskbuffer.recording.given import Given, record_given
+from diskbuffer.recording.given import EVERY_STEP, Given, record_given
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.row_writer import RowWriter
 from diskbuffer.recording.staging import Prepared, Staging, Told
@@ -81,6 +84,8 @@ class Recorder:
         self._crowded = True
         self._cut = self._rows.cut[self._envs].view(np.int8)
         self._cut_address = address_of(self._cut)
+        self._scratch = np.zeros(2 * kernel.step_bytes(self._staging.sources), np.uint8)
+        self._go_on_all = np.full(layout.n_envs, kernel.GO_ON, np.int8)
         self._arrays: dict[int, Array] = {
             kernel.TABLE: index.table,
             kernel.SOURCES: self._staging.sources,
@@ -89,35 +94,60 @@ class Recorder:
             kernel.LENGTHS: self._segments.lengths,
             kernel.LIMITS: log.limits,
             kernel.EVENTS: self._events,
+            kernel.SCRATCH: self._scratch,
+            kernel.GO_ON_ALL: self._go_on_all,
         }  # which stay where they are
         numbers = (layout.n_envs, layout.streams, len(self._schema), layout.segment_rows, layout.tail_rows, layout.salt)
-        self._job = np.array([*numbers, self._next_step, *[0] * (kernel.JOB_FIELDS - kernel.TABLE)], np.int64)
+        self._job = np.zeros(kernel.JOB_FIELDS, np.int64)
+        self._job[: kernel.TABLE] = *numbers, self._next_step, len(self._scratch) // 2
         self._job[list(self._arrays)] = [array.ctypes.data for array in self._arrays.values()]
         # The same for values that are read where the caller has them.
         self._in_place = self._staging.sources.copy()
-        self._given = Given(self._schema, layout.n_envs, self._in_place)
+        self._given = Given(self._schema, layout.n_envs, self._in_place, self._staging.stacks, self._stack)
         self._job_in_place = self._job.copy()
         self._job_in_place[[kernel.SOURCES, kernel.GIVEN]] = self._in_place.ctypes.data, self._given.table.ctypes.data
+        self._at_job, self._at_job_in_place = address_of(self._job), address_of(self._job_in_place)
+        self._record_given = None if objects.TUPLE_ITEMS == 0 else entry_point(record_given, int64, int64, int64)
 
     # One step of every stream
 
-    def add(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any, new_episode: Any = None) -> int:
-        """Record a step of every stream; return how many there were, as reset steps are none."""
+    def add(
+        self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any], info: Any, new_episode: Any = None
+    ) -> int:
+        """Record a step of every stream; return how many there were, as reset steps are none.
+
+        `step` has action, reward, terminated and truncated, `more` all other columns.
+        """
         self.cut_offs.warn_if_due()
-        staging = self._staging
         told = self._cut if new_episode is None else self._told(new_episode)
-        if self._pictures is not None and not self._same_step:
-            obs, next_obs = self._pictures.of_step(obs, next_obs)
-        given = None if self._same_step else self._given.pick(obs, next_obs, values)
-        if given is not None:
-            try:
-                added = self._record_in_place(told, given)
-            except BaseException:
-                with Uninterrupted():
-                    self._take_stock()
-                raise
+        if not self._same_step:
+            if self._pictures is not None:
+                obs, next_obs = self._pictures.of_step(obs, next_obs)
+            added = self._add_in_place(obs, next_obs, step, more, told)
             if added >= 0:
                 return added
+        return self._add_staged(obs, next_obs, dict(zip(EVERY_STEP, step, strict=True)) | more, info, told)
+
+    def add_as_given(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any]) -> int:
+        """Do as `add` where that takes no conversion; if it does, or there is something to warn of, nothing, and return -1."""
+        if self._same_step or self._pictures is not None or self.cut_offs.due:
+            return -1
+        return self._add_in_place(obs, next_obs, step, more, self._cut)
+
+    def _add_in_place(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any], told: Told) -> int:
+        given = self._given.pick(obs, next_obs, step, more)
+        if given is None:
+            return -1
+        try:
+            return self._record_in_place(told, given)
+        except BaseException:
+            with Uninterrupted():
+                self._take_stock()
+            raise
+
+    def _add_staged(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any, told: Told) -> int:
+        """Record what is to be checked column by column."""
+        staging = self._staging
         staging.put_values(values)
         if self._same_step:
             next_obs = self._with_final_obs(next_obs, info, staging.ended())
@@ -172,21 +202,21 @@ class Recorder:
     def _record_in_place(self, told: Told, given: tuple[Any, ...]) -> int:
         """Record values where the caller has them, if they are as the columns hold them; if not, nothing, and return -1."""
         if self._crowded:
-            with Uninterrupted():
-                self._log.make_room()
-        self._job_in_place[kernel.TOLD] = self._cut_address if told is self._cut else address_of(told)
-        code = record_given(self._job_in_place, id(given))
-        if code < 0:  # others, or NaN
-            return -1
-        self._staging.forget()
-        return self._recorded(code)
+            self._make_room()
+        assert self._record_given is not None
+        at = self._cut_address if told is self._cut else address_of(told)
+        code = self._record_given(self._at_job_in_place, id(given), at)
+        return -1 if code < 0 else self._recorded(code)  # others, or NaN
+
+    def _make_room(self) -> None:
+        with Uninterrupted():
+            self._log.make_room()
+            self._crowded = False
 
     def _record(self, told: Told, kept: Prepared) -> int:
         if self._crowded:
-            with Uninterrupted():
-                self._log.make_room()
-        self._job[kernel.TOLD] = self._cut_address if told is self._cut else address_of(told)
-        code = kernel.record(self._job)
+            self._make_room()
+        code = kernel.record(self._at_job, address_of(told))
         if code < 0:
             self._staging.refuse_nan(-1 - code, kept)
         self._staging.recorded(kept, told)
@@ -194,16 +224,18 @@ class Recorder:
 
     def _recorded(self, code: int) -> int:
         """Note what `kernel.record` did; return how many steps that were."""
-        self._crowded = bool(code & 1)
+        if code & 1:
+            self._crowded = True
         if code & 2:
             with Uninterrupted():
                 self._note_starts()
-        self._log.added += code >> 2
-        self.cut_offs.steps += code >> 2
-        if self._log.has_evictable:
+        steps, log = code >> 2, self._log
+        log.added += steps
+        self.cut_offs.steps += steps
+        if log.added >= log.retention.look_at:
             with Uninterrupted():
-                self._log.evict()
-        return int(code >> 2)
+                log.evict()
+        return steps
 
     def _note_starts(self) -> None:
         """Have the index know of the episodes that the last step started."""

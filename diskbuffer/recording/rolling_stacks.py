@@ -52,6 +52,13 @@ class RollingStacks:
         Returns the stack (streams, frame_stack, ...) that each stream ends with, as stored.
     lossy : bool
         Whether its frames, but for the last, may have lost something: then they are not compared.
+
+    Attributes
+    ----------
+    last : (streams, bytes of a stack) uint8
+        The stacks that the last step led to, if they are known.
+    known : (1,) int64
+        Whether they are; compiled code reads and writes both.
     """
 
     def __init__(
@@ -67,21 +74,21 @@ class RollingStacks:
     ) -> None:
         self._stack, self._bytes, self._zeros, self._newest = frame_stack, frame_bytes, zeros, newest
         self._float, self._lossy = float_bytes(dtype), lossy
-        self._last = np.zeros((streams, frame_stack * frame_bytes), np.uint8)
-        self._known = False
+        self.last = np.zeros((streams, frame_stack * frame_bytes), np.uint8)
+        self.known = np.zeros(1, np.int64)
         self._found = np.zeros(streams, np.int64)
 
     def forget(self) -> None:
         """Do not rely on the last stack: rows were added without one."""
-        self._known = False
+        self.known[0] = 0
 
     def compare(self, obs: Array, next_obs: Array) -> Compared:
         """Compare the stacks of a step of every stream, (streams, frame_stack, ...)."""
-        if not self._known:
-            self._last[:] = np.ascontiguousarray(self._newest()).reshape(len(self._last), -1).view(np.uint8)
+        if not self.known[0]:
+            self.last[:] = np.ascontiguousarray(self._newest()).reshape(len(self.last), -1).view(np.uint8)
             if self._lossy:
-                self._last[:, : -self._bytes] = obs.reshape(self._last.shape).view(np.uint8)[:, : -self._bytes]
-        last, zeros = self._last, self._zeros
+                self.last[:, : -self._bytes] = obs.reshape(self.last.shape).view(np.uint8)[:, : -self._bytes]
+        last, zeros = self.last, self._zeros
         _compare(address_of(obs), address_of(next_obs), last, self._stack, self._bytes, self._float, zeros, self._found)
         return Compared(*(self._found & bit > 0 for bit in (_SAME, _ROLLS, _STARTS)))
 
@@ -91,13 +98,13 @@ class RollingStacks:
         Where an episode goes on from a stack that is not the last ``next_obs``, as the caller said so, the stored one keeps the
         frames that it had, and has one more.
         """
-        following = next_obs.reshape(self._last.shape[0], -1).view(np.uint8)
+        following = next_obs.reshape(self.last.shape[0], -1).view(np.uint8)
         rolled = np.flatnonzero(goes_on & (self._found & _SAME == 0))
         if len(rolled):
             following = following.copy()
-            following[rolled, : -self._bytes] = self._last[rolled, self._bytes :]
-        self._last[:] = following
-        self._known = True
+            following[rolled, : -self._bytes] = self.last[rolled, self._bytes :]
+        self.last[:] = following
+        self.known[0] = 1
 
 
 @compiled

@@ -171,6 +171,8 @@ class Staging:
         For `kernel.record`.
     flags : (3,) int64
         Places of terminated, truncated and reward in it.
+    stacks : dict of str to RollingStacks
+        Of each column of observations; none where they are never stacks.
     """
 
     def __init__(
@@ -192,7 +194,9 @@ class Staging:
         self._alone = self._obs[0][1] if self._is_plain and frame_stack == 1 else None
         self._copied = self._obs[0][1].prepared()
         self._stacked = [False] * len(schema)
-        self._stacks: dict[str, RollingStacks] = {}
+        self.stacks: dict[str, RollingStacks] = {}
+        if frame_stack > 1:
+            self.stacks = {path: self._rolling(path) for path in schema.obs}
         self.sources = np.zeros((len(schema), kernel.SOURCE_FIELDS), np.int64)
         for path, i in self._place.items():
             self.sources[i, [kernel.STRIDE, kernel.NEXT_STRIDE, kernel.ROW_BYTES]] = schema[path].row_bytes
@@ -250,7 +254,7 @@ class Staging:
             source = self.sources[i]
             if stacked:
                 newest = (self._stack - 1) * column.row_bytes
-                compared[path] = self._roll(column).compare(now, following)
+                compared[path] = self.stacks[path].compare(now, following)
                 source[kernel.VALUE], source[kernel.NEXT] = address_of(now) + newest, address_of(following) + newest
             else:
                 source[kernel.VALUE], source[kernel.NEXT] = column.addresses(now, following)
@@ -291,12 +295,11 @@ class Staging:
 
     def recorded(self, kept: Prepared, told: Told) -> None:
         """Remember the stacks that were recorded, to check the next ones against them; `told` is of `kernel.record`."""
-        if self._stacks:
-            for path, stacked, following, _ in kept:
-                if stacked:
-                    self._stacks[path].accept(following, told == kernel.GO_ON)
-                elif path in self._stacks:
-                    self._stacks[path].forget()
+        for path, stacked, following, _ in kept if self.stacks else ():
+            if stacked:
+                self.stacks[path].accept(following, told == kernel.GO_ON)
+            else:
+                self.stacks[path].forget()
 
     def refuse_nan(self, place: int, kept: Prepared) -> None:
         """Raise the InputError for NaN in a column, by its place in `sources`; `kept` is as `put_observations` returned it."""
@@ -309,16 +312,10 @@ class Staging:
 
     def forget(self) -> None:
         """Do not check the next stacks against the last ones: other rows were added since."""
-        for stacks in self._stacks.values():
+        for stacks in self.stacks.values():
             stacks.forget()
 
-    def _roll(self, column: _ObsColumn) -> RollingStacks:
-        path = column.path
-        if path not in self._stacks:
-            newest = functools.partial(self._newest, path)
-            dtype = self._schema[path].np_dtype
-            lossy = self._schema[path].is_lossy
-            self._stacks[path] = RollingStacks(
-                self._streams, self._stack, column.row_bytes, dtype, self._zeros, newest, lossy=lossy
-            )
-        return self._stacks[path]
+    def _rolling(self, path: str) -> RollingStacks:
+        column, newest = self._schema[path], functools.partial(self._newest, path)
+        how = column.row_bytes, column.np_dtype, self._zeros, newest
+        return RollingStacks(self._streams, self._stack, *how, lossy=column.is_lossy)

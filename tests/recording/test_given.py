@@ -13,6 +13,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.native import objects
 from diskbuffer.recording import given
+from diskbuffer.recording.staging import Staging
 
 DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64")
 OBS: tuple[dict[str, db.Column], ...] = (
@@ -157,3 +158,99 @@ def test_where_objects_are_kept_in_another_way_steps_are_added_all_the_same(
     with db.ReplayBuffer(tmp_path / "store", columns=columns, capacity=10) as buffer:
         assert buffer.add(0.0, 0.5, 1.0, 2.0, False, True) == 1
         assert buffer.at(buffer.steps())["reward"].tolist() == [1.0]
+
+
+class _Stacks:
+    """Rolling stacks as a wrapper makes them, of every environment; now and then others."""
+
+    def __init__(self, column: db.Column, n_envs: int, zeros: bool, rng: np.random.Generator) -> None:
+        self._column, self._n_envs, self._zeros, self._rng = column, n_envs, zeros, rng
+        self._now = np.stack([self._first() for _ in range(n_envs)])
+
+    def _first(self) -> np.ndarray[Any, Any]:
+        frames = _random(self._column, 3, self._rng)
+        if self._rng.random() < 0.8:  # as at an episode's begin
+            frames[:-1] = 0 if self._zeros else frames[-1]
+        return frames
+
+    def step(self, ended: Any, strange: float) -> tuple[Any, Any]:
+        """Return the stacks before and after a step that ends some episodes."""
+        now = self._now
+        following = np.concatenate([now[:, 1:], _random(self._column, self._n_envs, self._rng)[:, None]], axis=1)
+        self._now = following.copy()
+        for env in np.flatnonzero(ended | (self._rng.random(self._n_envs) < strange)):
+            self._now[env] = self._first()
+        if self._rng.random() < strange:
+            following.ravel()[self._rng.integers(following.size)] += 1
+        if self._rng.random() < strange and following.dtype.kind == "f":
+            following.ravel()[self._rng.integers(following.size)] = np.nan
+        return now, following
+
+    def ways(self, stacks: np.ndarray[Any, Any]) -> list[Callable[[], Any]]:
+        """Return ways to give stacks."""
+        ways: list[Callable[[], Any]] = [lambda: stacks[:, -1], stacks.tolist, lambda: stacks.copy(order="F"), stacks[:, 1:].copy]
+        return ways + ([lambda: stacks[0]] * 3 if self._n_envs == 1 else [])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
+@pytest.mark.some(2)
+@pytest.mark.parametrize("seed", range(8))
+def test_stacks_are_recorded_and_refused_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_envs, zeros, nested = int(rng.integers(1, 4)), bool(seed % 2), seed % 4 > 1
+    dtype = ("uint8", "float32")[seed // 4]
+    obs = {"obs/a": db.Column((2, 3), dtype), "obs/b": db.Column((), "int16")} if nested else {"obs": db.Column((2, 3), dtype)}
+    columns = {**obs, "action": db.Column((), "int64"), "reward": db.Column()}
+    how: dict[str, Any] = {"columns": columns, "capacity": 300, "n_envs": n_envs, "segment_rows": 64, "frame_stack": 3}
+    how |= {"padding": "zeros" if zeros else "first", "autoreset": ("disabled", "next_step")[int(rng.integers(2))]}
+    buffers = [db.ReplayBuffer(tmp_path / name, **how) for name in ("in place", "checked")]
+    pick, refused, added = given.Given.pick, 0, 0
+    stacks = {path: _Stacks(column, n_envs, zeros, rng) for path, column in obs.items()}
+    for _ in range(400):
+        strange, ends = float(rng.choice([0.0, 0.02, 0.2])), rng.random((2, n_envs)) < 0.05
+        call: dict[str, Any] = {"terminated": ends[0], "truncated": ends[1], "reward": rng.random(n_envs).astype(np.float32)}
+        call |= {"action": np.zeros(n_envs, np.int64), "obs": {}, "next_obs": {}}
+        for path, source in stacks.items():
+            for name, array in zip(("obs", "next_obs"), source.step(ends.any(axis=0), strange), strict=True):
+                ways = source.ways(array)
+                call[name][path] = ways[rng.integers(len(ways))]() if rng.random() < strange else array
+        call |= {name: _nest(call[name]) for name in ("obs", "next_obs")}
+        if rng.random() < 0.1:
+            call["new_episode"] = rng.random(n_envs) < 0.3
+        between = rng.random()
+        results = []
+        for n, buffer in enumerate(buffers):
+            monkeypatch.setattr(given.Given, "pick", pick if n == 0 else lambda *_: None)
+            try:
+                results.append(str(buffer.add(**call)))
+            except (db.InputError, db.StackError) as error:
+                results.append(f"{type(error).__name__}: {error}")
+            if between < 0.02:
+                buffer.cut_off()
+            elif between < 0.04:
+                buffer.flush()
+        assert results[0] == results[1]
+        added, refused = added + results[0].isdigit(), refused + (not results[0].isdigit())
+    assert added > 100
+    assert refused > 5
+    _assert_equal(*(buffer.at(buffer.steps()) for buffer in buffers))
+    for buffer in buffers:
+        buffer.close()
+    assert all(db.check(tmp_path / name).ok for name in ("in place", "checked"))
+
+
+def test_stacks_that_go_on_need_no_check_column_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"obs": db.Column((4, 4), "uint8"), "action": db.Column((), "int64"), "reward": db.Column()}
+    frames = np.random.default_rng(0).integers(0, 255, (100, 4, 4)).astype(np.uint8)
+    checked, put = list[Any](), Staging.put_values
+
+    def note(staging: Staging, values: dict[str, Any]) -> None:
+        checked.append(values)
+        put(staging, values)
+
+    monkeypatch.setattr(Staging, "put_values", note)
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, capacity=1_000, frame_stack=3) as buffer:
+        for at in range(90):
+            now, following = frames[at : at + 3], frames[None, at + 1 : at + 4]
+            assert buffer.add(now, np.int64(0), 0.0, following, at % 30 == 29, False) == 1
+    assert len(checked) == 3  # an episode's first step each
