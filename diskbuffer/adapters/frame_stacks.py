@@ -44,6 +44,11 @@ class Frames:
         """What one frame is stored as."""
         return Column(self._frame(), self.dtype.name, allow_nan=True)
 
+    @property
+    def are_side_by_side(self) -> bool:
+        """Whether `split` has nothing to do: it has the observation's own shape."""
+        return self.stack == 1 or (not self.last and self._channels() == 1)
+
     def _channels(self) -> int:
         return (self.shape[-1] if self.last else self.shape[0]) // self.stack
 

@@ -126,25 +126,16 @@ class DiskReplayBuffer(ReplayBuffer):
         StackError
             The store holds single frames, and these are no rolling stack of them. Nothing was added.
         """
-        each = (self.n_envs,)
-        done, timeouts = batched("done", done, each), self._no_timeouts
-        if done.dtype != np.bool_:
-            done = done.astype(np.bool_)
+        stored, timed_out = self.stored, False
         if self.handle_timeout_termination:
-            timed_out = [bool(info.get("TimeLimit.truncated", False)) for info in infos]
-            if True in timed_out or len(timed_out) != self.n_envs:
-                timeouts = batched("infos", timed_out, each)
-                done = done & ~timeouts
-        opening = not self.stored.writes
+            timed_out = len(infos) != self.n_envs
+            for info in infos:
+                if info.get("TimeLimit.truncated", False):
+                    timed_out = True
+        opening = not stored.writes
         try:
-            self.stored.add(
-                obs,
-                next_obs,
-                action=batched("action", action, (self.n_envs, self.action_dim)),
-                reward=batched("reward", reward, each),
-                terminated=done,
-                truncated=timeouts,
-            )
+            if timed_out or not stored.add_as_given(obs, next_obs, action, reward, done, self._no_timeouts):
+                self._add_converted(obs, next_obs, action, reward, done, infos)
             self.pos += 1
         except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
             self._load()
@@ -153,6 +144,24 @@ class DiskReplayBuffer(ReplayBuffer):
             self._load()
         elif self.pos == self.buffer_size:
             self.full, self.pos = True, 0
+
+    def _add_converted(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        """Add a step whose values may have other shapes and dtypes than the store's."""
+        each = (self.n_envs,)
+        done, timeouts = batched("done", done, each), self._no_timeouts
+        if done.dtype != np.bool_:
+            done = done.astype(np.bool_)
+        if self.handle_timeout_termination:
+            timeouts = batched("infos", [bool(info.get("TimeLimit.truncated", False)) for info in infos], each)
+            done = done & ~timeouts
+        self.stored.add(
+            obs,
+            next_obs,
+            action=batched("action", action, (self.n_envs, self.action_dim)),
+            reward=batched("reward", reward, each),
+            terminated=done,
+            truncated=timeouts,
+        )
 
     def _ages(self, batch_inds: Any) -> Int64:
         """Return how many steps came after those at places of the ring."""

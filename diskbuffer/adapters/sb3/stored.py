@@ -28,6 +28,7 @@ from diskbuffer.store.building import is_there
 
 Array = npt.NDArray[Any]
 Obs = Array | dict[str, Array]
+_NOTHING: dict[str, Any] = {}
 Tensors = torch.Tensor | dict[str, torch.Tensor]
 
 
@@ -77,6 +78,7 @@ class Stored(OpenedLate):
         }
         self._keys = {name: name_of(name) for name in parts}  # of the observations' parts in the store
         self._frames: dict[str, Frames] = {}
+        self._takes_as_given = False  # observations, as the store does
         self.open_to_read()
 
     # Opening
@@ -86,6 +88,7 @@ class Stored(OpenedLate):
         frames = self._frames_of(opened)
         self._refuse_another(opened)
         self._frames = frames
+        self._takes_as_given = self._plain_shape is not None and frames[""].are_side_by_side
 
     def _frames_of(self, opened: ReplayBuffer) -> dict[str, Frames]:
         """Find out how the store's frames make up observations; a SchemaError where they cannot."""
@@ -172,6 +175,17 @@ class Stored(OpenedLate):
         self.open_to_write().cut_off()
 
     # Steps
+
+    def add_as_given(self, obs: Any, next_obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any) -> bool:
+        """Do as `add`, with an action that may lack its axis, if nothing else is to be converted; return whether it was done."""
+        if not self._takes_as_given or not self._writes:
+            return False
+        if self._frames[""].stack > 1 and not (self._fits(obs) and self._fits(next_obs)):  # single frames mean something else
+            return False
+        if action.__class__ is np.ndarray and action.ndim == 1:
+            action = action[:, None]
+        assert self._buffer is not None
+        return self._buffer._add_as_given(obs, action, reward, next_obs, terminated, truncated, _NOTHING) >= 0
 
     def add(self, obs: Obs, next_obs: Obs, *, unknown: Array | None = None, **columns: Array) -> None:
         """Add a step of every environment. Where what came after it is `unknown`, as an episode ended, it is made up."""
