@@ -418,7 +418,7 @@ def numbered(t: int) -> Batch:
 
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_an_interrupted_add_leaves_rows_together(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer, real = DiskReplayBuffer(50, path=tmp_path / "store"), db.ReplayBuffer.add
+    buffer, real = DiskReplayBuffer(50, path=tmp_path / "store"), db.ReplayBuffer._add_as_given
     for t in range(5):
         buffer.add(numbered(t))
 
@@ -428,7 +428,7 @@ def test_an_interrupted_add_leaves_rows_together(where: str, tmp_path: Path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(db.ReplayBuffer, "add", interrupted)
+        patch.setattr(db.ReplayBuffer, "_add_as_given", interrupted)
         with pytest.raises(KeyboardInterrupt):
             buffer.add(numbered(5))
     first = 6 if where == "after" else 5
@@ -511,14 +511,14 @@ def test_steps_that_others_wrote_are_drawn_by_their_priorities_too(tmp_path: Pat
     other.add(numbered(30))
     other.close()
     one.add(numbered(31))
-    known = db.ReplayBuffer.add
+    known = db.ReplayBuffer._add_as_given
 
     def interrupted(*args: Any, **kwargs: Any) -> None:
         known(*args, **kwargs)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(db.ReplayBuffer, "add", interrupted)
+        patched.setattr(db.ReplayBuffer, "_add_as_given", interrupted)
         with pytest.raises(KeyboardInterrupt):
             one.add(numbered(32))
     for buffer in (one, pickle.loads(copied)):

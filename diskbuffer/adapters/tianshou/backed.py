@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import h5py
@@ -26,6 +27,7 @@ _SAVED = "diskbuffer"  # in HDF5 files
 class StoreBacked:
     """What Tianshou's classes do with memory, done with a store; the drawing is theirs."""
 
+    _has_rings = False  # of single environments, of Tianshou's classes; else it is one
     stored: Stored
     maxsize: int
     stack_num: int
@@ -75,7 +77,7 @@ class StoreBacked:
 
     def _rings(self) -> list[Any]:
         """Return Tianshou's buffers of single environments, which keep account."""
-        return list(getattr(self, "buffers", [self]))
+        return self.buffers if self._has_rings else [self]  # type: ignore[attr-defined]
 
     def _load(self) -> None:
         """Be where the store is: flags, rewards, and Tianshou's account of every ring, unless it is of these very steps."""
@@ -135,14 +137,14 @@ class StoreBacked:
         self.stored.add(batch, envs)
         if "rew" not in self._flags:
             self._hold("rew", np.zeros((self.maxsize, *np.shape(batch.rew)[1:])))
-        return self._noted(batch, envs)
+        return self._noted(batch, envs.tolist())
 
     def _added_plainly(self, batch: Any, envs: Any) -> tuple[Array, Array, Array, Array] | None:
         """Add a step of every ring where that takes no conversion, and keep account; None where it takes one."""
         if batch.__class__ is not Batch or self._save_only_last_obs or "rew" not in self._flags:
             return None
         n_envs = self.stored.n_envs
-        if n_envs == 1 and hasattr(self, "buffers"):
+        if n_envs == 1 and self._has_rings:
             return None
         if envs is not None and (n_envs == 1 or len(envs) != n_envs or list(envs) != list(range(n_envs))):
             return None
@@ -150,26 +152,29 @@ class StoreBacked:
         try:
             if not self.stored.add_plainly(given):
                 return None
-            step = {name: np.asarray(given[name]).reshape(n_envs) for name in ("rew", *FLAGS)}
-            return self._noted(step | {"done": step["terminated"] | step["truncated"]}, np.arange(n_envs))
+            rew, terminated, truncated = given["rew"], given["terminated"], given["truncated"]
+            step = {"rew": rew, "terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+            if n_envs == 1:
+                step = {name: (value[()],) for name, value in step.items()}
+            return self._noted(step, range(n_envs))
         except BaseException:  # as in `_added`
             self.stored.reload()
             self._load()
             raise
 
-    def _noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
-        """Keep account of a step that was added to some rings."""
+    def _noted(self, batch: Any, envs: Sequence[int]) -> tuple[Array, Array, Array, Array]:
+        """Keep account of a step that was added to some rings; `batch` has an item of each key for each of them."""
         told, rewards, done = [], batch["rew"], batch["done"]
-        rings = self._rings()
-        for n, env in enumerate(envs.tolist()):
+        rings, flags = self._rings(), [(values, batch[name]) for name, values in self._flags.items()]
+        for n, env in enumerate(envs):
             ring, first = rings[env], env * self.stored.size
             place, ep_return, ep_len, start = ring._update_state_pre_add(rewards[n], done[n])
             told.append((place + first, ep_return, ep_len, start + first))
             if ring is not self:
                 self.last_index[env] = place + first
                 self._lengths[env] = ring._size  # type: ignore[attr-defined]
-            for flag in self._flags:
-                self._flags[flag][place + first] = batch[flag][n]
+            for values, given in flags:
+                values[place + first] = given[n]
             self._counted[env] += 1
         places, returns, lengths, starts = (np.array(column) for column in zip(*told, strict=True))
         return places, returns, lengths, starts
@@ -182,7 +187,7 @@ class StoreBacked:
         told = self._added_plainly(batch, buffer_ids)
         if told is not None:
             return told
-        alone = not hasattr(self, "buffers")
+        alone = not self._has_rings
         given = Batch()
         for key in batch.get_keys():
             if alone or key in ReplayBuffer._reserved_keys:
@@ -229,7 +234,7 @@ class StoreBacked:
 
     def update(self, buffer: Any) -> Array:
         """Add all steps of another buffer, as Tianshou does: episodes that run are not gone on with."""
-        if hasattr(self, "buffers"):
+        if self._has_rings:
             raise NotImplementedError
         if len(buffer) == 0 or self.maxsize == 0:
             return np.array([], int)

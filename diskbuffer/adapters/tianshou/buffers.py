@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
         As of `DiskReplayBuffer`.
     """
 
+    _has_rings = True
+
 
 class _Prioritized(StoreBacked):
     """Weights, which are in memory, 16 bytes a step, and begin anew when a buffer is opened."""
@@ -84,7 +87,7 @@ class _Prioritized(StoreBacked):
         super().reset(keep_statistics)
         self._forget_what_is_gone()
 
-    def _noted(self, batch: Any, envs: Int64) -> tuple[Array, Array, Array, Array]:
+    def _noted(self, batch: Any, envs: Sequence[int]) -> tuple[Array, Array, Array, Array]:
         told = super()._noted(batch, envs)
         self.init_weight(told[0])  # type: ignore[attr-defined]
         return told
@@ -133,3 +136,5 @@ class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuf
     path, threads, segment_rows
         As of `DiskReplayBuffer`.
     """
+
+    _has_rings = True

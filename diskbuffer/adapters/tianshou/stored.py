@@ -31,7 +31,6 @@ from diskbuffer.nested import flatten as in_paths
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 4096  # steps
-_BOOL = np.dtype(np.bool_)
 _NEEDED = {*TOP, *FLAGS, "obs_next"}  # keys of a step that `add_plainly` takes
 _PLAIN = {*_NEEDED, *MINE, "done"}
 
@@ -64,13 +63,13 @@ class Stored(OpenedLate):
         self.has_next = True
         self._empty: list[str] = []  # keys that were given, and have no columns
         self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
-        self._plain: tuple[Any, ...] | None = None  # what `add_plainly` goes by: what values are
+        self._is_plain = False  # the last step, so that `add_plainly` may do
         self._wanted, self._known = tuple[str, ...](), set[str]()
         self.open_to_read()
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Find out where each ring is; a SchemaError where it is another buffer's."""
-        self._plain = None
+        self._is_plain = False
         ours = SLOT in opened.columns and opened.columns["reward"].np_dtype == np.float64  # and not TorchRL's
         if not ours or opened.capacity != self.size * self.n_envs:
             raise SchemaError(
@@ -115,9 +114,7 @@ class Stored(OpenedLate):
         self._move_on(envs)
         recorded = {path: column for path, column in opened.columns.items() if path not in (*opened.derived, *OURS)}
         is_plain = self.has_next and recorded.keys() == set(TOP.values()) and not recorded["reward"].shape
-        axes = () if self.n_envs == 1 else (self.n_envs,)
-        shapes = {path: ((*axes, *column.shape), column.np_dtype) for path, column in recorded.items()}
-        self._plain = (shapes["obs"], shapes["action"], axes) if is_plain else None
+        self._is_plain = is_plain
 
     def _move_on(self, envs: Any) -> None:
         self.next[envs] = (self.next[envs] + 1) % self.size
@@ -126,31 +123,27 @@ class Stored(OpenedLate):
     def add_plainly(self, batch: Mapping[str, Any]) -> bool:
         """Add a step of every ring, without an axis where there is one ring; return whether that could be done.
 
-        That is where keys, shapes and dtypes are those of the step before, and the columns those of one observation and one
-        action: so nothing has to be converted, or looked for.
+        That is where keys are those of the step before, the columns those of one observation and one action, and nothing but
+        rewards is to be converted.
         """
-        if self._plain is None or not self.writes:
+        if not self._is_plain or not self._writes:
             return False
-        of_obs, of_act, axes = self._plain
         if not (_NEEDED <= batch.keys() <= _PLAIN) or [key for key in MINE if key in batch] != self._empty:
             return False
-        obs, act, rew, following, terminated, truncated = (batch[key] for key in ("obs", "act", "rew", "obs_next", *FLAGS))
-        if not (_is(obs, of_obs) and _is(following, of_obs) and _is(act, of_act) and _is(rew, (axes, None))):
+        for key in self._empty:
+            if batch[key].__class__ is not Batch or batch[key].__dict__:
+                return False
+        rew, terminated, truncated = batch["rew"], batch["terminated"], batch["truncated"]
+        axes = () if self.n_envs == 1 else (self.n_envs,)
+        if not (_is(rew, axes, "fiu") and _is(terminated, axes, "b") and _is(truncated, axes, "b")):
             return False
-        of_flag = axes, _BOOL
-        if rew.dtype.kind not in "fiu" or not (_is(terminated, of_flag) and _is(truncated, of_flag)):
-            return False
-        if any(batch[key].__class__ is not Batch or batch[key].get_keys() for key in self._empty):
-            return False
-        slots: Any = pack(self.next, self._resets)
-        if not axes:
-            rew, terminated, truncated, slots = float(rew), bool(terminated), bool(truncated), int(slots[0])
-            act = act if act.ndim else act.item()
-        else:
-            rew = rew.astype(np.float64)
-        self.opened.add(obs, act, rew, following, terminated, truncated, **{SLOT: slots})
-        self._move_on(slice(None))
-        return True
+        rew = rew.astype(np.float64)
+        assert self._buffer is not None
+        slots = {SLOT: pack(self.next, self._resets)}
+        added = self._buffer._add_as_given(batch["obs"], batch["act"], rew, batch["obs_next"], terminated, truncated, slots)
+        if added >= 0:
+            self._move_on(slice(None))
+        return added >= 0
 
     def _complete(self, found: dict[str, Array]) -> None:
         """Put something after each step where nobody told what came; `has_next` tells that it means nothing."""
@@ -291,10 +284,9 @@ class Stored(OpenedLate):
         return {key: put_together(values) for key, values in keys.items()}
 
 
-def _is(values: Any, what: tuple[tuple[int, ...], Any]) -> bool:
-    """Tell whether values are an array of a shape and a dtype, None for any."""
-    shape, dtype = what
-    return values.__class__ is np.ndarray and values.shape == shape and (dtype is None or values.dtype == dtype)
+def _is(values: Any, shape: tuple[int, ...], kinds: str) -> bool:
+    """Tell whether values are an array of a shape, and of a dtype of some kinds."""
+    return values.__class__ is np.ndarray and values.shape == shape and values.dtype.kind in kinds
 
 
 def _begun(stacks: Array, since: Int64) -> Array:
