@@ -110,6 +110,9 @@ class Buffer:
         self._single, self._pixels = environments == 1, observations.dtype == np.uint8
         each = EPISODE + 1
         self._obs = [np.ascontiguousarray(observations[k : k + each * environments : each]) for k in range(each)]
+        for k in range(transitions.stack - 1):  # as a wrapper begins an episode: with its first frame, several times
+            self._obs[k] = self._obs[k].copy()
+            self._obs[k][:, : transitions.stack - 1 - k] = self._obs[0][:, -1:]
         self._action, self._flags = np.zeros(environments, np.int64), np.zeros(environments, np.bool_)
         self._reward, self._ends = np.ones(environments, np.float32), np.ones(environments, np.bool_)
         self._make(of, transitions, max(filled, CAPACITY // 10 if self._pixels else CAPACITY), directory)
