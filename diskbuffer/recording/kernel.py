@@ -53,7 +53,7 @@ JOB_FIELDS = 18
 
 
 def step_bytes(sources: Any) -> int:
-    """Return the bytes of what is done at a row, with zeros up to whole words; `SCRATCH` has twice as many, zeros at first."""
+    """Return the bytes of what is done at a row, put side by side, with zeros up to whole words; `SCRATCH` has room for two."""
     done = (sources[:, ROLE] == STEP) | (sources[:, ROLE] == IS_LAST)
     return -int(-sources[done, ROW_BYTES].sum() // 8) * 8
 
@@ -111,6 +111,7 @@ def _record(
     column may not have NaN and was given it, nothing is written, and -1 less the column's place is returned.
     """
     columns, recorded, started_any, crowded = sources.shape[0], 0, 0, 0
+    undone = scratch + step_bytes  # what is at a row at which nothing was done: zeros, and whether it is an episode's last
     for c in range(columns):
         if sources[c, NO_NAN] and _has_nan(sources, c, table.shape[0]):
             return -1 - c
@@ -152,13 +153,13 @@ def _record(
             elif role == STEP:
                 copy_value(here, sources[c, VALUE] + s * sources[c, STRIDE], size)
                 copy_value(scratch + at, here, size)  # what is stored: another thread may change what was given
-                copy_value(after, scratch + step_bytes + at, size)  # zeros; the tail is used again, and `extend` may fail
+                copy_value(after, undone + at, size)  # the tail is used again, and a failed `extend` may have left something
                 at += size
             elif role == IS_LAST:
                 store_u8(here, 0)
                 store_u8(after, ended)
                 store_u8(scratch + at, 0)
-                store_u8(scratch + step_bytes + at, ended)
+                store_u8(undone + at, ended)
                 at += 1
             else:
                 words, next_words = here + 4 * checksums.STEP, after + 4 * checksums.STEP
@@ -166,7 +167,7 @@ def _record(
             write_checksum(sources, bases, s, position, checksums.OBS, segment_rows, tail_rows, salt, 0)
         to_come = 0 if ended else checksums.NOT_YET
         store_u32(words, crc32c_extend(row_seed(salt, s, position, checksums.STEP), scratch, step_bytes))
-        crc = crc32c_extend(row_seed(salt, s, position + 1, checksums.STEP), scratch + step_bytes, step_bytes)
+        crc = crc32c_extend(row_seed(salt, s, position + 1, checksums.STEP), undone, step_bytes)
         store_u32(next_words, crc ^ to_come)
         write_checksum(sources, bases, s, position + 1, checksums.OBS, segment_rows, tail_rows, salt, 0)
         if next_offset == 0:

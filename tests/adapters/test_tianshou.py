@@ -34,6 +34,7 @@ from diskbuffer.adapters.tianshou import (  # noqa: E402
     DiskReplayBuffer,
     DiskVectorReplayBuffer,
 )
+from diskbuffer.adapters.tianshou.stored import Stored  # noqa: E402
 
 
 class Environment:
@@ -414,6 +415,26 @@ def holds(buffer: Any, count: int) -> None:
 def numbered(t: int) -> Batch:
     obs = np.full(3, t, np.int64)
     return Batch(obs=obs, act=t, rew=float(t), terminated=False, truncated=False, obs_next=obs + 1, info={})
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("stack_num", [1, 4])
+def test_steps_of_collectors_are_handed_over_as_they_are(
+    n_envs: int, stack_num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"path": tmp_path / "store", "stack_num": stack_num}
+    buffer: Any = DiskReplayBuffer(100, **options) if n_envs == 1 else DiskVectorReplayBuffer(300, n_envs, **options)
+    buffer.add(numbered(0) if n_envs == 1 else Batch.stack([numbered(0)] * n_envs), None if n_envs == 1 else range(n_envs))
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Stored, "add", refuse)
+    for t in range(1, 20):
+        buffer.add(numbered(t) if n_envs == 1 else Batch.stack([numbered(t)] * n_envs), None if n_envs == 1 else range(n_envs))
+    assert len(buffer) == 20 * n_envs
+    assert buffer.obs[19, 0] == 19
+    buffer.close()
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
