@@ -111,9 +111,9 @@ def test_blocks_that_were_changed_anywhere_do_no_harm(seed: int, end: int) -> No
     raw = picture_like(rng, int(rng.choice([20, 300, 5_000])))
     found = encode(raw)
     assert found is not None
-    block = found[: len(found) - int(rng.choice([0, 0, 1, 5, rng.integers(len(found))]))].copy()
+    block = found[: len(found) - int(rng.choice([0, 0, 1, 5, int(rng.integers(len(found)))]))].copy()
     for at in rng.integers(0, len(block), int(rng.integers(0, 4))) if len(block) else ():
-        block[at] = rng.choice([0, 15, 240, 255, rng.integers(256)])
+        block[at] = rng.choice([0, 15, 240, 255, int(rng.integers(256))])
     compare(block, len(raw) + int(rng.choice([0, 0, 1, 1_000])), end)
 
 

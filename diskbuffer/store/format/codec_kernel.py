@@ -71,17 +71,17 @@ def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, sc
         memcpy(target, chunk + HEADER, wanted)
         return 0
     if (flags >> 5) == LZ4 and load_u8(chunk + 3) == 1 and load_u32(chunk + 8) == chunk_bytes and not flags & SHUFFLED:
-        at = np.int64(load_u32(chunk + HEADER))
+        at: Any = np.int64(load_u32(chunk + HEADER))
         if at < HEADER + 4 or at + 4 > body:
             return BAD_HEADER
-        n = np.int64(load_u32(chunk + at))
+        n: Any = np.int64(load_u32(chunk + at))
         if at + 4 + n > body:
             return BAD_HEADER
         if n == chunk_bytes:  # did not become smaller, and so was stored as it is
             memcpy(target, chunk + at + 4, wanted)
             return 0
         if n * _LONG_MATCHES <= chunk_bytes:
-            decoded = lz4_decoder.decode_block(chunk + at + 4, n, target, wanted)
+            decoded: Any = lz4_decoder.decode_block(chunk + at + 4, n, target, wanted)
         else:
             decoded = np.int64(lz4_decompress_partial(chunk + at + 4, target, n, wanted, wanted))
         return 0 if decoded == wanted else BAD_STREAM

@@ -10,6 +10,8 @@ The format: github.com/lz4/lz4, doc/lz4_Block_format.md. Nothing is believed: a 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from diskbuffer.native.compiling import compiled
@@ -31,6 +33,11 @@ _STEP = np.array([8, *[8 // d * d for d in range(1, 8)]], np.int64)
 
 
 @compiled
+def _byte(address: int) -> Any:
+    return np.int64(load_u8(address))  # signed, as addresses are
+
+
+@compiled
 def decode_block(source: int, size: int, target: int, wanted: int) -> int:
     """Decode the first `wanted` bytes of a block of `size` bytes to an address; return how many there are, negative if malformed.
 
@@ -39,12 +46,12 @@ def decode_block(source: int, size: int, target: int, wanted: int) -> int:
     at, end, out, until = source, source + size, target, target + wanted
     near_end, near_until = end - _READ, until - _WRITTEN
     while at < near_end and out < near_until:
-        begin, token = at, np.int64(load_u8(at))
+        begin, token = at, _byte(at)
         literals, length, at = token >> 4, token & _ESCAPE, at + 1
         if literals == _ESCAPE:
-            more = np.int64(_MORE)
+            more: Any = np.int64(_MORE)
             while more == _MORE and at < near_end:
-                more, at = np.int64(load_u8(at)), at + 1
+                more, at = _byte(at), at + 1
                 literals += more
             if literals >= near_end - at or literals >= near_until - out:
                 at = begin
@@ -56,15 +63,15 @@ def decode_block(source: int, size: int, target: int, wanted: int) -> int:
         else:
             copy_16(out, at)
         out, at = out + literals, at + literals
-        distance, more = np.int64(load_u8(at)) | np.int64(load_u8(at + 1)) << 8, np.int64(load_u8(at + 2))
-        escaped = np.int64(length == _ESCAPE)  # a number, as the processor cannot guess it; a branch would cost more
+        distance, more = _byte(at) | _byte(at + 1) << 8, _byte(at + 2)
+        escaped: Any = np.int64(length == _ESCAPE)  # a number, as the processor cannot guess it; a branch would cost more
         more = opaque(escaped * more)
         length, at = length + _SHORTEST + more, at + 2 + escaped
         if more == _MORE:
             while more == _MORE:
                 if at >= end:
                     return _MALFORMED
-                more, at = np.int64(load_u8(at)), at + 1
+                more, at = _byte(at), at + 1
                 length += more
         if distance == 0 or distance > out - target:
             return _MALFORMED
@@ -85,7 +92,7 @@ def decode_block(source: int, size: int, target: int, wanted: int) -> int:
 
 @compiled
 def _copy(out: int, match: int, length: int) -> None:
-    """Copy from at least 64 bytes before; more is written than `length`: less than 256 bytes."""
+    """Copy from at least 64 bytes before; more is written than `length`: less than 128 bytes."""
     copy_64(out, match)
     copy_64(out + 64, match + 64)
     k = _AT_ONCE
@@ -96,7 +103,7 @@ def _copy(out: int, match: int, length: int) -> None:
 
 @compiled
 def _fill(out: int, word: int, length: int) -> None:
-    """Write a word again and again; more is written than `length`: less than 256 bytes."""
+    """Write a word again and again; more is written than `length`: less than 128 bytes."""
     fill_64(out, word)
     fill_64(out + 64, word)
     k = _AT_ONCE
@@ -107,7 +114,7 @@ def _fill(out: int, word: int, length: int) -> None:
 
 @compiled
 def _copy_near(out: int, distance: int, length: int) -> None:
-    """Copy from less than 64 bytes before; more is written than `length`: less than 256 bytes."""
+    """Copy from less than 64 bytes before; more is written than `length`: less than 128 bytes."""
     k, wide = 0, _WIDE[distance]
     some = min(wide, length)
     if distance >= 8:
@@ -137,13 +144,13 @@ def _repeat(out: int, distance: int, length: int) -> None:
 def _decode_with_care(at: int, end: int, out: int, target: int, until: int) -> int:
     """Decode the rest of a block, near an end of it or of the room; see `decode_block`."""
     while at < end:
-        token, at = np.int64(load_u8(at)), at + 1
+        token, at = _byte(at), at + 1
         literals, length = token >> 4, token & _ESCAPE
-        more = np.int64(_MORE if literals == _ESCAPE else 0)
+        more: Any = np.int64(_MORE if literals == _ESCAPE else 0)
         while more == _MORE:
             if at >= end:
                 return _MALFORMED
-            more, at = np.int64(load_u8(at)), at + 1
+            more, at = _byte(at), at + 1
             literals += more
         if literals > end - at:
             return _MALFORMED
@@ -154,12 +161,12 @@ def _decode_with_care(at: int, end: int, out: int, target: int, until: int) -> i
             break
         if end - at < 2:
             return _MALFORMED
-        distance, at = np.int64(load_u8(at)) | np.int64(load_u8(at + 1)) << 8, at + 2
+        distance, at = _byte(at) | _byte(at + 1) << 8, at + 2
         more = np.int64(_MORE if length == _ESCAPE else 0)
         while more == _MORE:
             if at >= end:
                 return _MALFORMED
-            more, at = np.int64(load_u8(at)), at + 1
+            more, at = _byte(at), at + 1
             length += more
         if distance == 0 or distance > out - target:
             return _MALFORMED
