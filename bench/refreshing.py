@@ -4,7 +4,9 @@
 
 A writer adds 1,000 steps, and a reader beside it refreshes, which alone is timed; all stores by turns, so that the machine's
 moods strike them all. Episodes of 500 steps, flat columns only, the page cache warm; the writer evicts nothing. Reading it all
-anew, as is done when a store is opened and after each opening for writing, is timed beside it. Takes 6 GB of disk, minutes.
+anew, as is done when a store is opened and after a recovery from a power loss, is timed beside it. Takes 6 GB of disk, minutes.
+
+Then a learner of many writers' stores: none of which has changed since its last refresh, some, or all.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from diskbuffer.reading.restore_index import read_index
 SIZES, QUICK = (100_000, 1_000_000, 346_000_000), (100_000, 1_000_000)
 NEW, MOST_MS, MOST_TIMES, ROOM = 1_000, 2.0, 2.0, 1_000_000
 ENVS = 16
+GATHERED = ((8, 1), (8, 8), (200, 10))  # writers, of which so many add between two refreshes
+SETTLED = 2.5  # seconds after which a store that nobody writes to is not looked into
 
 
 class Pair:
@@ -66,6 +70,36 @@ class Pair:
         return time.perf_counter() - begin
 
 
+class Many:
+    """Writers of a store each, of which some stay, and a learner of all."""
+
+    def __init__(self, stack: contextlib.ExitStack, path: Path, writers: int, adding: int) -> None:
+        self._new, self._writers = steps(NEW), list[db.ReplayBuffer]()
+        for n in range(writers):
+            writer = db.ReplayBuffer(path, columns=COLUMNS, writer=f"actor-{n}", segment_rows=16384)
+            writer.extend(**self._new)
+            if n < adding:
+                self._writers.append(stack.enter_context(writer))
+            else:
+                writer.close()
+        self._learner = stack.enter_context(db.ReplayBuffer(path, mode="r"))
+        time.sleep(SETTLED)
+        self._learner.refresh()
+        self.seconds: list[float] = []
+        self.idle: list[float] = []
+
+    def refresh(self) -> None:
+        """Have some add 1,000 steps; time a refresh, and another one, for which there is nothing new."""
+        for writer in self._writers:
+            writer.extend(**self._new)
+        there = len(self._learner)
+        for seconds in (self.seconds, self.idle):
+            begin = time.perf_counter()
+            self._learner.refresh()
+            seconds.append(time.perf_counter() - begin)
+        assert len(self._learner) == there + NEW * len(self._writers)
+
+
 def main() -> None:
     """Run everything."""
     args = arguments(__doc__.splitlines()[0])
@@ -85,6 +119,12 @@ def main() -> None:
             small, large = (pairs[f"{n:,} steps"] for n in (sizes[-2], sizes[-1]))
             for n, pair in zip(sizes[-2:], (small, large), strict=True):
                 report.row(f"refresh with {NEW:,} new, {n:,} steps", float(np.median(pair.seconds)) * 1e3, "ms", at_most=MOST_MS)
+            for writers, adding in GATHERED:
+                many = Many(stack, directory / f"{writers}-{adding}", writers, adding)
+                for _ in range(rounds // 5):
+                    many.refresh()
+                report.times(f"refresh of {writers} writers' stores, {NEW:,} new in {adding}", many.seconds)
+                report.times(f"refresh of {writers} writers' stores, nothing new, {adding} of them open", many.idle)
             of = f"refresh with {sizes[-1]:,} steps against {sizes[-2]:,}"
             report.row(of, ratio(large.seconds, small.seconds), "x", at_most=MOST_TIMES)
     finally:

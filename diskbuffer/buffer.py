@@ -1248,7 +1248,8 @@ class ReplayBuffer:
         Notes
         -----
         What is new is read, whatever is there: under 1 ms for 1,000 steps, in a store of a hundred thousand as of hundreds of
-        millions. Once after each opening of the store for writing, all of it is read anew: 1 ms for 100,000 steps.
+        millions. All of it is read anew after a recovery from a power loss, or a repair: 1 ms for 100,000 steps. Of several
+        writers' stores, those that have not changed cost 5 us each.
         """
         self._check_open()
         self._reader.refresh()

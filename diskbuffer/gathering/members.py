@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError
 from diskbuffer.gathering.description import Description, Entry, refuse_strange
+from diskbuffer.gathering.watching import Stamp, Watched, stamp_of
 from diskbuffer.index.index import Index
 from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.targets import Own
@@ -32,16 +33,25 @@ class Member:
         As of the last look; None as long as there is nothing to read.
     numbers : (slots,) int64
         The number, among all slots of all stores, of each of its own.
+    own : Own, optional
+        What is its own, for the gather; None where it is not there.
+    watched : (n, 3) int64, optional
+        What to compare with what, to see that nothing has become of it since; None where that is not known.
     """
 
-    def __init__(self, entry: Entry, number: int) -> None:
+    def __init__(self, root: Files, entry: Entry, number: int) -> None:
         self.entry, self.number = entry, number
+        self._files = Files(root.root / entry.name)
         self._store: Store | None = None
         self._follower: IndexFollower | None = None
         self.index: Index | None = None
         self.numbers: Int64 = np.empty(0, np.int64)
         self._gone: list[Store] = []  # that were removed: plans may read what is mapped of them
         self._copied: tuple[Epoch, int] | None = None  # of the store's maps, when they were last looked at
+        self._stamp: Stamp | None = None  # as of the last look
+        self._watching: Watched | None = None
+        self.own: Own | None = None
+        self.watched: Int64 | None = None
 
     @property
     def store(self) -> Store:
@@ -49,41 +59,52 @@ class Member:
         assert self._store is not None
         return self._store
 
-    @property
-    def own(self) -> Own:
-        """What is its own, for the gather."""
-        return own_of(self.store)
+    def may_have_changed(self) -> bool:
+        """Tell whether a file of it was put in another's place; where not, what is `watched` tells whether anything changed."""
+        return self._stamp is None or stamp_of(self._files) != self._stamp
 
     def look(self, files: Files, common: Description, context: int) -> None:
         """See what there is by now: opened where it was not yet, forgotten where it is gone, or another's."""
+        self.forget_look()
+        stamp = stamp_of(self._files)
         try:
             if self._store is None:
-                store = open_store(files.root / self.entry.name, writable=False)
-                refuse_strange(common.common, store.layout, files.root)
-                if store.layout.streams != self.entry.streams:
-                    raise NotAStoreError(
-                        f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described"
-                    )
-                self._store, self._follower = store, IndexFollower(store, context)
+                self._open(files, common, context)
             assert self._follower is not None
+            watching = Watched(self.store)
             self.index = self._follower.read()
+            self.watched = watching.finished(self.index)
+            self._watching = watching
         except NotAStoreError:  # it is not made yet, or was removed
             self._forget()
         except LockedError:  # it is being recovered, and there is nothing new
-            pass
+            return
         except CorruptionError:
             if self._store is None or self._store.files.is_in_place():
                 raise
             self._forget()
+        self._stamp = stamp if self._store is None or self.watched is not None else None
+
+    def _open(self, files: Files, common: Description, context: int) -> None:
+        store = open_store(files.root / self.entry.name, writable=False)
+        refuse_strange(common.common, store.layout, files.root)
+        if store.layout.streams != self.entry.streams:
+            raise NotAStoreError(f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described")
+        self._store, self._follower, self.own = store, IndexFollower(store, context), own_of(store)
+
+    def forget_look(self) -> None:
+        """Have everything be read at the next look."""
+        self._stamp = self.watched = None
 
     def _forget(self) -> None:
         if self._store is not None:
             self._gone.append(self._store)
-        self._store = self._follower = self.index = self._copied = None
+        self._store = self._follower = self.index = self._copied = self._watching = self.watched = self.own = None
 
     def forget_rows(self) -> None:
         """Have nothing more be mapped before the next look."""
         self._copied = None
+        self.forget_look()
         if self._store is not None:
             self._store.following.forget()
 

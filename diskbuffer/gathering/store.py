@@ -15,6 +15,7 @@ from diskbuffer.errors import NotAStoreError
 from diskbuffer.gathering.columns import Columns
 from diskbuffer.gathering.description import Description, read_description
 from diskbuffer.gathering.members import BLOCK, Member
+from diskbuffer.gathering.watching import changed
 from diskbuffer.index.gathered import GatheredIndex, Part
 from diskbuffer.reading.gather.targets import Own
 from diskbuffer.runtime import forks
@@ -54,6 +55,8 @@ class GatheredStore:
     layout : Layout
     lock : threading.RLock
     maps : GatheredMaps
+    own : list of Own
+        What is each store's own.
     """
 
     writable = False
@@ -66,6 +69,7 @@ class GatheredStore:
         self._description = read_description(self._files)
         self.columns = Columns(self._files, self._description.common)
         self._described: tuple[int, int] | None = None
+        self._index: GatheredIndex | None = None  # as it was read last
         self.layout = _layout(self._description, self.columns)
         self._describe()
         self.maps = GatheredMaps(self)
@@ -82,7 +86,7 @@ class GatheredStore:
         self._description = found = read_description(self._files)
         self._described = stat.st_ino, stat.st_mtime_ns
         for entry in found.writers[len(self.members) :]:
-            self.members.append(Member(entry, len(self.members)))
+            self.members.append(Member(self._files, entry, len(self.members)))
         if [member.entry for member in self.members] != list(found.writers):
             raise NotAStoreError(f"{self.root} is not the directory any more that was opened; open it again")
         self._lay_out()
@@ -103,20 +107,40 @@ class GatheredStore:
         self.columns.look()
         if self.columns.what is not before:
             self._lay_out()
+        look = self.members if self._index is None or self._index.context != context else self._to_look_at()
         try:
-            for member in self.members:
+            for member in look:
                 member.look(self._files, self._description, context)
         except BaseException:  # the index stays as it was, and some stores have gone on: their slots may have other rows by now
+            self._index = None
             for member in self.members:
                 member.forget_rows()
             self.maps.forget()
             raise
-        there = [member for member in self.members if member.is_there]
+        there = [member for member in look if member.is_there]
         for member in there:
             self._number(member)
         self.maps.look(there)
-        parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in there if member.index]
-        return GatheredIndex(self.layout.streams, self.layout.segment_rows, context, parts)
+        if self._index is None or look:
+            self._index = self._gathered(context, look)
+        return self._index
+
+    def _to_look_at(self) -> list[Member]:
+        """Return those members of which something may have become."""
+        look, watched = list[Member](), list[Member]()
+        for member in self.members:
+            if member.may_have_changed():
+                look.append(member)
+            elif member.watched is not None:
+                watched.append(member)
+        which = changed([member.watched for member in watched if member.watched is not None])
+        return look + [watched[n] for n in np.flatnonzero(which).tolist()]
+
+    def _gathered(self, context: int, look: Sequence[Member]) -> GatheredIndex:
+        parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in look]
+        nothing = Own(dict.fromkeys(self.layout.packed, 0), 8, 0)
+        self.own = [member.own or nothing for member in self.members] or [nothing]
+        return GatheredIndex(self.layout.streams, self.layout.segment_rows, context, parts, self._index)
 
     def _number(self, member: Member) -> None:
         """Give a store's new slots numbers."""
@@ -135,12 +159,6 @@ class GatheredStore:
     def slots(self) -> int:
         """How many slots have numbers."""
         return len(self._blocks) * BLOCK
-
-    @property
-    def own(self) -> list[Own]:
-        """What is each store's own."""
-        tails = dict.fromkeys(self.layout.packed, 0)
-        return [member.own if member.is_there else Own(tails, 8, 0) for member in self.members] or [Own(tails, 8, 0)]
 
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""

@@ -17,9 +17,9 @@ _NOTHING = GrowingArray()
 
 
 class Part(NamedTuple):
-    """A store's index, the number that its first stream has here, the store's, and those of its slots, (slots,)."""
+    """A store's index, None where it is gone; the number that its first stream has here, the store's, and those of its slots."""
 
-    of: Index
+    of: Index | None
     first_stream: int
     store: int
     slots: Int64
@@ -35,23 +35,51 @@ class GatheredIndex(Index):
     segment_rows, context : int
         As in `Streams`, the same in all stores.
     parts : sequence of Part
+        Those that have changed.
+    before : GatheredIndex, optional
+        Which has what has not.
     """
 
-    def __init__(self, streams: int, segment_rows: int, context: int, parts: Sequence[Part]) -> None:
+    def __init__(
+        self, streams: int, segment_rows: int, context: int, parts: Sequence[Part], before: GatheredIndex | None = None
+    ) -> None:
         self.segment_rows, self.context = segment_rows, context
-        self.table = np.zeros((streams, FIELDS), np.int64)
-        self.table[:, HEAD] = -1
-        self.table[:, [STARTS, SLOTS, LEAD_PLACES]] = _NOTHING.address
-        self._starts, self._slots, self._leads = ([_NOTHING] * streams for _ in range(3))
-        self._begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
-        self.environments = np.concatenate([np.empty(0, np.int64), *(part.first_stream + part.of.environments for part in parts)])
-        self.dropped = sum(part.of.dropped for part in parts)
+        if before is None:
+            self.table = np.zeros((streams, FIELDS), np.int64)
+            self._starts, self._slots, self._leads = ([_NOTHING] * streams for _ in range(3))
+            self._begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
+            self._of: dict[int, _Known] = {}
+            self._clear(slice(None))
+        else:
+            self.table = before.table.copy()
+            self._starts, self._slots, self._leads = before._starts.copy(), before._slots.copy(), before._leads.copy()
+            self._begins, self._steps_offset = before._begins.copy(), before._steps_offset.copy()
+            self._of = before._of.copy()
         for part in parts:
             self._take(part)
+        if before is not None and all(_environments(before._of, part) == _environments(self._of, part) for part in parts):
+            self.environments = before.environments
+        else:
+            found = [self._of[store].environments for store in sorted(self._of)]
+            self.environments = np.concatenate([np.empty(0, np.int64), *found])
+        self.dropped = sum(known.dropped for known in self._of.values())
+
+    def _clear(self, mine: slice) -> None:
+        self.table[mine], self.table[mine, HEAD] = 0, -1
+        self.table[mine, [STARTS, SLOTS, LEAD_PLACES]] = _NOTHING.address
+        for logs in (self._starts, self._slots, self._leads):
+            logs[mine] = [_NOTHING] * len(logs[mine])
+        self._begins[mine] = self._steps_offset[mine] = 0
 
     def _take(self, part: Part) -> None:
+        known = self._of.pop(part.store, None)
+        if part.of is None:
+            if known is not None:
+                self._clear(slice(part.first_stream, part.first_stream + known.streams))
+            return
         of, n = part.of, len(part.of.table)
         mine = slice(part.first_stream, part.first_stream + n)
+        self._of[part.store] = _Known(n, of.dropped, part.first_stream + of.environments)
         self.table[mine], self.table[mine, STORE], self.table[mine, OWN] = of.table, part.store, np.arange(n)
         # As they are now: the store's own index goes on, while this one may have to stay as it is.
         self._starts[mine], self._leads[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._leads))
@@ -59,3 +87,15 @@ class GatheredIndex(Index):
         slots = [GrowingArray(part.slots[of.slots(stream)]) for stream in range(n)]
         self._slots[mine] = slots
         self.table[mine, SLOTS] = [each.address for each in slots]
+
+
+class _Known(NamedTuple):
+    """How many streams a store has, which of all are its environments', and how many segments it had dropped."""
+
+    streams: int
+    dropped: int
+    environments: Int64
+
+
+def _environments(of: dict[int, _Known], part: Part) -> int:
+    return len(of[part.store].environments) if part.store in of else 0

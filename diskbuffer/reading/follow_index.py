@@ -1,8 +1,8 @@
 """An index that follows a writer elsewhere: what has come since is read, and nothing else.
 
-As long as one writer is at work, rows that are there stay as they are, but for each stream's newest: an episode may end there
-later (`Following.history` tells whether that is so). So the rows from the newest known on are read, and the segment table. Where
-more than that has happened, everything is read anew.
+As long as no writer has to recover a store from a power loss, or to repair it, rows that are there stay as they are, but for each
+stream's newest: an episode may end there later (`Following.history` tells whether that is so). So the rows from the newest known
+on are read, and the segment table. Where more than that has happened, everything is read anew.
 """
 
 from __future__ import annotations

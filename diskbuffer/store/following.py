@@ -15,7 +15,7 @@ from diskbuffer.store.origin import Origin
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
-from diskbuffer.store.system.writer_lock import session
+from diskbuffer.store.system.writer_lock import history, session
 
 Int64 = npt.NDArray[np.int64]
 
@@ -30,9 +30,12 @@ class Following:
     ----------
     active : bool
         Whether somebody else may write to the store.
+    doubts : int
+        Another number whenever files of segments that are not sealed may be others now: as with `history`, and the store was
+        opened for writing since.
     history : int
-        Another number whenever rows that were seen may be others now, at the same positions: the store was opened for writing
-        since, recovered or repaired. As long as it stays, a writer has only added rows, finished each stream's newest, and
+        Another number whenever rows that were seen may be others now, at the same positions: the store was recovered after a
+        power loss since, or repaired. As long as it stays, writers have only added rows, finished each stream's newest, and
         evicted the oldest.
     """
 
@@ -43,24 +46,32 @@ class Following:
         self._origin, self._way_back = Origin.read(files), way_back
         self.active = active
         self._seen: Int64 = np.empty((3, 0), np.int64)
-        self.history = 0
+        self.doubts = self.history = 0
         self._session: tuple[int, ...] | None = None
+        self._rows = ""  # what `history` of the writer's lock was
         self._described: tuple[tuple[bytes, bytes], int] | None = None  # the description as it was read, and how many slots
 
     def doubt(self) -> None:
         """Have rows that were seen be read anew."""
-        self.history += 1
+        self.doubts, self.history = self.doubts + 1, self.history + 1
 
     def look(self) -> Int64:
         """See which rows the slots hold; return those that hold others than they were seen with, or were sealed since."""
         known, self._session = self._session, session(self._files)  # before the table: what a new writer does there comes after
         if known is None or known != self._session:
-            self.doubt()
+            self._note_opening()
         before, self._seen = self._seen, self._identities()
-        differ = self._seen[:, : before.shape[1]] != before
-        if (differ[2] & ~differ[0] & ~differ[1] & (before[2] != 0)).any():  # sealed files were exchanged
+        now = self._seen[:, : before.shape[1]]
+        differ = now != before
+        if (differ[2] & ~differ[0] & ~differ[1] & (before[2] != 0) & (now[2] != 0)).any():  # sealed files were exchanged
             self.doubt()
         return np.flatnonzero(differ.any(axis=0))
+
+    def _note_opening(self) -> None:
+        self.doubts += 1
+        known, self._rows = self._rows, history(self._files)
+        if not known or known != self._rows:
+            self.doubt()
 
     def forget(self) -> None:
         """Have nothing more be mapped before the next look."""
@@ -110,6 +121,11 @@ class Following:
         if self._described is None or self._described[0] != contents:
             self._described = contents, self._take_columns(maps)
         return self._described[1]
+
+    @property
+    def is_described(self) -> bool:
+        """Whether both files that describe the store were the same when they were read last."""
+        return self._described is not None and self._described[0][0] == self._described[0][1]
 
     def _take_columns(self, maps: Maps) -> int:
         while True:

@@ -103,6 +103,7 @@ def _recover_to_write(store: Store) -> None:
     if last is LastShutdown.CLEAN:
         kill.make_sure(store, synced, closed=True)
         store.durability.begin(store.heads())
+        store.go_on()
         return
     if last is LastShutdown.KILLED:
         kill.make_sure(store, synced, closed=False)
@@ -116,7 +117,10 @@ def _recover_to_write(store: Store) -> None:
         for slot in slots.tolist():
             store.durability.sync_slot(slot, layout.derived if store.verification.is_sealed(slot) else layout.schema)
     store.durability.sync(store.heads(), store.durability.written_files())
-    store.begin_session()
+    if last is LastShutdown.KILLED:
+        store.go_on()
+    else:
+        store.begin_session()
 
 
 def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:

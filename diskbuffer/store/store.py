@@ -107,10 +107,10 @@ class Store:
         self.maps.forget_zeros()
         if slots > self.table.slots:
             self._have_room(slots)
-        known = self.following.history
+        known = self.following.doubts
         for slot in self.following.look().tolist():
             self.maps.retire(slot)
-        if self.following.history != known and self.kept is None:  # sealed files are what they were, or have another checksum
+        if self.following.doubts != known and self.kept is None:  # sealed files are what they were, or have another checksum
             for slot in np.flatnonzero(self.table.column("sealed") == 0).tolist():
                 self.maps.retire(slot)
 
@@ -304,6 +304,11 @@ class Store:
         """Have readers read everything anew: rows that they saw may be others now, as the store was recovered or repaired."""
         if self._writer_lock is not None:
             self._writer_lock.note_holder()
+
+    def go_on(self) -> None:
+        """Have readers take rows that they saw for what they were: neither closing nor a kill changes them."""
+        if self._writer_lock is not None:
+            self._writer_lock.note_same_rows()
 
     def unlock(self) -> None:
         """Let others write; twice is fine."""

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from diskbuffer.gathering import watching
 from diskbuffer.gathering.description import STREAMS
 from tests.amounts import examples
 from tests.chi_square import assert_uniform
@@ -63,7 +64,8 @@ def test_all_that_writers_keep_is_read_as_if_it_were_one_store(
     seed: int, frame: tuple[int, ...], stack: int, small: bool
 ) -> None:
     random, numbers = np.random.default_rng(seed), itertools.count(1)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watching, "SETTLED", int(random.choice([20, 2000])) * 1_000_000)
         root, writers, seen = Path(directory) / "gathering", dict[str, Writer](), dict[int, int]()
         capacity = int(random.integers(150, 400)) if small else None
 

@@ -61,7 +61,7 @@ def test_what_a_kill_left_of_a_snapshot_is_removed_by_the_next(
     world, place = experience(), tmp_path / "copies"
     with world.open(tmp_path / "store") as buffer:
         feeder(world, buffer).add(30)
-    for at in (20, 60, 100):
+    for at in (30, 60, 100):
         assert not die_at(at, lambda: db.ReplayBuffer(tmp_path / "store").snapshot(place / "copy"))
         assert len(hidden(place)) == 1
     with world.open(tmp_path / "store") as buffer:

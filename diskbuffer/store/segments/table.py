@@ -95,6 +95,14 @@ class SegmentTable:
             mapped = self._files.map(file, size, writable=self._writable)
             parts.append((mapped, mapped.array(dtype, whole)))
 
+    def places(self, *names: str) -> list[tuple[int, Any_]]:
+        """Return where some columns lie in memory, as far as there are slots: address, and a view, file by file."""
+        found = []
+        for name in names:
+            for n, (mapped, part) in enumerate(self._parts[f"{SEGMENTS}/{name}"]):
+                found.append((mapped.address, part[: self.slots - n * TABLE_SLOTS]))
+        return found
+
     def names(self, only: str | None = None) -> Iterator[str]:
         """Yield the names of all files, or of one column's, for syncing."""
         for name, parts in self._parts.items() if only is None else [(only, self._parts[only])]:

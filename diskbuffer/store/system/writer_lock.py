@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from typing import Any
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
@@ -34,6 +35,7 @@ class WriterLock:
     def __init__(self, files: Files) -> None:
         self._files, self._process = files, os.getpid()
         self._fd = -1
+        self._before = ""
         try:
             self._fd = self._acquire()
         except (CorruptionError, LockedError):
@@ -41,6 +43,7 @@ class WriterLock:
         except OSError as error:
             raise _refusal(files, error) from error
         try:
+            self._before = history(files)
             self.note_holder()
         except BaseException:
             self.release()
@@ -70,9 +73,18 @@ class WriterLock:
     def note_holder(self) -> None:
         """Note which process writes, for error messages, and for readers to see that a session began: see `session`.
 
-        Where there is no room for it, none is named.
+        Rows that readers saw may be others from now on. Where there is no room for it, none is named.
         """
+        self._note(uuid.uuid4().hex)
+
+    def note_same_rows(self) -> None:
+        """Note that rows which readers saw before this lock was taken are what they were: see `history`."""
+        if self._before:
+            self._note(self._before)
+
+    def _note(self, history: str) -> None:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        holder |= {"history": history}
         with contextlib.suppress(FileNotFoundError):
             self._files.close(self._files.open(_HOLDER))  # a CorruptionError where it is a link
         try:
@@ -169,6 +181,14 @@ def session(files: Files) -> tuple[int, ...] | None:
     except FileNotFoundError:
         return None if files.exists(_LOCK) else ()  # of a copy: nobody ever has written to it here
     return note.st_dev, note.st_ino, note.st_mtime_ns, note.st_ctime_ns
+
+
+def history(files: Files) -> str:
+    """Return what changes when rows of a store may have become others, as it was recovered or repaired; "" where unknown."""
+    try:
+        return str(json.loads(files.read(_HOLDER))["history"])
+    except (OSError, CorruptionError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def describe_holder(files: Files) -> str:
