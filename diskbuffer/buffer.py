@@ -26,6 +26,7 @@ from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
 from diskbuffer.gathering.joining import join_writers
@@ -1308,6 +1309,8 @@ class ReplayBuffer:
         """
         wanted = local_path(path)
         self._check_open()
+        if self._gathered is not None:
+            raise InputError(f"{self.path} has the stores of several writers: make a mark of them, or a snapshot of each")
         with snapshots.place_for(self._directory("there are no snapshots"), wanted) as building:
             if self._log is not None and self._process == os.getpid():
                 self._build(building.files)
@@ -1321,7 +1324,9 @@ class ReplayBuffer:
     def mark(self, name: str, *, replace: bool = False) -> None:
         """Keep the buffer as it is now, under a name, inside of the store: a snapshot that moves with it.
 
-        ``ReplayBuffer(path, mark=name)`` goes back to it, ``ReplayBuffer(path, mark=name, mode="r")`` reads it. Make one beside
+        ``ReplayBuffer(path, mark=name)`` goes back to it, ``ReplayBuffer(path, mark=name, mode="r")`` reads it. A learner of
+        several writers' stores can mark all of them together, to be read; writers go on meanwhile, and the mark has all that they
+        had added before this was called, and of some what came since. Make one beside
         each checkpoint of a model, and save ``buffer.state_dict()``, or the sampler's, with that: gone back to the mark, with the
         state loaded, sampling gives the batches that it gave then. It takes the space of what was evicted since, of what was not
         sealed yet, and of columns that were written later.
@@ -1347,10 +1352,15 @@ class ReplayBuffer:
         Costs what `snapshot` does.
         """
         marks.check_name(name)
-        self._must_write("marked")
+        if self._gathered is None:
+            self._must_write("marked")
         with self._marking:
             if name in self.marks and not replace:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
+            if self._gathered is not None:
+                self._writing_columns()
+                gathered_marks.make(self._gathered, name)
+                return
             files = self._store.files
             with marks.building(files, name) as building:
                 self._build(building, marks.next_number(files))
@@ -1358,7 +1368,8 @@ class ReplayBuffer:
     @property
     def marks(self) -> tuple[str, ...]:
         """The names of the store's marks, the oldest first."""
-        return marks.names(self._store.files if isinstance(self._place, Bucket) else Files(self.path))
+        files = self._store.files if isinstance(self._place, Bucket) else Files(self.path)
+        return marks.names(files) if self._gathered is None else gathered_marks.names(files)
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -1370,6 +1381,11 @@ class ReplayBuffer:
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         """
+        if self._gathered is not None:
+            self._writing_columns()
+            with self._marking:
+                gathered_marks.remove(Files(self.path), name)
+            return
         self._must_write("changed")
         with self._marking:
             marks.remove(self._store.files, name)
@@ -1670,12 +1686,12 @@ class ReplayBuffer:
 
 def _gathered(path: Path, mode: str, mark: str | None) -> GatheredStore:
     """Open the stores of several writers, to read them as one."""
-    if mode != "r" or mark is not None:
+    if mode != "r":
         raise InputError(
-            f"{path} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' and no mark to "
-            "read all of them as one"
+            f"{path} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' to read all of "
+            "them, or a mark of them, as one"
         )
-    return GatheredStore(path)
+    return GatheredStore(path) if mark is None else GatheredStore(gathered_marks.find(Files(path), mark).root, of_mark=True)
 
 
 def _opened(path: Path | Bucket, wanted: Wanted, mode: str, mark: str | None) -> Store:

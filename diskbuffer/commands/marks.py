@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from diskbuffer.commands.output import WELL, show_json
+from diskbuffer.gathering import marks as gathered_marks
+from diskbuffer.gathering.description import is_gathering
+from diskbuffer.paths import local_path
 from diskbuffer.store.copies import closed_marks
+from diskbuffer.store.system.files import Files
 
 
 def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int:
@@ -18,9 +22,13 @@ def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int
     json
         Print JSON: a list of names.
     """
-    if remove is not None:
+    files = Files(local_path(path))
+    of_several = is_gathering(files)
+    if remove is not None and of_several:
+        gathered_marks.remove(files, remove)
+    elif remove is not None:
         closed_marks.remove_mark(path, remove)
-    names = closed_marks.marks(path)
+    names = gathered_marks.names(files) if of_several else closed_marks.marks(path)
     if json:
         show_json(list(names))
     elif remove is None:

@@ -28,7 +28,7 @@ from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.json_files import read_json
 
 Int64 = npt.NDArray[np.int64]
-_DIRECTORY, _WHAT, _LOCK = f"{SHARED}/columns", "columns.json", "lock"
+DIRECTORY, _WHAT, _LOCK = f"{SHARED}/columns", "columns.json", "lock"
 _WHOSE = 16  # bytes: the stream and the first row, plus one
 
 
@@ -57,7 +57,7 @@ class Columns:
 
     def __init__(self, root: Files, common: Layout) -> None:
         self._root, self._rows, self._recorded = root, common.segment_rows, common.schema
-        self.files = root.below(_DIRECTORY)
+        self.files = root.below(DIRECTORY)
         self.what = What({}, (), 0)
         self._seen: tuple[int, int] | None = None
         self._lock = -1
@@ -90,7 +90,7 @@ class Columns:
         """Be the one learner that writes columns; a LockedError where another process is."""
         if self._lock >= 0:
             return
-        self._root.make_directory(_DIRECTORY)
+        self._root.make_directory(DIRECTORY)
         fd = self.files.open_lock(_LOCK, write=True)
         if not self.files.lock(fd, exclusive=True):
             os.close(fd)

@@ -230,10 +230,16 @@ def _make(files: Files, layout: Layout) -> None:
     files.make_directory(SHARED)
     with _alone(files):
         if not is_gathering(files):
-            files.replace_contents(f"{SHARED}/{GROUP}", json.dumps(_EMPTY_ARRAY).encode())
             recorded = Schema(dict(layout.schema.recorded.columns))
             common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, protected=False, salt=0, begins=(), tags=())
-            files.replace_contents(GROUP, Description(common).to_json())
+            describe(files, Description(common))
+
+
+def describe(files: Files, description: Description) -> None:
+    """Have a directory be that of some writers."""
+    files.make_directory(SHARED)
+    files.replace_contents(f"{SHARED}/{GROUP}", json.dumps(_EMPTY_ARRAY).encode())
+    files.replace_contents(GROUP, description.to_json())
 
 
 @contextlib.contextmanager

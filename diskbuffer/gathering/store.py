@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import NotAStoreError
+from diskbuffer.errors import NotAStoreError, ReadOnlyError
 from diskbuffer.gathering.columns import Columns
 from diskbuffer.gathering.description import Description, read_description
 from diskbuffer.gathering.members import BLOCK, Member
@@ -47,6 +47,8 @@ class GatheredStore:
     Parameters
     ----------
     root : Path
+    of_mark : bool
+        Whether they are a mark, to which nothing is written.
 
     Attributes
     ----------
@@ -61,8 +63,8 @@ class GatheredStore:
 
     writable = False
 
-    def __init__(self, root: Path) -> None:
-        self._files, self.root = Files(root), root
+    def __init__(self, root: Path, *, of_mark: bool = False) -> None:
+        self._files, self.root, self._of_mark = Files(root), root, of_mark
         self.lock = threading.RLock()
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
@@ -175,7 +177,9 @@ class GatheredStore:
         return self.columns.files
 
     def begin_writing(self) -> None:
-        """Be the one process that writes columns; a LockedError where another one is."""
+        """Be the one process that writes columns; a LockedError where another one is, a ReadOnlyError where this is a mark."""
+        if self._of_mark:
+            raise ReadOnlyError(f"{self.root} is a mark, which stays as it is; open the directory without mark= to write columns")
         self.columns.begin_writing()
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
@@ -210,8 +214,9 @@ class GatheredStore:
         return [numbers[tag] for tag in tags]
 
     def disk_bytes(self) -> int:
-        """Return the bytes that all stores take on the disk."""
-        return sum(member.store.disk_bytes() for member in self.members if member.is_there)
+        """Return the bytes that all stores, columns and marks take on the disk: holes not counted, and what they share once."""
+        found = {(status.st_dev, status.st_ino): status.st_blocks * 512 for _, status in self._files.walk()}
+        return sum(found.values())
 
     def unlock(self) -> None:
         """Let another process write columns."""

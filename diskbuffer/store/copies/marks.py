@@ -18,6 +18,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,16 @@ from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 
 MARKS = f"{SEGMENTS}/length/marks"  # inside an array's directory, which no Zarr tool lists
+
+
+class Place(NamedTuple):
+    """Where marks are kept, and in which directory of each is its note."""
+
+    marks: str = MARKS
+    note: str = "."
+
+
+_STORE = Place()
 _OLD = ".old"  # how the name of a mark ends while another takes its place; those of all that is to be removed begin with a dot
 
 
@@ -67,75 +78,75 @@ def check_name(name: str) -> None:
         )
 
 
-def names(files: Files) -> tuple[str, ...]:
+def names(files: Files, place: Place = _STORE) -> tuple[str, ...]:
     """Return the names of a store's marks, the oldest first."""
     found = list[tuple[int, str]]()
     with contextlib.suppress(FileNotFoundError):
-        found = [(_number(files, name), name) for name in files.directories(MARKS) if MARK_NAME.fullmatch(name)]
+        found = [(_number(files, name, place), name) for name in files.directories(place.marks) if MARK_NAME.fullmatch(name)]
     return tuple(name for _, name in sorted(found))
 
 
-def _number(files: Files, name: str) -> int:
+def _number(files: Files, name: str, place: Place) -> int:
     with contextlib.suppress(OSError):
-        origin = Origin.read(files.below(f"{MARKS}/{name}"))
+        origin = Origin.read(files.below(f"{place.marks}/{name}/{place.note}"))
         return 0 if origin is None else origin.number
     return 0
 
 
-def next_number(files: Files) -> int:
+def next_number(files: Files, place: Place = _STORE) -> int:
     """Return a number after those of all marks."""
-    return max((_number(files, name) for name in names(files)), default=0) + 1
+    return max((_number(files, name, place) for name in names(files, place)), default=0) + 1
 
 
-def find(files: Files, name: str) -> Files:
+def find(files: Files, name: str, place: Place = _STORE) -> Files:
     """Return the files of a mark; an InputError where there is none of that name."""
     check_name(name)
-    there = names(files)
+    there = names(files, place)
     if name not in there:
         raise InputError(f"{files.root} has no mark {name!r}; it has {', '.join(map(repr, there)) or 'none'}")
-    return files.below(f"{MARKS}/{name}")
+    return files.below(f"{place.marks}/{name}")
 
 
 @contextlib.contextmanager
-def building(files: Files, name: str) -> Iterator[Files]:
+def building(files: Files, name: str, place: Place = _STORE) -> Iterator[Files]:
     """Yield the files of a hidden directory in which a mark is to be built; it becomes the mark then, in place of an old one."""
-    new = f"{MARKS}/.{name}.{uuid.uuid4().hex[:8]}.new"
+    new = f"{place.marks}/.{name}.{uuid.uuid4().hex[:8]}.new"
     try:
         files.make_directory(new)
         yield files.below(new)
-        _put(files, new, name)
+        _put(files, new, name, place.marks)
     except BaseException:
         with contextlib.suppress(OSError):  # the next opening does it
             files.remove_directory(new)
         raise
 
 
-def _put(files: Files, new: str, name: str) -> None:
+def _put(files: Files, new: str, name: str, marks: str) -> None:
     """Have what was built be the mark of a name, in place of one that is there."""
-    old = f"{MARKS}/.{name}{_OLD}"
-    if name in names(files):
+    old = f"{marks}/.{name}{_OLD}"
+    if files.exists(f"{marks}/{name}"):
         files.remove_directory(old)
-        files.rename(f"{MARKS}/{name}", old)
+        files.rename(f"{marks}/{name}", old)
     try:
-        files.rename(new, f"{MARKS}/{name}")
+        files.rename(new, f"{marks}/{name}")
     except BaseException:
         if files.exists(old):
-            files.rename(old, f"{MARKS}/{name}")
+            files.rename(old, f"{marks}/{name}")
         raise
-    files.sync(MARKS)
-    files.sync(os.path.dirname(MARKS))
+    files.sync(marks)
+    files.sync(os.path.dirname(marks))
     files.remove_directory(old)
 
 
-def remove(files: Files, name: str) -> None:
+def remove(files: Files, name: str, place: Place = _STORE) -> None:
     """Remove a mark. The writer's lock must be held."""
-    find(files, name)
+    find(files, name, place)
     origin = Origin.read(files)
     if origin is not None and origin.back_to == name:
         raise InputError(f"{files.root} is on its way back to the mark {name!r}; open it with mode='a' once, which finishes that")
-    gone = f"{MARKS}/.{name}.{uuid.uuid4().hex[:8]}.gone"
-    files.rename(f"{MARKS}/{name}", gone)  # at once, or not at all
-    files.sync(MARKS)
+    gone = f"{place.marks}/.{name}.{uuid.uuid4().hex[:8]}.gone"
+    files.rename(f"{place.marks}/{name}", gone)  # at once, or not at all
+    files.sync(place.marks)
     files.remove_directory(gone)
 
 
@@ -150,17 +161,17 @@ def tell_how_to_make_room(error: BaseException, files: Files) -> None:
                 )
 
 
-def clear_up(files: Files) -> None:
+def clear_up(files: Files, place: Place = _STORE) -> None:
     """Remove what a crash left of marks that were made or removed; one whose place was not taken yet stays."""
     with contextlib.suppress(FileNotFoundError):
-        for entry in files.directories(MARKS):
+        for entry in files.directories(place.marks):
             name = entry[1 : -len(_OLD)]
             if not entry.startswith("."):
                 continue
-            if entry.endswith(_OLD) and not files.exists(f"{MARKS}/{name}"):
-                files.rename(f"{MARKS}/{entry}", f"{MARKS}/{name}")
+            if entry.endswith(_OLD) and not files.exists(f"{place.marks}/{name}"):
+                files.rename(f"{place.marks}/{entry}", f"{place.marks}/{name}")
             else:
-                files.remove_directory(f"{MARKS}/{entry}")
+                files.remove_directory(f"{place.marks}/{entry}")
 
 
 # Going back

@@ -1,0 +1,109 @@
+"""Marks of several writers' stores together: what was there, whatever writers evict, and do, afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from diskbuffer.commands.marks import marks
+from tests.amounts import examples
+from tests.gathering.test_gathering import FRAMES, Writer
+
+
+def everything(buffer: db.ReplayBuffer) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = buffer.at(np.sort(buffer.steps()))
+    return found
+
+
+@given(seed=st.integers(0, 10**6), frame=st.sampled_from(FRAMES))
+@examples(2, 40, suppress_health_check=[HealthCheck.too_slow])
+def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
+    random, numbers = np.random.default_rng(seed), itertools.count(1)
+    with tempfile.TemporaryDirectory() as directory:
+        root, made = Path(directory) / "all", dict[str, tuple[dict[str, torch.Tensor], list[int]]]()
+        writers = [Writer(root, f"w{n}", n + 1, frame, 300, 2) for n in range(2)]
+        with db.ReplayBuffer(root, mode="r", seed=seed) as learner:
+            for n in range(12):
+                writer = writers[int(random.integers(len(writers)))]
+                writer.extend(int(random.integers(writer.envs)), int(random.integers(1, 90)), numbers, ends=random.random() < 0.7)
+                what = random.random()
+                if what < 0.15 and len(writers) < 4:
+                    writers.append(Writer(root, f"w{len(writers)}", 1, frame, 300, 2))
+                elif what < 0.3:
+                    writer.buffer.close()
+                    writer.open()
+                elif what < 0.4:
+                    writer.buffer.seal()
+                learner.refresh()
+                there = learner.steps()
+                if what < 0.5:
+                    some = random.permutation(there)[:20]
+                    learner.write("score", some, random.random(len(some)).astype(np.float32))
+                if random.random() < 0.4:
+                    name = str(random.choice(["a", "b", f"c{n}"]))
+                    learner.mark(name, replace=True)
+                    made.pop(name, None)
+                    made[name] = everything(learner), sorted(there.tolist())
+            assert learner.marks == tuple(made)
+            for name, (whole, steps) in made.items():
+                with db.ReplayBuffer(root, mode="r", mark=name) as marked:
+                    assert sorted(marked.steps().tolist()) == steps
+                    found = everything(marked)
+                    assert found.keys() == whole.keys()
+                    for key, values in whole.items():
+                        assert torch.equal(found[key], values), key
+            for name in made:
+                learner.remove_mark(name)
+            assert learner.marks == ()
+        for writer in writers:
+            writer.buffer.close()
+
+
+def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, numbers = tmp_path / "all", itertools.count(1)
+    writers = [Writer(root, f"w{n}", 1, (5,), 5000, 1) for n in range(2)]
+    for writer in writers:
+        writer.extend(0, 2000, numbers, ends=True)
+        writer.buffer.seal()
+    with db.ReplayBuffer(root, mode="r", seed=1) as learner:
+        learner.mark("first")
+        sealed = [file for file in (root / "_shared/marks/first/w0/action").glob("c.*") if file.stat().st_nlink > 1]
+        assert len(sealed) >= 2  # shared
+        with pytest.raises(db.InputError, match="already"):
+            learner.mark("first")
+        with pytest.raises(db.InputError, match="a mark's name"):
+            learner.mark("../first")
+        with pytest.raises(db.InputError, match="has no mark 'second'"):
+            db.ReplayBuffer(root, mode="r", mark="second")
+        with pytest.raises(db.InputError, match="give writer=NAME"):
+            db.ReplayBuffer(root, mark="first")
+        with pytest.raises(db.InputError, match="make a mark"):
+            learner.snapshot(tmp_path / "copy")
+        with db.ReplayBuffer(root, mode="r") as other, pytest.raises(db.LockedError, match="another process"):
+            other.mark("second")
+        assert marks(str(root)) == 0
+        assert capsys.readouterr().out == "first\n"
+        with db.ReplayBuffer(root, mode="r", mark="first", seed=3) as marked:
+            assert len(marked) == 4000
+            with pytest.raises(db.ReadOnlyError, match="is a mark"):
+                marked.write("score", marked.steps(), np.zeros(4000))
+            with pytest.raises(db.ReadOnlyError, match="is a mark"):
+                marked.mark("second")
+            writers[0].extend(0, 5, numbers, ends=True)
+            marked.refresh()
+            assert len(marked) == 4000
+            with pickle.loads(pickle.dumps(marked)) as again:
+                assert again.sample(8)["steps"].tolist() == marked.sample(8)["steps"].tolist()
+    assert marks(str(root), remove="first") == 0
+    assert db.check(root / "w0", progress=False).ok
+    for writer in writers:
+        writer.buffer.close()
