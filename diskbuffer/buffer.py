@@ -67,6 +67,7 @@ from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
 from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.wording import counted
@@ -254,15 +255,16 @@ class ReplayBuffer:
         if writer is not None:
             self.path, wanted = join_writers(self._directory("nobody writes"), check_name(writer), wanted, mode)
             self._place = self.path
-        gathered = writer is None and not isinstance(self._place, Bucket) and is_gathering(Files(self._place))
+        files = _files_at(self._place, mode)
+        gathered = writer is None and is_gathering(files)
         # Several stores that are read as one have the same face, for all that reads.
-        self._gathered = _gathered(self._directory("each is a store of its own"), mode, mark) if gathered else None
+        self._gathered = _gathered(files, mode, mark) if gathered else None
         if gathered:
             self._store = cast(Store, self._gathered)
         elif writer is not None:
-            self._store = in_turn(lambda: _opened(self._place, wanted, mode, mark))
+            self._store = in_turn(lambda: _opened(files, wanted, mode, mark))
         else:
-            self._store = _opened(self._place, wanted, mode, mark)
+            self._store = _opened(files, wanted, mode, mark)
         try:
             refuse_another(self.path, self._store.layout, wanted)
             doubt = doubts(self.path, self._store.layout, wanted)
@@ -1368,8 +1370,9 @@ class ReplayBuffer:
     @property
     def marks(self) -> tuple[str, ...]:
         """The names of the store's marks, the oldest first."""
-        files = self._store.files if isinstance(self._place, Bucket) else Files(self.path)
-        return marks.names(files) if self._gathered is None else gathered_marks.names(files)
+        if self._gathered is not None:
+            return gathered_marks.names(self._gathered.all_files)
+        return marks.names(self._store.files if isinstance(self._place, Bucket) else Files(self.path))
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -1384,7 +1387,7 @@ class ReplayBuffer:
         if self._gathered is not None:
             self._writing_columns()
             with self._marking:
-                gathered_marks.remove(Files(self.path), name)
+                gathered_marks.remove(self._gathered.all_files, name)
             return
         self._must_write("changed")
         with self._marking:
@@ -1684,24 +1687,33 @@ class ReplayBuffer:
         self.close()
 
 
-def _gathered(path: Path, mode: str, mark: str | None) -> GatheredStore:
+def _files_at(place: Path | Bucket, mode: str) -> Files:
+    """Return the files of a place, which is to be opened in a mode."""
+    if not isinstance(place, Bucket):
+        return Files(place)
+    if mode != "r":
+        raise ReadOnlyError(f"{place} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory")
+    return BucketFiles(place)
+
+
+def _gathered(files: Files, mode: str, mark: str | None) -> GatheredStore:
     """Open the stores of several writers, to read them as one."""
     if mode != "r":
         raise InputError(
-            f"{path} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' to read all of "
-            "them, or a mark of them, as one"
+            f"{files.root} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' to read all "
+            "of them, or a mark of them, as one"
         )
-    return GatheredStore(path) if mark is None else GatheredStore(gathered_marks.find(Files(path), mark).root, of_mark=True)
+    if mark is None:
+        return GatheredStore(files)
+    found = gathered_marks.find(files, mark)
+    return GatheredStore(found if files.block_bytes else Files(found.root), of_mark=True)
 
 
-def _opened(path: Path | Bucket, wanted: Wanted, mode: str, mark: str | None) -> Store:
+def _opened(files: Files, wanted: Wanted, mode: str, mark: str | None) -> Store:
     """Open the store at a path, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
-    if isinstance(path, Bucket):
-        if mode != "r":
-            raise ReadOnlyError(
-                f"{path} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory"
-            )
-        return open_bucket(path, mark)
+    if isinstance(files, BucketFiles):
+        return open_bucket(files, mark)
+    path = files.root
     lock, there = None, is_there(path)
     if there and mode == "w-":
         raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")

@@ -141,6 +141,10 @@ class Columns:
 
     # Values
 
+    def file(self, name: str, member: Member, slot: int) -> str:
+        """Name the file of a slot's values, from the directory with all stores on."""
+        return f"{DIRECTORY}/{self._file(name, member, slot)}"
+
     def _file(self, name: str, member: Member, slot: int) -> str:
         return f"{name}/{member.entry.name}/c.{slot}"
 

@@ -43,7 +43,7 @@ def find(files: Files, name: str) -> Files:
 
 def make(store: GatheredStore, name: str) -> None:
     """Make a mark, in place of one of that name; this process must be the one that writes columns."""
-    files = Files(store.root)
+    files = store.all_files
     marks.clear_up(files, PLACE)
     with marks.building(files, name, PLACE) as building:
         _copy(store, files, building, marks.next_number(files, PLACE))

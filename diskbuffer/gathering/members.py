@@ -41,7 +41,8 @@ class Member:
 
     def __init__(self, root: Files, entry: Entry, number: int) -> None:
         self.entry, self.number = entry, number
-        self._files = Files(root.root / entry.name)
+        self._above = root.root
+        self._files = root.below(entry.name) if root.block_bytes else Files(root.root / entry.name)
         self._store: Store | None = None
         self._follower: IndexFollower | None = None
         self.index: Index | None = None
@@ -63,13 +64,13 @@ class Member:
         """Tell whether a file of it was put in another's place; where not, what is `watched` tells whether anything changed."""
         return self._stamp is None or stamp_of(self._files) != self._stamp
 
-    def look(self, files: Files, common: Description, context: int) -> None:
+    def look(self, common: Description, context: int) -> None:
         """See what there is by now: opened where it was not yet, forgotten where it is gone, or another's."""
         self.forget_look()
         stamp = stamp_of(self._files)
         try:
             if self._store is None:
-                self._open(files, common, context)
+                self._open(common, context)
             assert self._follower is not None
             watching = Watched(self.store)
             self.index = self._follower.read()
@@ -85,9 +86,10 @@ class Member:
             self._forget()
         self._stamp = stamp if self._store is None or self.watched is not None else None
 
-    def _open(self, files: Files, common: Description, context: int) -> None:
-        store = open_store(files.root / self.entry.name, writable=False)
-        refuse_strange(common.common, store.layout, files.root)
+    def _open(self, common: Description, context: int) -> None:
+        files = self._files if self._files.block_bytes else Files(self._files.root)  # what is at the path by now
+        store = open_store(files, writable=False)
+        refuse_strange(common.common, store.layout, self._above)
         if store.layout.streams != self.entry.streams:
             raise NotAStoreError(f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described")
         self._store, self._follower, self.own = store, IndexFollower(store, context), own_of(store)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.index import Index
+from diskbuffer.reading.bringing import Bringing
+from diskbuffer.reading.gather.gatherer import Elsewhere
 from diskbuffer.reading.gather.targets import Own
 from diskbuffer.reading.reader import Reader
+from diskbuffer.store.system.bucket_files import BucketFiles
 
 
 class GatheredReader(Reader):
@@ -18,3 +21,7 @@ class GatheredReader(Reader):
 
     def _own(self) -> list[Own]:
         return self._store.own
+
+    def _elsewhere(self) -> Elsewhere | None:
+        files = self._store.all_files
+        return Bringing(self._store, files, self._store.slots) if isinstance(files, BucketFiles) else None

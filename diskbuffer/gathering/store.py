@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
 
 Int64 = npt.NDArray[np.int64]
+_AT_ONCE = 16  # stores in a bucket that are opened at the same time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +47,15 @@ class GatheredStore:
 
     Parameters
     ----------
-    root : Path
+    files : Files
+        The directory with all stores.
     of_mark : bool
         Whether they are a mark, to which nothing is written.
 
     Attributes
     ----------
+    all_files : Files
+        The directory with all stores.
     members : list of Member
         In the order of their numbers, which they keep.
     layout : Layout
@@ -63,13 +67,13 @@ class GatheredStore:
 
     writable = False
 
-    def __init__(self, root: Path, *, of_mark: bool = False) -> None:
-        self._files, self.root, self._of_mark = Files(root), root, of_mark
+    def __init__(self, files: Files, *, of_mark: bool = False) -> None:
+        self.all_files, self.root, self._of_mark = files, files.root, of_mark
         self.lock = threading.RLock()
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
-        self._description = read_description(self._files)
-        self.columns = Columns(self._files, self._description.common)
+        self._description = read_description(self.all_files)
+        self.columns = Columns(self.all_files, self._description.common)
         self._described: tuple[int, int] | None = None
         self._index: GatheredIndex | None = None  # as it was read last
         self.layout = _layout(self._description, self.columns)
@@ -80,15 +84,15 @@ class GatheredStore:
 
     def _describe(self) -> None:
         """Read the description, if it is another than it was."""
-        if not self._files.is_in_place():
+        if not self.all_files.is_in_place():
             raise NotAStoreError(f"{self.root} was moved or removed since it was opened; open it again")
-        stat = self._files.stat(GROUP)
+        stat = self.all_files.stat(GROUP)
         if (stat.st_ino, stat.st_mtime_ns) == self._described:
             return
-        self._description = found = read_description(self._files)
+        self._description = found = read_description(self.all_files)
         self._described = stat.st_ino, stat.st_mtime_ns
         for entry in found.writers[len(self.members) :]:
-            self.members.append(Member(self._files, entry, len(self.members)))
+            self.members.append(Member(self.all_files, entry, len(self.members)))
         if [member.entry for member in self.members] != list(found.writers):
             raise NotAStoreError(f"{self.root} is not the directory any more that was opened; open it again")
         self._lay_out()
@@ -111,8 +115,7 @@ class GatheredStore:
             self._lay_out()
         look = self.members if self._index is None or self._index.context != context else self._to_look_at()
         try:
-            for member in look:
-                member.look(self._files, self._description, context)
+            self._look(look, context)
         except BaseException:  # the index stays as it was, and some stores have gone on: their slots may have other rows by now
             self._index = None
             for member in self.members:
@@ -126,6 +129,15 @@ class GatheredStore:
         if self._index is None or look:
             self._index = self._gathered(context, look)
         return self._index
+
+    def _look(self, members: Sequence[Member], context: int) -> None:
+        if not self.all_files.block_bytes:
+            for member in members:
+                member.look(self._description, context)
+            return
+        with ThreadPoolExecutor(_AT_ONCE, "diskbuffer-open") as pool:  # each waits for some answers, one after the other
+            for _ in pool.map(lambda member: member.look(self._description, context), members):
+                pass
 
     def _to_look_at(self) -> list[Member]:
         """Return those members of which something may have become."""
@@ -177,7 +189,12 @@ class GatheredStore:
         return self.columns.files
 
     def begin_writing(self) -> None:
-        """Be the one process that writes columns; a LockedError where another one is, a ReadOnlyError where this is a mark."""
+        """Be the one process that writes columns.
+
+        A LockedError where another one is, a ReadOnlyError of a mark, and in a bucket.
+        """
+        if self.all_files.block_bytes:
+            raise ReadOnlyError(f"{self.root} is in a bucket, which can be read only; copy it to a directory to write to it")
         if self._of_mark:
             raise ReadOnlyError(f"{self.root} is a mark, which stays as it is; open the directory without mark= to write columns")
         self.columns.begin_writing()
@@ -215,7 +232,7 @@ class GatheredStore:
 
     def disk_bytes(self) -> int:
         """Return the bytes that all stores, columns and marks take on the disk: holes not counted, and what they share once."""
-        found = {(status.st_dev, status.st_ino): status.st_blocks * 512 for _, status in self._files.walk()}
+        found = {(status.st_dev, status.st_ino): status.st_blocks * 512 for _, status in self.all_files.walk()}
         return sum(found.values())
 
     def unlock(self) -> None:
@@ -252,6 +269,11 @@ class _Verification:
         """Name rows of a store's own stream in a column, and the file in which they are."""
         member, own = self._store.find(slot)
         return member.store.verification.describe_rows(path, own, stream, first, last)
+
+    def check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
+        """Raise a CorruptionError where a file does not match the table's checksum."""
+        member, own = self._store.find(slot)
+        member.store.verification.check(path, own, mapped)
 
 
 class GatheredMaps:
@@ -303,6 +325,32 @@ class GatheredMaps:
         theirs = [order.index(self._paths[n]) for n in recorded.tolist()]
         self.sources[np.ix_(recorded, member.numbers[: maps.sources.shape[1]])] = maps.sources[theirs]
 
+    def _names(
+        self, wanted: Mapping[Member, Sequence[int]], recorded: Sequence[str], derived: Iterable[str]
+    ) -> Iterator[tuple[str, int | None]]:
+        """Yield the files that are to be mapped, of all stores, as `Files.expect` takes them."""
+        for member, slots in wanted.items():
+            layout = member.store.layout
+            held = member.store.maps.sources[[list(layout.schema).index(path) for path in recorded]][..., 0]
+            for n, path in enumerate(recorded):
+                for slot in slots:
+                    if not held[n, slot]:
+                        yield f"{member.entry.name}/{layout.data_file(path, slot)}", layout.looked_at(path)
+            for path in derived:
+                yield from ((self._store.columns.file(path, member, slot), None) for slot in slots)
+
+    def retire_gone(self) -> None:
+        """Give up maps of files that have made room for others."""
+        for member in [member for member in self._store.members if member.is_there]:
+            member.store.maps.retire_gone()
+            if member.has_changed_maps():
+                self._copy(member)
+
+    def mapped(self, slot: int) -> list[Map]:
+        """Return the maps that a slot has now, of columns that were recorded."""
+        member, own = self._store.find(slot)
+        return member.store.maps.mapped(own)
+
     def forget(self) -> None:
         """Have everything be looked up anew in the stores' own maps."""
         self.sources[:] = 0
@@ -315,6 +363,7 @@ class GatheredMaps:
             wanted.setdefault(member, []).append(own)
         paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
+        self._store.all_files.expect(self._names(wanted, recorded, derived.intersection(paths)))
         for member, own_slots in wanted.items():
             try:
                 member.store.maps.ensure(own_slots, recorded)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +12,7 @@ import numpy.typing as npt
 from diskbuffer.reading.gather.kernel import COLUMN
 from diskbuffer.reading.gather.missing import missing_blocks
 from diskbuffer.reading.gather.plan import SLOT, Plan
-from diskbuffer.store.store import Store
+from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.system.block_cache import Blocks
 from diskbuffer.store.system.bucket_files import BucketFiles
 
@@ -18,19 +20,56 @@ Int64 = npt.NDArray[np.int64]
 _LOOK_SECONDS = 5.0  # after which others are told what is used, and it is seen which files they have removed
 
 
+class Mapped(Protocol):
+    """What is mapped of a store, or of several."""
+
+    def retire_gone(self) -> None:
+        """Give up maps of files that have made room for others."""
+
+    def mapped(self, slot: int) -> list[Any]:
+        """Return the maps that a slot has now."""
+
+
+class Checks(Protocol):
+    """What knows checksums."""
+
+    def check(self, path: str, slot: int, mapped: Any) -> None:
+        """Raise a CorruptionError where a file does not match its checksum."""
+
+
+class Elsewhere(Protocol):
+    """A store whose files are elsewhere, or several."""
+
+    lock: threading.RLock
+
+    @property
+    def layout(self) -> Layout:
+        """Its shape."""
+
+    @property
+    def maps(self) -> Mapped:
+        """What is mapped."""
+
+    @property
+    def verification(self) -> Checks:
+        """What knows checksums."""
+
+
 class Bringing:
     """What a gatherer asks for parts of shards; any number of callers at once, none of whom holds the store's lock.
 
     Parameters
     ----------
-    store : Store
+    store : Store or GatheredStore
     files : BucketFiles
-        The store's.
+        The store's, or those of the directory with all stores.
+    slots : int
+        How many the store has.
     """
 
-    def __init__(self, store: Store, files: BucketFiles) -> None:
+    def __init__(self, store: Elsewhere, files: BucketFiles, slots: int) -> None:
         self._store, self._files = store, files
-        self._used = np.zeros(store.table.slots, np.uint8)
+        self._used = np.zeros(slots, np.uint8)
         self._looked = time.monotonic()
 
     def bring(self, plan: Plan, targets: Int64, *, whole: bool = False) -> None:

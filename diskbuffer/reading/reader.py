@@ -377,7 +377,7 @@ class StoreReader(Reader):
 
     def _elsewhere(self) -> Elsewhere | None:
         files = self._store.files
-        return Bringing(self._store, files) if isinstance(files, BucketFiles) else None
+        return Bringing(self._store, files, self._store.table.slots) if isinstance(files, BucketFiles) else None
 
 
 def own_of(store: Store) -> Own:

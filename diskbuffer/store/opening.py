@@ -51,7 +51,7 @@ def open_store(
     return store
 
 
-def open_bucket(bucket: Bucket, mark: str | None = None) -> Store:
+def open_bucket(place: Bucket | BucketFiles, mark: str | None = None) -> Store:
     """Open a store in a bucket, or a mark of it, to read.
 
     One that is damaged is looked at again without what the cache has of it.
@@ -63,7 +63,7 @@ def open_bucket(bucket: Bucket, mark: str | None = None) -> Store:
     CorruptionError
         The store is damaged, or it was not closed when it was copied there.
     """
-    files = BucketFiles(bucket)
+    files = BucketFiles(place) if isinstance(place, Bucket) else place
     try:
         return open_store(files if mark is None else marks.find(files, mark), writable=False)
     except (CorruptionError, NotAStoreError):

@@ -43,14 +43,15 @@ class BucketFiles(Files):
     def __init__(self, bucket: Bucket, *, within: tuple[BucketFiles, str] | None = None) -> None:
         self.root, self._bucket = bucket, bucket  # type: ignore[assignment]  # errors name files by it, as they do by a path
         self._held, self.block_bytes = {}, bucket.block_bytes
-        self._expected: dict[str, Blocks] = {}
-        self._maps: weakref.WeakValueDictionary[int, Blocks] = weakref.WeakValueDictionary()
         if within is None:
+            self._expected: dict[str, Blocks] = {}  # by name, from the topmost directory on
+            self._maps: weakref.WeakValueDictionary[int, Blocks] = weakref.WeakValueDictionary()
             self._above, self._objects = "", Objects(bucket)
             self.cache = BlockCache(bucket.cache, bucket.cache_bytes, bucket.block_bytes)
             self._listed, self._there = time.monotonic(), self._objects.list_all()
         else:
             above, name = within
+            self._expected, self._maps = above._expected, above._maps  # what is asked for in one is there in the other
             self._above, self._objects, self.cache = f"{above._above}{name}/", above._objects, above.cache
             self._listed, self._there = above._listed, _below(above._there, name)
         self._directories = {".", *(str(parent) for name in self._there for parent in PurePosixPath(name).parents)}
@@ -90,6 +91,10 @@ class BucketFiles(Files):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._bucket / (self._above + name))
         number = int.from_bytes(hashlib.sha256((self._above + name).encode()).digest()[:7], "little")
         return os.stat_result((mode, number, 0, 1, 0, 0, size, 0, 0, 0), {"st_blocks": -(-size // 512)})
+
+    def stamp(self, name: str) -> tuple[int, ...]:  # noqa: ARG002
+        """Return that nothing is ever replaced: `is_in_place` tells whether that is so."""
+        return ()
 
     def walk(self, below: str = ".") -> Iterator[tuple[str, os.stat_result]]:
         """Yield all names below a directory, and what they stand for."""
@@ -142,16 +147,17 @@ class BucketFiles(Files):
             )
         if writable:
             raise ReadOnlyError(f"{self._bucket} is in a bucket, which can be read only")
-        blocks = self._expected.pop(name, None) or self._cached(name)
+        blocks = self._expected.pop(self._above + name, None) or self._cached(name)
         return self.bring([(blocks, _at_the_end(blocks, last))])[0]
 
     def expect(self, names: Iterable[tuple[str, int | None]]) -> None:
         """Have the last bytes of files, or all of them, be there before they are mapped: many at a time."""
-        wanted = {name: last for name, last in names if name in self._there and self._there[name].size}
+        there, expected = self._there, self._expected
+        wanted = {name: last for name, last in names if name in there and there[name].size and self._above + name not in expected}
         if wanted:
             found = [(self._cached(name), last) for name, last in wanted.items()]
             brought = self.bring([(blocks, _at_the_end(blocks, last)) for blocks, last in found])
-            self._expected = dict(zip(wanted, brought, strict=True))
+            expected.update(zip((self._above + name for name in wanted), brought, strict=True))
 
     def _cached(self, name: str) -> Blocks:
         known = self._there[name]
@@ -210,7 +216,7 @@ class BucketFiles(Files):
 
     def mistrust(self, name: str) -> None:
         """Have a file come from the bucket once more when it is mapped next, as what is in the cache may be damaged."""
-        self._expected.pop(name, None)
+        self._expected.pop(self._above + name, None)
         if name in self._there:
             self.cache.remove({self._key(name, self._there[name])})
 
