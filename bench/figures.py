@@ -27,6 +27,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "plan": "Forecasts, and what runs then took",
     "writers": "Several writers' stores, read as one",
     "formats": "To other formats and back",
+    "reverb": "An actor and a learner, beside Reverb",
     "ray_buffers": "Over Ray, beside TorchRL's buffer and RLlib's",
 }
 

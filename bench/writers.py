@@ -3,7 +3,9 @@
     python -m bench.writers --json FILE
 
 A learner draws from eight stores and, in turn, from one that has the same frames; then the same while eight processes add to the
-eight, as fast as actors that take 2 ms a step. Then as many processes as there are cores, and one alone, add as fast as they can.
+eight, as fast as actors that take 2 ms a step. Then as many processes as there are cores, and one alone, add as fast as they can,
+to one directory, and to stores that share nothing. On a machine that has other work each of them gets a part of a core, and
+together they get less of it each: the seconds tell of the machine then. What writers cost each other is in the processor time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 
 import diskbuffer as db
 from bench.frames import COLUMNS, frames
-from bench.measure import Report, arguments, percent_more, ratio
+from bench.measure import Report, arguments, ratio
 from bench.worker import Worker, in_turns
 
 WRITERS, BATCH, STACK, CAPACITY, ROWS = 8, 256, 4, 1_000_000, 1024
@@ -64,22 +66,23 @@ class Reader:
 class Adder:
     """An actor's process."""
 
-    def __init__(self, root: Path, number: int | None, pixels: Path) -> None:
-        name: dict[str, Any] = {} if number is None else {"writer": f"actor-{number}"}
+    def __init__(self, root: Path, number: int | None, pixels: Path, apart: bool = False) -> None:
+        name: dict[str, Any] = {} if number is None or apart else {"writer": f"actor-{number}"}
+        root = root / str(number) if apart else root
         self._buffer = db.ReplayBuffer(root, CAPACITY, **_options(), **name)
         self._pixels, self._at = np.load(pixels, mmap_mode="r"), 0
         self.add(200, 0.0)
 
-    def add(self, steps: int, pause: float) -> float:
-        """Add so many steps, with a pause after each; return the seconds."""
-        begun = time.perf_counter()
+    def add(self, steps: int, pause: float) -> tuple[float, float]:
+        """Add so many steps, with a pause after each; return the seconds, and those of the processor, of all threads."""
+        begun, busy = time.perf_counter(), time.process_time()
         for _ in range(steps):
             obs, after = self._pixels[self._at % 40_000], self._pixels[(self._at + 1) % 40_000]
             self._at += 1
             self._buffer.add(obs, 1, 1.0, after, False, self._at % EPISODE == 0, new_episode=self._at % EPISODE == 1)
             if pause:
                 time.sleep(pause)
-        return time.perf_counter() - begun
+        return time.perf_counter() - begun, time.process_time() - busy
 
     def close(self) -> None:
         """Close the store."""
@@ -99,31 +102,41 @@ def compare(report: Report, directory: Path, rounds: int, while_they_write: str)
             report.times(f"refresh of {name}{while_they_write}", seconds)
 
 
-def adding(report: Report, directory: Path, pixels: Path, rounds: int) -> None:
-    """Add from one process, and from as many as there are cores."""
-    cores = len(os.sched_getaffinity(0))
-    steps, alone, together = 5000, [], []
-    adders = [Worker(Adder, directory / "adding", n, pixels) for n in range(cores)]
+def adding(report: Report, directory: Path, pixels: Path, rounds: int, *, apart: bool) -> None:
+    """Add from one process, and from as many as there are cores: to one directory, or to stores that lie apart."""
+    cores, where = len(os.sched_getaffinity(0)), ", each to a store apart" if apart else ""
+    steps, alone, together = 5000, list[tuple[float, float]](), list[tuple[float, float]]()
+    adders = [Worker(Adder, directory / f"adding{where}", n, pixels, apart) for n in range(cores)]
     for adder in adders:
         adder.ready()
     for _ in range(rounds):
         alone.append(adders[0].ask("add", steps, 0.0))
-        taken = [0.0] * cores
+        taken = [(0.0, 0.0)] * cores
         threads = [threading.Thread(target=_add, args=(adder, taken, n, steps)) for n, adder in enumerate(adders)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        together.append(max(taken))
+        together.append((max(seconds for seconds, _ in taken), sum(busy for _, busy in taken) / cores))
     for adder in adders:
         adder.close()
-    report.times("adding 5,000 steps, one writer", alone)
-    report.times(f"adding 5,000 steps each, {cores} writers", together)
-    report.row(f"adding from {cores} writers, of {cores} times one writer's speed", ratio(alone, together), "x", at_least=0.9)
-    report.row("a writer's time for a step, beside others", percent_more(ratio(together, alone)), "% more")
+    (one, one_busy), (all_of_them, busy) = (zip(*found, strict=True) for found in (alone, together))
+    report.times(f"adding 5,000 steps, one writer{where}", one)
+    report.times(f"adding 5,000 steps each, {cores} writers{where}", all_of_them)
+    report.times(f"the same, processor time, one writer{where}", one_busy)
+    report.times(f"the same, processor time of each, {cores} writers{where}", busy)
+    report.row(
+        f"adding from {cores} writers, of {cores} times one writer's speed{where}",
+        ratio(one, all_of_them),
+        "x",
+        at_least=None if apart else 0.9,
+    )
+    report.row(
+        f"adding from {cores} writers, of one writer's steps for a second of the processor{where}", ratio(one_busy, busy), "x"
+    )
 
 
-def _add(adder: Worker, taken: list[float], n: int, steps: int) -> None:
+def _add(adder: Worker, taken: list[tuple[float, float]], n: int, steps: int) -> None:
     taken[n] = adder.ask("add", steps, 0.0)
 
 
@@ -153,7 +166,8 @@ def main() -> None:
             thread.join()
         for actor in actors:
             actor.close()
-        adding(report, directory, directory / "pixels.npy", 4 if args.quick else 12)
+        for apart in (False, True):
+            adding(report, directory, directory / "pixels.npy", 4 if args.quick else 12, apart=apart)
     finally:
         shutil.rmtree(directory)
     report.write(args.json)
