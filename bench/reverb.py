@@ -72,7 +72,7 @@ class Actor:
     """Our actor."""
 
     def __init__(self, root: Path, capacity: int) -> None:
-        self._pixels, self._at = np.load(CACHE / f"frames-{FRAMES}.npy", mmap_mode="r"), 0
+        self._pixels, self._at = np.load(CACHE / f"frames-{FRAMES}.npy", mmap_mode="r").view(np.ndarray), 0
         self._buffer = db.ReplayBuffer(root, capacity, columns=COLUMNS, frame_stack=STACK, writer="actor-0")
         self._empty = 0
 

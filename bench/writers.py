@@ -70,7 +70,7 @@ class Adder:
         name: dict[str, Any] = {} if number is None or apart else {"writer": f"actor-{number}"}
         root = root / str(number) if apart else root
         self._buffer = db.ReplayBuffer(root, CAPACITY, **_options(), **name)
-        self._pixels, self._at = np.load(pixels, mmap_mode="r"), 0
+        self._pixels, self._at = np.load(pixels, mmap_mode="r").view(np.ndarray), 0
         self.add(200, 0.0)
 
     def add(self, steps: int, pause: float) -> tuple[float, float]:

@@ -50,7 +50,7 @@ class Actor:
     def __init__(self, address: str, frames: str, stack: int) -> None:
         import reverb
 
-        self._pixels, self._stack, self._at = np.load(frames, mmap_mode="r"), stack, 0
+        self._pixels, self._stack, self._at = np.load(frames, mmap_mode="r").view(np.ndarray), stack, 0
         self._writer = reverb.Client(address).trajectory_writer(num_keep_alive_refs=stack + 1)
 
     def add(self, steps: int) -> list[float]:
