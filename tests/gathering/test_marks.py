@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -105,5 +106,40 @@ def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixtu
                 assert again.sample(8)["steps"].tolist() == marked.sample(8)["steps"].tolist()
     assert marks(str(root), remove="first") == 0
     assert db.check(root / "w0", progress=False).ok
+    for writer in writers:
+        writer.buffer.close()
+
+
+def test_a_mark_made_while_writers_add_has_all_that_was_seen_before(tmp_path: Path) -> None:
+    root, stop, failed = tmp_path / "all", threading.Event(), list[BaseException]()
+    writers = [Writer(root, f"w{n}", 1, (34, 33), None, 2) for n in range(2)]
+
+    def add(writer: Writer, numbers: itertools.count[int]) -> None:
+        try:
+            while not stop.wait(0.01):
+                writer.extend(0, 30, numbers, ends=next(numbers) % 3 > 0)
+        except BaseException as error:  # noqa: BLE001  told below
+            failed.append(error)
+
+    adding = [threading.Thread(target=add, args=(writer, itertools.count(10**6 * n + 1))) for n, writer in enumerate(writers)]
+    for thread in adding:
+        thread.start()
+    try:
+        with db.ReplayBuffer(root, mode="r") as learner:
+            for _ in range(2):
+                stop.wait(0.1)
+                learner.refresh()
+                seen = everything(learner)
+                learner.mark("newest", replace=True)
+                with db.ReplayBuffer(root, mode="r", mark="newest") as marked:
+                    assert torch.isin(seen["steps"], torch.from_numpy(marked.steps())).all()
+                    found = marked.at(seen["steps"].numpy())
+                    assert torch.equal(found["action"], seen["action"])
+                    assert torch.equal(found["obs"], seen["obs"])
+    finally:
+        stop.set()
+        for thread in adding:
+            thread.join()
+    assert not failed
     for writer in writers:
         writer.buffer.close()
