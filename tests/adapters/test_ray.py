@@ -86,7 +86,10 @@ def pids(buffer: RayReplayBuffer) -> list[int]:
 
 
 def test_a_shard_that_is_killed_keeps_what_it_acknowledged(cluster: None, tmp_path: Path) -> None:
-    with RayReplayBuffer(tmp_path / "all", shards=1, columns=COLUMNS, block=8, near=False, patience=20.0) as buffer:
+    asked = db.SampleToInsertRatio(1, min_size=50, error_buffer=100, timeout=60)
+    how: dict[str, Any] = {"columns": COLUMNS, "block": 8, "near": False, "patience": 20.0, "limiter": asked}
+    with RayReplayBuffer(tmp_path / "all", shards=1, **how) as buffer:
+        assert buffer.limiter is not None
         actor = Actor(buffer, 1)
         actor.extend(50)
         buffer.flush(sync=False)
@@ -94,10 +97,18 @@ def test_a_shard_that_is_killed_keeps_what_it_acknowledged(cluster: None, tmp_pa
         for _ in range(50):
             actor.add()
         os.kill(pids(buffer)[0], signal.SIGKILL)  # while steps are under way
+        assert buffer.limiter.may_sample
         actor.extend(50)
         buffer.flush(sync=False)
         assert is_right(buffer.sample(64))
         assert buffer.stats()["lost"] == 0
+        state = buffer.stats()["limiter"]
+        assert (state["inserts"], state["samples"], state["may_add"]) == (100, 64, True)
+        names = buffer.steps()[::-3].copy()
+        assert buffer.write("value", names, names.astype(float)) == 50
+        batch = next(iter(buffer.batches(len(names), steps=names)))
+        assert batch["steps"].tolist() == batch["value"].tolist() == names.tolist()
+        assert is_right(batch)
     assert stored(tmp_path / "all") == Counter((1, n) for n in range(150))  # each once
 
 
@@ -118,7 +129,7 @@ def test_shards_that_are_killed_keep_what_they_acknowledged_and_batches_are_of_a
         home = buffer.stats()["shard"]
         # Another process's way in, which goes to the other shard.
         other = RayReplayBuffer._attached(*buffer.__reduce__()[1])
-        other._lane._nearest = lambda: [known for known in other._shards.known if known.number != home]
+        other._adding.lane._nearest = lambda: [known for known in other._shards.known if known.number != home]
         second = Actor(other, 2)
         second.extend(300)
         other.flush(sync=False)
@@ -177,11 +188,11 @@ def test_a_shard_that_is_slow_is_left_out_and_comes_back(cluster: None, tmp_path
         actor = Actor(buffer, 0)
         actor.extend(200)
         buffer.flush(sync=False)
-        home = buffer._lane._shard
+        home = buffer._adding.lane._shard
         assert home is not None
         others = [known for known in buffer._shards.known if known is not home]
         other = RayReplayBuffer._attached(*buffer.__reduce__()[1])
-        other._lane._nearest = lambda: others
+        other._adding.lane._nearest = lambda: others
         second = Actor(other, 1)
         second.extend(200)
         other.flush(sync=False)

@@ -44,9 +44,15 @@ class Drawing:
         self._updates: dict[int, list[Any]] = {}
         self.dropped_updates = 0
 
+    @property
+    def _nearby(self) -> Near | None:
+        """What reads shards here; None once columns were written to their stores, which shards alone see."""
+        written = any(one.state is not None and one.state.written for one in self._shards.known)
+        return None if written else self._near
+
     def is_all_near(self, sampler: Sampler | None) -> bool:
         """Tell whether a batch takes no shard's help."""
-        near = self._near
+        near = self._nearby
         return near is not None and not isinstance(sampler, Prioritized) and len(near.shards) >= len(self._shards.known)
 
     def sample(self, size: int, sampler: Sampler | None) -> Batch:
@@ -59,11 +65,11 @@ class Drawing:
         UnreachableError
             No shard that has steps answers.
         """
+        sent = self.describe(sampler or self._uniform)
+        self._shards.watch(sent if isinstance(sampler, Prioritized) else None)
         if self.is_all_near(sampler):
             assert self._near is not None
             return self._near.sample(size, sampler)
-        sent = self.describe(sampler or self._uniform)
-        self._shards.watch(sent if isinstance(sampler, Prioritized) else None)
         parts: list[Batch] = []
         until = time.monotonic() + 2 * self._shards.patience
         while size:
@@ -77,7 +83,7 @@ class Drawing:
     def _draw(self, size: int, sampler: Sampler | None, sent: Sent) -> list[Batch]:
         """Return parts of a batch: all of it, or less where a shard did not give its part in time."""
         by_priority = isinstance(sampler, Prioritized)
-        near = None if by_priority else self._near
+        near = None if by_priority else self._nearby
         known = [one for one in self._shards.known if near is None or one.number not in near.shards]
         there = [one for one in known if one.answers]
         for one in known:

@@ -59,6 +59,8 @@ def unpack(packed: Packed) -> dict[str, Any]:
     def tensor(place: Any) -> Any:
         if isinstance(place, dict):
             return {name: tensor(part) for name, part in place.items()}
+        if 0 in place.shape:
+            return torch.empty(place.shape, dtype=place.dtype)
         whole = memories[place.memory].view(place.dtype)
         return torch.as_strided(whole, place.shape, place.strides, place.offset)
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
+from diskbuffer.adapters.ray.limiting.ledger import Ledger
 from diskbuffer.adapters.ray.metrics import ShardMetrics
 from diskbuffer.adapters.ray.names import store_of, unique
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
+from diskbuffer.gathering.description import SHARED_LIMITER
 from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.store.system.files import Files
 
@@ -49,6 +52,7 @@ class State(NamedTuple):
     steps: int
     added: int
     priorities: dict[str, tuple[float, float]]  # of each sampler by priority: the sum of what is drawn by, and the least
+    written: tuple[str, ...] = ()  # columns that were written later, but for those of samplers
 
 
 class Sent(NamedTuple):
@@ -65,6 +69,13 @@ class Written(NamedTuple):
     taken: bool
     ever: int
     state: State
+
+
+class Read(NamedTuple):
+    """The answer to names of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
+
+    packed: Packed | None
+    there: Int64
 
 
 @ray.remote(concurrency_groups={"write": 1, "read": 2, "ask": 1})
@@ -138,12 +149,44 @@ class Shard:
         _, ever = buffer.counts()
         with self._lock:
             by_priority = [(token, found) for token, found in self._samplers.items() if isinstance(found, Prioritized)]
-        return State(len(buffer), int(ever.sum()), {token: found.masses() for token, found in by_priority})
+        of_samplers = {"priority", *(found.column for _, found in by_priority)}
+        return State(
+            len(buffer),
+            int(ever.sum()),
+            {token: found.masses() for token, found in by_priority},
+            tuple(sorted(buffer.derived - of_samplers)),
+        )
 
     @ray.method(concurrency_group="ask")
     def about(self) -> dict[str, Any]:
         """Tell about the process and its store, for people."""
         return {"node": ray.util.get_node_ip_address(), "pid": os.getpid(), **self._opened.stats()}
+
+    @ray.method(concurrency_group="ask")
+    def exchange(self, copy: bytes) -> tuple[int, bytes]:
+        """Keep a copy of what a limiter counts, beside the store; return how many steps there ever were, and the copy."""
+        found = self._kept()
+        if copy:
+            given = Ledger.from_bytes(copy)
+            if found:
+                given.merge(Ledger.from_bytes(found))
+            merged = given.to_bytes()
+            if merged != found:
+                files = Files(self._path).below(SHARED_LIMITER)
+                files.make_directory(".")
+                files.replace_contents(store_of(self._number), merged, sync=False)
+            found = merged
+        return int(self._opened.counts()[1].sum()), found
+
+    def _kept(self) -> bytes:
+        """Return the copy that is kept; nothing where there is none, or a power loss left a part of it."""
+        files = Files(self._path).below(SHARED_LIMITER)
+        try:
+            found = files.read(store_of(self._number))
+            Ledger.from_bytes(found)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return b""
+        return found
 
     @ray.method(concurrency_group="write")
     def close(self) -> None:
@@ -232,6 +275,34 @@ class Shard:
         packed = pack(batch, compress=compress)
         self._metrics.sampled(size, time.perf_counter() - begin)
         return packed, self._state()
+
+    @ray.method(concurrency_group="read")
+    def names(self) -> Int64:
+        """Return unique names of all steps."""
+        return unique(self._opened.steps(), self._number)
+
+    @ray.method(concurrency_group="read")
+    def at(self, steps: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Read:
+        """Return steps by the shard's own names; with `skip` without those that are gone."""
+        buffer, there = self._opened, np.arange(len(steps))
+        while True:
+            if skip:
+                there = np.flatnonzero(buffer.remaining(steps) >= (length or 1))
+                if not len(there):
+                    return Read(None, there)
+            try:
+                batch = buffer.at(steps[there], length, columns=columns)
+                break
+            except InputError:  # evicted since, where it was there
+                if not skip or len(np.flatnonzero(buffer.remaining(steps[there]) >= (length or 1))) == len(there):
+                    raise
+        batch["steps"] = _renamed(batch["steps"], self._number)
+        return Read(pack(batch), there)
+
+    @ray.method(concurrency_group="write")
+    def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
+        """Write a column's values of steps, by the shard's own names; return of how many."""
+        return self._opened.write(name, steps, values)
 
     @ray.method(concurrency_group="read")
     def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> tuple[int, State]:
