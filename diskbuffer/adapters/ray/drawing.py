@@ -16,6 +16,7 @@ from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.packing import joined, unpack
 from diskbuffer.adapters.ray.shard import Sent
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
+from diskbuffer.adapters.ray.undecoded import Decoder, Undecoded
 from diskbuffer.errors import EmptyBufferError, UnreachableError
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.samplers import Prioritized, Sampler, Uniform
@@ -38,6 +39,7 @@ class Drawing:
 
     def __init__(self, shards: Shards, near: Near | None, *, compress: bool, seed: int | None) -> None:
         self._shards, self._near, self._compress = shards, near, compress
+        self._decoder = Decoder()
         self._random = np.random.default_rng(seed)
         self._uniform = Uniform(seed)
         self._sent: weakref.WeakKeyDictionary[Sampler, Sent] = weakref.WeakKeyDictionary()
@@ -106,7 +108,7 @@ class Drawing:
             if answer is None:
                 one.skipped += 1
             elif answer[0] is not None:
-                batch = unpack(answer[0])
+                batch = self._decoder.batch(answer[0]) if isinstance(answer[0], Undecoded) else unpack(answer[0])
                 if by_priority:
                     _weigh(batch, sent, _least(one, sent), min(leasts))
                 parts.append(batch)

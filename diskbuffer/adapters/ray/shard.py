@@ -18,9 +18,13 @@ from diskbuffer.adapters.ray.limiting.ledger import Ledger
 from diskbuffer.adapters.ray.metrics import ShardMetrics
 from diskbuffer.adapters.ray.names import store_of, unique
 from diskbuffer.adapters.ray.packing import Packed, pack
+from diskbuffer.adapters.ray.undecoded import Undecoded, undecoded
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
 from diskbuffer.gathering.description import SHARED_LIMITER
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.delivery import Delivery
 from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.store.system.files import Files
 
@@ -97,6 +101,7 @@ class Shard:
         self._owners: dict[int, tuple[str, float]] = {}  # of streams: a client, and when it was last heard of
         self._samplers: dict[str, Sampler] = {}
         self._lock = threading.Lock()
+        self._delivery = Delivery(ArraysPool())
         self._path.mkdir(parents=True, exist_ok=True)
         self._metrics = ShardMetrics(str(self._path), number)
         if (self._path / store_of(number)).exists():
@@ -264,17 +269,26 @@ class Shard:
     # Reading
 
     @ray.method(concurrency_group="read")
-    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | None, State]:
-        """Return a batch, whose steps have unique names; None where there is nothing to draw."""
-        begin = time.perf_counter()
+    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | Undecoded | None, State]:
+        """Return a batch, as it is stored or decoded, whichever is fewer bytes; None where there is nothing to draw.
+
+        Its steps have unique names.
+        """
+        begin, buffer = time.perf_counter(), self._opened
         try:
-            batch = self._opened.sample(size, self._sampler(sent))
+            if buffer._store.layout.packed:
+                planned = buffer._planned(size, self._sampler(sent))
+                found: Any = undecoded(buffer, planned, self._number) or self._packed(planned.batch(self._delivery), compress)
+            else:
+                found = self._packed(buffer.sample(size, self._sampler(sent)), compress)
         except EmptyBufferError:
             return None, self._state()
-        batch["steps"] = _renamed(batch["steps"], self._number)
-        packed = pack(batch, compress=compress)
         self._metrics.sampled(size, time.perf_counter() - begin)
-        return packed, self._state()
+        return found, self._state()
+
+    def _packed(self, batch: Batch, compress: bool) -> Packed:
+        batch["steps"] = _renamed(batch["steps"], self._number)
+        return pack(batch, compress=compress)
 
     @ray.method(concurrency_group="read")
     def names(self) -> Int64:
@@ -296,8 +310,7 @@ class Shard:
             except InputError:  # evicted since, where it was there
                 if not skip or len(np.flatnonzero(buffer.remaining(steps[there]) >= (length or 1))) == len(there):
                     raise
-        batch["steps"] = _renamed(batch["steps"], self._number)
-        return Read(pack(batch), there)
+        return Read(self._packed(batch, compress=False), there)
 
     @ray.method(concurrency_group="write")
     def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
