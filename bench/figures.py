@@ -28,6 +28,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "writers": "Several writers' stores, read as one",
     "formats": "To other formats and back",
     "ray_buffers": "Over Ray, beside TorchRL's buffer and RLlib's",
+    "rllib_curves": "What RLlib's DQN learns, beside its own buffer",
 }
 
 

@@ -64,7 +64,7 @@ def main() -> None:
             ours = {"type": "diskbuffer.adapters.ray.rllib.DiskPrioritizedEpisodeReplayBuffer", "path": str(directory / "store")}
             for name, kind in (("ours", ours), ("theirs", {"type": "PrioritizedEpisodeReplayBuffer"})):
                 curves[name].append(train(kind, seed, steps))
-                print(f"seed {seed}, {name}: {[round(one) for one in curves[name][-1]]}", flush=True)
+                print(f"seed {seed}, {name}: {' '.join(f'{one:.0f}' for one in curves[name][-1])}", flush=True)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
     found = {name: np.array(curve) for name, curve in curves.items()}

@@ -59,6 +59,7 @@ def main() -> None:
             total_frames=arguments.steps,
             remote_configs={"num_cpus": 1},
         )
+        collector.update_policy_weights_()
         for done, _ in enumerate(collector, 1):
             losses = [learn(loss, shards, optimizer, targets) for _ in range(arguments.updates)]
             exploring.step(FRAMES)

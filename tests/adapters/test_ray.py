@@ -252,10 +252,13 @@ def test_what_does_not_fit_is_refused_and_the_rest_goes_on(cluster: None, tmp_pa
 @examples(20, 200)
 def test_batches_are_the_same_after_they_were_packed(seed: int) -> None:
     random = np.random.default_rng(seed)
-    frames = torch.from_numpy(random.integers(0, 3, (int(random.integers(1, 40)), 5, 30, 30), np.uint8))
+    array = random.integers(0, 3, (int(random.integers(1, 40)), 5, 30, 30), np.uint8)
+    frames = torch.from_numpy(array)
+    views = array[:, :4], array[:, 1:]  # of one array, or of one tensor
+    camera, following = map(torch.from_numpy, views) if random.random() < 0.5 else (frames[:, :4], frames[:, 1:])
     batch = {
-        "obs": {"camera": frames[:, :4], "joints": torch.from_numpy(random.random((len(frames), 2)))},
-        "next_obs": {"camera": frames[:, 1:], "joints": torch.from_numpy(random.random((len(frames), 2)))},
+        "obs": {"camera": camera, "joints": torch.from_numpy(random.random((len(frames), 2)))},
+        "next_obs": {"camera": following, "joints": torch.from_numpy(random.random((len(frames), 2)))},
         "done": torch.from_numpy(random.random(len(frames)) < 0.5),
     }
     packed = pack(batch, compress=bool(random.integers(2)))

@@ -18,7 +18,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]
 from diskbuffer.adapters.ray import RayReplayBuffer  # noqa: E402
 from diskbuffer.adapters.ray.names import SHARDS  # noqa: E402
 
-COLUMNS = {"obs": db.Column((2, 3), "uint8"), "action": db.Column((), "int64")}
+COLUMNS = {"obs": db.Column((32, 40), "uint8"), "action": db.Column((), "int64")}
 STACK = 2
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.nightly]  # warnings of Ray's own
 
@@ -43,7 +43,7 @@ class Model:
 
     @staticmethod
     def frame(number: int) -> np.ndarray[Any, Any]:
-        return np.full((2, 3), number % 251, np.uint8)
+        return np.full((32, 40), number % 251, np.uint8)
 
     def add_episode(self, length: int, buffer: RayReplayBuffer) -> None:
         first = 1000 * len(self.begins_of_episodes())

@@ -18,23 +18,33 @@ from tests.amounts import examples
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
 
-from diskbuffer.adapters.ray.names import unique  # noqa: E402
-from diskbuffer.adapters.ray.undecoded import Decoder, undecoded  # noqa: E402
+from diskbuffer.adapters.ray.names import unique
+from diskbuffer.adapters.ray.undecoded import Decoder, undecoded
 
 SAMPLERS: dict[str, Any] = {
     "single": db.Uniform,
     "n-step": lambda seed: db.Uniform(seed, n_step=3),
+    "by priority": lambda seed: db.Prioritized(seed=seed),
     "sequences": lambda seed: db.Slices(6, seed=seed),
     "burnt in": lambda seed: db.Slices(5, burn_in=4, strict=False, seed=seed),
     "crossing": lambda seed: db.Slices(5, crossing=True, seed=seed),
 }
 
 
+def sent_over(value: Any) -> Any:
+    """Return a value as Ray gives it to another process: its arrays cannot be written to."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers])
+
+
 def extend(buffer: db.ReplayBuffer, random: np.random.Generator, episodes: int, compressible: bool) -> None:
     for _ in range(episodes):
         n = int(random.integers(1, 30))
         obs = {
-            "camera": random.integers(0, 2 if compressible else 256, (n + 1, 40, 40), np.uint8),
+            "camera": random.integers(0, 256, (n + 1, 1 if compressible else 40, 40), np.uint8).repeat(
+                40 if compressible else 1, 1
+            ),
             "joints": random.random((n + 1, 3)),
         }
         action, done = random.integers(0, 5, n), np.arange(n) == n - 1
@@ -48,7 +58,7 @@ def extend(buffer: db.ReplayBuffer, random: np.random.Generator, episodes: int, 
     compressible=st.booleans(),
     chunk_rows=st.sampled_from([1, 2, 4, 8]),
 )
-@examples(12, 300)
+@examples(8, 300)
 def test_batches_are_the_same_wherever_they_are_decoded(
     seed: int, sampler: str, stack: int, compressible: bool, chunk_rows: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -72,11 +82,12 @@ def test_batches_are_the_same_wherever_they_are_decoded(
             expected = planned.batch(Delivery(buffer._reader.pool))
             expected["steps"] = torch.from_numpy(unique(expected["steps"].numpy(), 5))
             memory = sum(memory.nbytes for memory in buffer._reader.pool.take(planned.request).memories)
-            if sent is None:  # it was not less
-                assert not compressible or stack == 1
+            assert sent is not None or not compressible or size < 4  # of few samples it need not be less
+            if sent is None:
                 continue
             assert sum(part.nbytes for part in sent.parts) <= memory
-            found = decoder.batch(pickle.loads(pickle.dumps(sent)))
+            found = decoder.batch(sent_over(sent))
+            found.get("weights", torch.ones(1)).mul_(1.0)  # it can be written to
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 

@@ -70,8 +70,7 @@ class RayReplayBuffer(StepsByName):
         Seconds until a learner sees what was added meanwhile.
     limiter : SampleToInsertRatio, optional
         Have `add` and `extend` wait where too little was sampled for what was added, and `sample` and loaders where too much was,
-        in all processes that have this buffer. An actor of Ray counts, anywhere in the cluster, and is started again; while it
-        does not answer nobody waits for it, and the side that got ahead waits afterwards.
+        in all processes that have this buffer. An actor of Ray counts, on this machine, or elsewhere when that is gone.
     seed : int, optional
         For the draws. As answers come when they come, batches are not the same in two runs.
     lifetime : {"detached"}, optional

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from diskbuffer.adapters.ray.names import SHARDS
 from diskbuffer.adapters.ray.near import Near
-from diskbuffer.adapters.ray.packing import joined, unpack
+from diskbuffer.adapters.ray.packing import joined
 from diskbuffer.adapters.ray.shard import Sent
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
-from diskbuffer.adapters.ray.undecoded import Decoder, Undecoded
+from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import EmptyBufferError, UnreachableError
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.samplers import Prioritized, Sampler, Uniform
@@ -108,7 +108,7 @@ class Drawing:
             if answer is None:
                 one.skipped += 1
             elif answer[0] is not None:
-                batch = self._decoder.batch(answer[0]) if isinstance(answer[0], Undecoded) else unpack(answer[0])
+                batch = self._decoder.batch(answer[0])
                 if by_priority:
                     _weigh(batch, sent, _least(one, sent), min(leasts))
                 parts.append(batch)

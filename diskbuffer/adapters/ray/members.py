@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diskbuffer.adapters.ray import placing
 from diskbuffer.adapters.ray.limiting.counter import Counter
@@ -71,8 +72,13 @@ def open_stores(shards: Sequence[Known], on: Mapping[int, Disk | None], capacity
 
 
 def start_counter(path: Path, shards: int, asked: SampleToInsertRatio, lifetime: str | None, patience: float) -> Any:
-    """Start what counts for a limiter, or find it, and have it hold this ratio. It may run anywhere: it has no disk."""
-    counter = placing.actor(Counter, {}, _name(path, "limiter"), lifetime, 0, max_concurrency=100_000).remote(
+    """Start what counts for a limiter, or find it, and have it hold this ratio.
+
+    It runs on the machine of whoever makes it, as the learner most often does, or elsewhere when that is gone: it has no disk.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    how = {"max_concurrency": 100_000, "scheduling_strategy": here}
+    counter = placing.actor(Counter, {}, _name(path, "limiter"), lifetime, 0, **how).remote(
         [_name(path, n) for n in range(shards)], Asked.of(asked), patience
     )
     try:

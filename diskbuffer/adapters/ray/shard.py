@@ -25,6 +25,7 @@ from diskbuffer.gathering.description import SHARED_LIMITER
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
+from diskbuffer.reading.reader import Planned
 from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.store.system.files import Files
 
@@ -78,7 +79,7 @@ class Written(NamedTuple):
 class Read(NamedTuple):
     """The answer to names of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
 
-    packed: Packed | None
+    batch: Packed | Undecoded | None
     there: Int64
 
 
@@ -277,14 +278,18 @@ class Shard:
         begin, buffer = time.perf_counter(), self._opened
         try:
             if buffer._store.layout.packed:
-                planned = buffer._planned(size, self._sampler(sent))
-                found: Any = undecoded(buffer, planned, self._number) or self._packed(planned.batch(self._delivery), compress)
+                found: Any = self._sent(buffer._planned(size, self._sampler(sent)), compress)
             else:
                 found = self._packed(buffer.sample(size, self._sampler(sent)), compress)
         except EmptyBufferError:
             return None, self._state()
         self._metrics.sampled(size, time.perf_counter() - begin)
         return found, self._state()
+
+    def _sent(self, planned: Planned, compress: bool) -> Packed | Undecoded:
+        """Return a batch in the way that takes fewer bytes."""
+        found = undecoded(self._opened, planned, self._number)
+        return self._packed(planned.batch(self._delivery), compress) if found is None else found
 
     def _packed(self, batch: Batch, compress: bool) -> Packed:
         batch["steps"] = _renamed(batch["steps"], self._number)
@@ -305,12 +310,16 @@ class Shard:
                 if not len(there):
                     return Read(None, there)
             try:
-                batch = buffer.at(steps[there], length, columns=columns)
-                break
+                return Read(self._at(steps[there], length, columns), there)
             except InputError:  # evicted since, where it was there
                 if not skip or len(np.flatnonzero(buffer.remaining(steps[there]) >= (length or 1))) == len(there):
                     raise
-        return Read(self._packed(batch, compress=False), there)
+
+    def _at(self, steps: Int64, length: int | None, columns: Sequence[str] | None) -> Packed | Undecoded:
+        buffer, paths = self._opened, None if columns is None else tuple(dict.fromkeys(columns))
+        if not buffer._store.layout.packed:
+            return self._packed(buffer.at(steps, length, columns=paths), compress=False)
+        return self._sent(buffer._reader.planned_at(steps, length, paths), compress=False)
 
     @ray.method(concurrency_group="write")
     def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:

@@ -13,8 +13,9 @@ import torch
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from diskbuffer.adapters.ray.names import SHARDS
-from diskbuffer.adapters.ray.packing import joined, unpack
+from diskbuffer.adapters.ray.packing import joined
 from diskbuffer.adapters.ray.shards import Known, Shards, own_error
+from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import InputError, UnreachableError
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.reading.batches.base import Batch
@@ -33,7 +34,7 @@ class StepsOfShards:
     """
 
     def __init__(self, shards: Shards) -> None:
-        self._shards = shards
+        self._shards, self._decoder = shards, Decoder()
 
     def every(self) -> Int64:
         """Return the names of all steps: shard after shard."""
@@ -48,11 +49,11 @@ class StepsOfShards:
         groups = self._groups(names) or {0: np.empty(0, np.int64)}
         calls = {number: _reading(names[places] // SHARDS, length, columns, skip) for number, places in groups.items()}
         found = self._asked(calls)
-        some = [number for number in groups if found[number].packed is not None]
+        some = [number for number in groups if found[number].batch is not None]
         if not some:
             return None
         places = [groups[number][found[number].there] for number in some]
-        together = joined([unpack(found[number].packed) for number in some])
+        together = joined([self._decoder.batch(found[number].batch) for number in some])
         order = np.argsort(np.concatenate(places), kind="stable")
         return together if (np.diff(order) == 1).all() else _taken(together, torch.from_numpy(order))
 

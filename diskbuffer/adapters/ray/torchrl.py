@@ -28,8 +28,8 @@ class CollectorShards:
     ----------
     buffer : RayReplayBuffer
     columns : mapping of str to str or tuple of str, optional
-        Where in a TensorDict the columns are, beside reward, terminated and truncated of ``next``. Those that begin with "obs" are
-        read from ``next``, too. ``{"obs": "observation", "action": "action"}`` by default.
+        Where in a TensorDict the columns are, beside reward, terminated and truncated of ``next``. Those that begin with "obs"
+        are read from ``next``, too. ``{"obs": "observation", "action": "action"}`` by default.
 
     Attributes
     ----------

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.adapters.ray.names import unique
+from diskbuffer.adapters.ray.packing import Packed, unpack
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import Draw
 from diskbuffer.reading.batches.base import Batch, Request
@@ -36,7 +37,7 @@ class Undecoded(NamedTuple):
     columns: bytes  # pickled: schema, packed columns, padding
     frame_stack: int
     form: Any
-    drawn: tuple[Any, ...]
+    drawn: Draw
     names: Int64  # of the drawn steps, by the shard's own names
     apart: int
     parts: list[Parts]
@@ -68,7 +69,7 @@ def undecoded(buffer: ReplayBuffer, planned: Planned, shard: int) -> Undecoded |
     layout = buffer._store.layout
     packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
     columns = pickle.dumps((request.columns.schema, request.columns.paths, packed, bool(request.columns.targets[0, 0, k.ZEROS])))
-    drawn = (*planned.drawn[:4], dict(planned.drawn.notes))
+    drawn = planned.drawn._replace(notes=dict(planned.drawn.notes))
     assert isinstance(planned.apart, int)
     return Undecoded(shard, columns, request.frame_stack, request.form, drawn, planned.firsts, planned.apart, parts)
 
@@ -82,16 +83,19 @@ class Decoder:
         self._pool = ArraysPool()
         self._delivery = Delivery(self._pool)
 
-    def batch(self, sent: Undecoded) -> Batch:
-        """Return the batch, whose steps have unique names.
+    def batch(self, sent: Undecoded | Packed) -> Batch:
+        """Return the batch, whose steps have unique names; one that was decoded already, too.
 
         Raises
         ------
         CorruptionError
             A chunk is damaged, on the disk or on its way.
         """
+        if isinstance(sent, Packed):
+            return unpack(sent)
         columns, gatherer = self._columns(sent.columns)
-        drawn = Draw(*sent.drawn)
+        notes = {name: note.copy() for name, note in sent.drawn.notes.items()}  # what came over Ray cannot be written to
+        drawn = sent.drawn._replace(notes=notes)
         arrays = self._delivery.take(Request(columns, sent.frame_stack, sent.form, drawn.size))
         width = len(columns.schema.columns)
         for memory, parts in zip(arrays.memories, sent.parts, strict=True):

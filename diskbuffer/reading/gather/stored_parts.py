@@ -77,18 +77,17 @@ def take_parts(plan: Plan, targets: Int64, most: int) -> Parts | None:
         if target[k.CHUNK_ROWS]:
             chunk_bytes = int(target[k.CHUNK_ROWS] * target[k.ROW_BYTES])
             entries = np.empty((_most_chunks(plan.runs, int(target[k.CHUNK_ROWS])), 2), np.int64)
-            size, n = _list_chunks(target, plan.runs, plan.sources, bound(chunk_bytes), entries, firsts[t])
-            end = (size + 7) // 8 * 8
+            stored, of_tail, n = _list_chunks(target, plan.runs, plan.sources, entries, firsts[t])
             before = _empty_entries(target)
-            whole = end + (before + n) * ENTRY_BYTES
-            if n < 0 or whole > left:
+            if n < 0 or stored + (before + n) * ENTRY_BYTES > left:
                 return None
-            blob = np.zeros(whole, np.uint8)
+            room = (stored + of_tail * bound(chunk_bytes) + 7) // 8 * 8
+            blob = np.zeros(room + (before + n) * ENTRY_BYTES, np.uint8)
             scratch = np.empty(2 * bound(chunk_bytes), np.uint8)
-            end = _copy_chunks(target, plan.runs, plan.sources, entries[:n], blob, end, before, *compressor(LIVE), scratch)
-            if end < 0:
-                return None
+            end = _copy_chunks(target, plan.runs, plan.sources, entries[:n], blob, room, before, *compressor(LIVE), scratch)
             blob = blob[: end + (before + n) * ENTRY_BYTES]
+            if end < 0 or blob.nbytes > left:
+                return None
         else:
             size = _list_rows(target, plan.runs, firsts[t])
             if size > left:
@@ -139,9 +138,12 @@ def _wanted(target: Any, runs: Any, r: int) -> tuple[int, int]:
 
 
 @compiled
-def _list_chunks(target: Any, runs: Any, sources: Any, bound: int, entries: Any, firsts: Any) -> tuple[int, int]:
-    """List the chunks that runs want, as (run, chunk), each once; return their bytes, and how many they are."""
-    n, size, slot, store, begin, until = 0, 0, np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)
+def _list_chunks(target: Any, runs: Any, sources: Any, entries: Any, firsts: Any) -> tuple[int, int, int]:
+    """List the chunks that runs want, as (run, chunk), each once.
+
+    Returns the bytes of those that are in shards, how many are in the tail only, and how many there are; -1 where one is damaged.
+    """
+    n, size, of_tail, slot, store, begin, until = 0, 0, 0, np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)
     column, chunk_rows = target[k.COLUMN], target[k.CHUNK_ROWS]
     for r in range(runs.shape[0]):
         row, count = _wanted(target, runs, r)
@@ -157,13 +159,13 @@ def _list_chunks(target: Any, runs: Any, sources: Any, bound: int, entries: Any,
             entry = sources[r, column, 0] + limit + chunk * ENTRY_BYTES
             at, length = load_i64(entry), load_i64(entry + 8)
             if at == _EMPTY or length == _EMPTY:
-                length = bound
+                of_tail, length = of_tail + 1, 0
             elif not (0 <= at <= limit and 0 <= length <= limit - at):
-                return 0, -1  # whoever gathers it says what is wrong
+                return 0, 0, -1  # whoever gathers it says what is wrong
             entries[n, 0], entries[n, 1] = r, chunk
             n, size = n + 1, size + length
         until = max(until, last + 1)
-    return size, n
+    return size, of_tail, n
 
 
 @compiled

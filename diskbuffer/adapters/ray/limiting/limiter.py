@@ -21,6 +21,7 @@ _POLL = 1.0  # seconds that the counter keeps the word of one who waits
 _GATHERED = 0.002  # seconds between two words, so that many calls are told of at once
 _AGAIN = 0.2  # seconds after which a counter that failed is asked again
 _LOOK = 0.02  # seconds until a word follows another that is not answered yet, as something was done meanwhile
+_WITHOUT = 30.0  # seconds that everybody waits for a counter at least, before going on without one
 _ADD, _SAMPLE = "add", "sample"
 _BY = {_ADD: "learner", _SAMPLE: "actor"}  # who ends the waits
 
@@ -28,8 +29,9 @@ _BY = {_ADD: "learner", _SAMPLE: "actor"}  # who ends the waits
 class ClusterLimiter:
     """Hold a ratio of samples to inserts over a cluster, for one process. Made by `RayReplayBuffer`, as its attribute `limiter`.
 
-    What the counter allows is for some steps, and some samples, so `add` and `sample` ask nobody as long as these last. Where the
-    counter does not answer within `patience`, nobody waits for it: the counts go on, and the side that got ahead waits then.
+    What the counter allows is for some steps, and some samples, so `add` and `sample` ask nobody as long as these last. A counter
+    that died is waited for, half a minute or `patience`, until Ray has started it again: who went on would drift away. Then
+    nobody waits for it any more: the counts go on, and the side that got ahead waits later.
 
     Parameters
     ----------
@@ -139,7 +141,7 @@ class ClusterLimiter:
     @property
     def _is_away(self) -> bool:
         since = self._away_since
-        return since is not None and time.monotonic() - since > self._patience
+        return since is not None and time.monotonic() - since > max(self._patience, _WITHOUT)
 
     def _wait(self, what: str) -> None:
         begun = seen = time.monotonic()
