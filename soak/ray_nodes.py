@@ -54,6 +54,8 @@ class Actor:
                 if n % 200 == 199:
                     self._buffer.flush(sync=False)
                     self._acknowledged = self._added
+            except db.LimiterTimeoutError:
+                self._added -= 1  # the learner is behind, or has stopped
             except db.UnreachableError:
                 self._errors += 1
             time.sleep(0.001)
@@ -111,7 +113,7 @@ def campaign(minutes: float, seed: int, nodes: int, root: Path) -> Row:
             "seed": seed,
             "segment_rows": 1024,
         }
-        asked = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=4 * BATCH)
+        asked = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=4 * BATCH, timeout=PATIENCE)
         buffer = RayReplayBuffer(root, 1_000_000, shards=places, limiter=asked, **how)
         actor = ray.remote(num_cpus=0, resources={"head": 1})(Actor)
         actors = [actor.remote(buffer, who) for who in range(ACTORS)]
@@ -174,7 +176,7 @@ class Learner:
         by_priority = self.batches % 2 == 1
         try:
             batch = self._buffer.sample(BATCH, self._sampler if by_priority else None)
-        except (db.EmptyBufferError, db.UnreachableError):
+        except (db.EmptyBufferError, db.UnreachableError, db.LimiterTimeoutError):
             time.sleep(0.05)
             return
         finally:

@@ -230,8 +230,9 @@ class ClusterLimiter:
             if not any(self._waits.values()):
                 self._wake.wait(_BEAT)
                 time.sleep(_GATHERED)
-        self._ask()
-        self._counter.leave.remote(self._client)
+        if ray.is_initialized():
+            self._ask()
+            self._counter.leave.remote(self._client)
 
     def _talk(self) -> None:
         """Give a word, and take the answer; what is done until it comes is told in words of its own."""
