@@ -122,6 +122,34 @@ def test_waits_end_with_time_outs_that_tell_what_is_missing(cluster: None, tmp_p
             RayReplayBuffer(tmp_path, shards=1, columns=COLUMNS, limiter=other, block=8)
 
 
+@pytest.mark.nightly
+def test_an_error_in_earlier_steps_is_raised_and_later_ones_are_kept(cluster: None, tmp_path: Path) -> None:
+    asked = db.SampleToInsertRatio(1, min_size=1, error_buffer=1, timeout=30)
+    with RayReplayBuffer(tmp_path, shards=1, columns=COLUMNS, limiter=asked, block=8) as buffer:
+        learner, stop, failed = RayReplayBuffer._attached(*buffer.__reduce__()[1]), threading.Event(), list[db.DiskBufferError]()
+        thread = threading.Thread(target=learn, args=(learner, stop, failed, False))
+        thread.start()
+        obs, raised = np.zeros(3, np.float32), 0
+        for n in range(60):
+            try:
+                buffer.add(obs + n, n, float("nan") if n == 40 else 0.0, obs + n + 1, False, False)
+            except db.InputError as error:
+                assert "NaN" in str(error)
+                raised += 1
+        buffer.flush(sync=False)
+        stop.set()
+        limiter_of(learner).close()
+        thread.join(60)
+        learner.close()
+        assert raised == 1
+        kept = buffer.at(buffer.steps())["action"].tolist()
+        assert kept == sorted(kept)
+        gone = set(range(60)) - set(kept)  # the block that it was in
+        assert 40 in gone
+        assert len(gone) <= 8
+        assert max(gone) - min(gone) == len(gone) - 1
+
+
 # What needs no cluster
 
 EVENTS = st.lists(

@@ -10,6 +10,7 @@ from diskbuffer.adapters.ray.lane import Lane
 from diskbuffer.adapters.ray.limiting.limiter import ClusterLimiter
 from diskbuffer.adapters.ray.metrics import ClientMetrics
 from diskbuffer.adapters.ray.shards import Known
+from diskbuffer.errors import DiskBufferError
 
 NAMES = ("obs", "action", "reward", "next_obs", "terminated", "truncated")  # of what `extend` takes, in its order
 
@@ -51,17 +52,21 @@ class Adding:
 
     def add(self, values: dict[str, Any], new_episode: Any) -> None:
         """Take a step of each environment."""
-        self._wait()
+        late = self._wait()
         for block in self._blocks.add(values, new_episode):
             self._send(*block)
+        if late is not None:
+            raise late
 
     def extend(self, values: dict[str, Any], env: int, new_episode: Any) -> int:
         """Take steps of one environment; return how many."""
         count = count_steps(values)
-        self._wait()
+        late = self._wait()
         for held in self._blocks.take(env):
             self._send(*held)
         self._send(env, count, values, new_episode)
+        if late is not None:
+            raise late
         return count
 
     def push(self) -> None:
@@ -76,9 +81,19 @@ class Adding:
         if self._limiter is not None:
             self.lane.look()
 
-    def _wait(self) -> None:
+    def _wait(self) -> DiskBufferError | None:
+        """Wait as the limiter has it; return what was wrong with earlier steps, to be raised once this call's are taken."""
+        late: list[DiskBufferError] = []
+
+        def push() -> None:
+            try:
+                self.push()
+            except DiskBufferError as error:
+                late.append(error)
+
         if self._limiter is not None:
-            self._limiter.wait_to_add(self._outstanding, self.push)
+            self._limiter.wait_to_add(self._outstanding, push)
+        return late[0] if late else None
 
     def _outstanding(self) -> int:
         return self._blocks.held + self.lane.outstanding
