@@ -49,8 +49,10 @@ class Drawing:
     @property
     def _nearby(self) -> Near | None:
         """What reads shards here; None once columns were written to their stores, which shards alone see."""
-        written = any(one.state is not None and one.state.written for one in self._shards.known)
-        return None if written else self._near
+        for one in self._shards.known:
+            if one.state is not None and one.state.written:
+                return None
+        return self._near
 
     def is_all_near(self, sampler: Sampler | None) -> bool:
         """Tell whether a batch takes no shard's help."""
@@ -67,11 +69,11 @@ class Drawing:
         UnreachableError
             No shard that has steps answers.
         """
-        sent = self.describe(sampler or self._uniform)
-        self._shards.watch(sent if isinstance(sampler, Prioritized) else None)
+        self._shards.watch(self.describe(sampler) if isinstance(sampler, Prioritized) else None)
         if self.is_all_near(sampler):
             assert self._near is not None
             return self._near.sample(size, sampler)
+        sent = self.describe(sampler or self._uniform)
         parts: list[Batch] = []
         until = time.monotonic() + 2 * self._shards.patience
         while size:

@@ -39,7 +39,7 @@ class StepsOfShards:
     def every(self) -> Int64:
         """Return the names of all steps: shard after shard."""
         known = self._shards.known
-        found = self._asked({one.number: (lambda one: one.handle.names.remote()) for one in known})
+        found = self._asked(dict.fromkeys((one.number for one in known), lambda one: one.handle.names.remote()))
         return np.concatenate([found[one.number] for one in known])
 
     def at(self, steps: Any, length: int | None, columns: Sequence[str] | None, *, skip: bool = False) -> Batch | None:
