@@ -9,7 +9,7 @@ GAME ?= pong
 SCALE ?= 1
 WORKERS ?= logical
 BENCH ?=
-BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes bucket scale refreshing plan sealing lossy gpu cold writers formats ray_buffers reverb
+BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes bucket scale refreshing plan sealing lossy gpu cold writers formats ray_buffers reverb rllib_curves
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 INTEROP := dreamer lerobot webdataset zarr2

@@ -29,6 +29,7 @@ BENCHMARKS = {  # in the order in which they are run, and shown
     "formats": "To other formats and back",
     "reverb": "An actor and a learner, beside Reverb",
     "ray_buffers": "Over Ray, beside TorchRL's buffer and RLlib's",
+    "rllib_curves": "What RLlib's DQN learns, beside its own buffer",
 }
 
 

@@ -1,4 +1,4 @@
-"""Buffers over Ray: with a shard on this machine, beside `ReplayBuffer`; beside TorchRL's `RayReplayBuffer`; and RLlib's DQN.
+"""Buffers over Ray: beside `ReplayBuffer`, TorchRL's `RayReplayBuffer` and RLlib's DQN; and the bytes that a shard sends.
 
     python -m bench.ray_buffers [--only local] --json FILE
 
@@ -148,6 +148,51 @@ def torchrl(report: Report, directory: Path, rounds: int) -> None:
         theirs.close()
 
 
+def sent(report: Report, directory: Path, rounds: int) -> None:
+    """Count the bytes that a shard sends, as they are stored and decoded, and time both ways in one process."""
+    pixels = frames(2_000 if report.quick else 20_000)
+    n = len(pixels) - 1
+    steps: dict[str, Any] = {"obs": pixels, "action": np.zeros(n, np.int64), "reward": np.ones(n)}
+    columns = {"obs": db.Column((84, 84), "uint8"), "action": db.Column((), "int64")}
+    draws: dict[str, tuple[int, int, db.Sampler]] = {
+        "single frames": (1, BATCH, db.Uniform(0)),
+        "stacks of 4 frames": (STACK, BATCH, db.Uniform(0)),
+        "stacks of 4 frames, 3 steps": (STACK, BATCH, db.Uniform(0, n_step=3)),
+        "sequences of 16 frames": (1, BATCH // 16, db.Slices(16, seed=0)),
+    }
+    for name, (stack, size, sampler) in draws.items():
+        with db.ReplayBuffer(directory / name, columns=columns, frame_stack=stack) as buffer:
+            buffer.extend(**steps)
+            buffer.seal()
+            ways = _ways_of_sending(buffer, sampler)
+            for way, call in ways.items():
+                report.row(f"{name}: bytes sent for a sample, {way}", call(size) / size, "bytes")
+            for way, seconds in in_turn(rounds, ways, partial(int, size), EACH).items():
+                report.times(f"{name}: both sides' work for a batch of {size}, {way}", seconds)
+
+
+def _ways_of_sending(buffer: db.ReplayBuffer, sampler: db.Sampler) -> dict[str, Callable[[int], int]]:
+    """Return what does both sides' work for a batch of a size, and returns the bytes that are sent in between."""
+    from diskbuffer.adapters.ray.packing import pack, unpack
+    from diskbuffer.adapters.ray.undecoded import Decoder, undecoded
+    from diskbuffer.reading.delivery import Delivery
+
+    decoder, delivery = Decoder(), Delivery(buffer._reader.pool)
+
+    def as_stored(size: int) -> int:
+        found = undecoded(buffer, buffer._planned(size, sampler), 0)
+        assert found is not None
+        decoder.batch(found)
+        return found.nbytes
+
+    def as_decoded(size: int) -> int:
+        packed = pack(buffer._planned(size, sampler).batch(delivery))
+        unpack(packed)
+        return sum(len(memory) for memory in packed.memories)
+
+    return {"as stored": as_stored, "decoded": as_decoded}
+
+
 def dqn(report: Report, directory: Path, rounds: int) -> None:
     """Compare steps a second of RLlib's DQN on CartPole, with its own buffer and with ours."""
     from ray.rllib.algorithms.dqn import DQNConfig
@@ -195,7 +240,7 @@ def _allocated(process: psutil.Process) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
-PARTS = {part.__name__: part for part in (local, torchrl, dqn)}
+PARTS = {part.__name__: part for part in (local, torchrl, sent, dqn)}
 
 
 def main() -> None:

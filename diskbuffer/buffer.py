@@ -47,7 +47,7 @@ from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.reading.reader import Reader, StoreReader
+from diskbuffer.reading.reader import Planned, Reader, StoreReader
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.recorder import Recorder
@@ -717,6 +717,11 @@ class ReplayBuffer:
         self._check_open()
         sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
         return self._sampling(sampler, size).draw()
+
+    def _planned(self, batch_size: int, sampler: Sampler) -> Planned:
+        """Draw as `sample` does, for an adapter to read."""
+        self._check_open()
+        return self._sampling(self._sampler(sampler, "sample"), batch_size).next_planned()
 
     def _sampling(
         self,

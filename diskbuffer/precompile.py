@@ -26,6 +26,7 @@ def warmup() -> float:
 def _use(path: Path) -> None:
     import diskbuffer as db
     from diskbuffer.gathering import watching
+    from diskbuffer.reading.gather.stored_parts import take_parts
     from diskbuffer.store.format import pictures_kernel
 
     columns = {
@@ -69,6 +70,9 @@ def _use(path: Path) -> None:
                 pass
             if isinstance(sampler, db.Prioritized):
                 sampler.update(batch["steps"], np.ones(8))
+        planned = buffer._planned(8, db.Uniform())
+        memory = buffer._reader.pool.take(planned.request).memories[0]
+        take_parts(planned.portions[0].plans[0], memory.targets, 1 << 30)
         buffer.write("value", buffer.steps(), np.zeros(len(buffer), np.float32))
         buffer.returns_and_advantages(next_values="value")
         buffer.returns_and_advantages(values=None, out=("plain", ""))

@@ -4,7 +4,8 @@
 
 Every node has a disk of its own, a shard on it, and is killed in turn: its raylet, and all its processes with it. Actors on the
 head node add steps, and note which of them were acknowledged. A learner fits a small network to what it samples, half of the
-time by priority. In the end every acknowledged step must be in the stores; steps that are there twice are counted.
+time by priority, and a limiter holds the ratio of the two. In the end every acknowledged step must be in the stores, and the
+ratio be what was asked for, to 1 %; steps that are there twice are counted.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from soak.workers import scratch_directory
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 EPISODE, ACTORS, BATCH = 50, 2, 64
+RATIO, OFF = 2.0, 0.01  # samples of each step, and how far the ratio may be off
 PATIENCE = 2.0  # seconds until a shard that does not answer is left out
 DOWN = 3.0  # seconds that a node stays away
+_LEAST = 1.0  # minutes: a node that is killed takes some seconds to be missed, and to come back
 LONGEST = 3 * PATIENCE  # seconds that a batch may take
 _QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 
@@ -51,6 +54,8 @@ class Actor:
                 if n % 200 == 199:
                     self._buffer.flush(sync=False)
                     self._acknowledged = self._added
+            except db.LimiterTimeoutError:
+                self._added -= 1  # the learner is behind, or has stopped
             except db.UnreachableError:
                 self._errors += 1
             time.sleep(0.001)
@@ -100,9 +105,16 @@ def campaign(minutes: float, seed: int, nodes: int, root: Path) -> Row:
     random = np.random.default_rng(seed)
     with cluster(nodes) as (made, there):
         places = [{f"disk-{n}": 0.01} for n in range(nodes)]
-        buffer = RayReplayBuffer(
-            root, 1_000_000, shards=places, columns=COLUMNS, block=16, patience=PATIENCE, near=False, seed=seed, segment_rows=1024
-        )
+        how: dict[str, Any] = {
+            "columns": COLUMNS,
+            "block": 16,
+            "patience": PATIENCE,
+            "near": False,
+            "seed": seed,
+            "segment_rows": 1024,
+        }
+        asked = db.SampleToInsertRatio(RATIO, min_size=500, error_buffer=4 * BATCH, timeout=PATIENCE)
+        buffer = RayReplayBuffer(root, 1_000_000, shards=places, limiter=asked, **how)
         actor = ray.remote(num_cpus=0, resources={"head": 1})(Actor)
         actors = [actor.remote(buffer, who) for who in range(ACTORS)]
         seconds = 60 * minutes
@@ -133,12 +145,16 @@ def campaign(minutes: float, seed: int, nodes: int, root: Path) -> Row:
     lost = sum((who, n) not in found for who, count in enumerate(acknowledged) for n in range(count))
     twice = sum(count - 1 for count in found.values())
     away = [shard["number"] for shard in stats["shards"] if not shard["answers"]]
-    broken = lost + learner.wrong + len(kills) + len(away) + (learner.longest > LONGEST)
+    limited = stats["limiter"]
+    off = abs(limited["surplus"]) > max(OFF * RATIO * limited["inserts"], 8 * BATCH)
+    broken = lost + off + learner.wrong + len(kills) + len(away) + (learner.longest > LONGEST)
     rejoined = [shard["rejoined"] for shard in stats["shards"]]
     notes = [
         f"{nodes - len(kills)} nodes killed, {len(away)} of them not back; their shards rejoined {rejoined} times",
         f"{sum(acknowledged):,} steps acknowledged, {lost} lost, {twice} there twice; {learner.wrong} wrong batches; longest "
         f"wait for a batch {learner.longest:.2f} s; {learner.beside:,} batches while a node was gone",
+        f"{limited['samples']:,} samples of {limited['inserts']:,} steps, {limited['surplus']:+.0f} at the end; the counter was "
+        f"{'restarted' if limited['restarted'] else 'not restarted'}; the learner waited {limited['waited']:.1f} s for steps",
     ]
     return Row("nodes of a Ray cluster killed beside a learner: batches", learner.batches, broken, notes)
 
@@ -160,7 +176,7 @@ class Learner:
         by_priority = self.batches % 2 == 1
         try:
             batch = self._buffer.sample(BATCH, self._sampler if by_priority else None)
-        except (db.EmptyBufferError, db.UnreachableError):
+        except (db.EmptyBufferError, db.UnreachableError, db.LimiterTimeoutError):
             time.sleep(0.05)
             return
         finally:
@@ -187,9 +203,9 @@ def stored(root: Path) -> Counter[tuple[int, int]]:
 
 
 def main(scale: float = 1.0, *, seed: int = 0, minutes: float = 3.0, nodes: int = 3) -> Row:
-    """Have each node killed once in so many minutes, times `scale`."""
+    """Have each node killed once in so many minutes, times `scale`, but in a minute at least."""
     with scratch_directory() as directory:
-        return campaign(minutes * scale, seed, nodes, Path(directory) / "store")
+        return campaign(max(minutes * scale, _LEAST), seed, nodes, Path(directory) / "store")
 
 
 if __name__ == "__main__":

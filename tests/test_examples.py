@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import diskbuffer as db
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -53,6 +55,26 @@ def test_the_example_for_rllib_runs_and_goes_on(algorithm: str, tmp_path: Path) 
     printed = [run("train_rllib.py", *options) for _ in range(2)]
     there = [int(re.findall(r"([\d,]+) steps in the buffer", text)[0].replace(",", "")) for text in printed]
     assert there[1] >= there[0] + 60 >= 120
+
+
+@pytest.mark.nightly
+def test_collectors_of_torchrl_write_into_shards_of_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
+    options = ("--store", tmp_path / "store", "--steps", 400, "--updates", 2)
+    printed = [run("train_torchrl_ray.py", *options) for _ in range(2)]
+    before, after = ([int(re.findall(rf"(\d+) steps {where}", text)[0]) for text in printed] for where in ("are", "in"))
+    assert before[0] == 0
+    assert after[0] >= 400
+    assert before[1] >= after[0]  # it went on, and what was under way when the first one ended is there, too
+    assert after[1] >= before[1] + 400
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
+        steps = buffer.at(buffer.steps())
+        assert len(buffer) >= after[1]
+        moved = (steps["next_obs"] - steps["obs"])[:, 0]
+        assert torch.allclose(moved, 0.02 * steps["obs"][:, 1], atol=1e-4)  # what belongs to one step of CartPole came together
+        assert set(steps["action"].tolist()) == {0, 1}
+        assert (steps["reward"] == 1).all()
+        assert steps["terminated"].sum() > 10
 
 
 def run(name: str, *options: object) -> str:

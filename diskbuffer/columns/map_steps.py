@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy.typing as npt
+
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
@@ -75,28 +77,29 @@ def map_steps(
     with bar(source.steps, source.begun, progress, " steps") as shown:
         for batch in loader:
             found = function(batch)
-            results = found if len(out) > 1 else (found,)
-            if not isinstance(results, tuple | list) or len(results) != len(out):
-                raise InputError(
-                    f"the function must return {len(out)} arrays, for {', '.join(out)}, found {type(found).__name__}"
-                )
-            arrays = [as_array(name, values) for name, values in zip(out, results, strict=True)]
-            for name, array in zip(out, arrays, strict=True):  # all of them before the first is written, which makes its column
-                if array.shape[:1] != batch["steps"].shape:
-                    raise InputError(
-                        f"{name}: the function must return a value for each of {len(batch['steps'])} steps, found shape "
-                        f"{array.shape}"
-                    )
+            arrays = arrays_of(found, out, len(batch["steps"]))
             for name, array in zip(out, arrays, strict=True):
                 columns.write(name, batch["steps"].cpu(), array)
             steps += len(batch["steps"])
             shown.update(len(batch["steps"]))
-            del batch, found, results, arrays, array  # before the next is taken
+            del batch, found, arrays, array  # before the next is taken
             if isinstance(source, Pass) and (begin := time.monotonic()) > due:
                 done.note(source.place)
                 due = time.monotonic() + max(_NOTED_EVERY, (time.monotonic() - begin) / _SHARE)
     done.remove()
     return steps
+
+
+def arrays_of(found: Any, out: tuple[str, ...], steps: int) -> list[npt.NDArray[Any]]:
+    """Return what a function returned for a batch as arrays, one for each column to write; an InputError where they are not."""
+    results = found if len(out) > 1 else (found,)
+    if not isinstance(results, tuple | list) or len(results) != len(out):
+        raise InputError(f"the function must return {len(out)} arrays, for {', '.join(out)}, found {type(found).__name__}")
+    arrays = [as_array(name, values) for name, values in zip(out, results, strict=True)]
+    for name, array in zip(out, arrays, strict=True):
+        if array.shape[:1] != (steps,):
+            raise InputError(f"{name}: the function must return a value for each of {steps} steps, found shape {array.shape}")
+    return arrays
 
 
 def names_of(out: str | Sequence[str]) -> tuple[str, ...]:

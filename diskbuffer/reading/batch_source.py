@@ -207,12 +207,17 @@ class Sampling:
 
     def draw(self) -> dict[str, Any]:
         """Return what the next batch would be of, without reading it."""
+        planned = self.next_planned()
+        return {"steps": planned.firsts, **planned.drawn.delivered_notes()}
+
+    def next_planned(self) -> Planned:
+        """Return the next batch's plan, for others to gather."""
         self.wait()
         begun = self.begin()
         try:
             planned = self.finalize(begun).planned
             assert planned is not None
-            return {"steps": planned.firsts, **planned.drawn.delivered_notes()}
+            return planned
         finally:
             self.deliver(begun)
 

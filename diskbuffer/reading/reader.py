@@ -216,9 +216,13 @@ class Reader(ABC):
         found = self._at_once(paths, copy_named, ids) if length is None else None
         if found is not None:
             return as_batch(*found)
+        return self._delivered(self.planned_at(ids, length, paths), kept=paths is None)
+
+    def planned_at(self, ids: Int64, length: int | None, paths: tuple[str, ...] | None) -> Planned:
+        """Plan a batch of given steps, or of the sequences that they start."""
         if length is not None and length > len(self.index):  # before memory is taken for it
             raise InputError(f"no sequence of {length} steps can be read: the buffer holds {len(self.index)} in all, or by now")
-        return self._delivered(self.plan(self.draw_named(ids, length), Steps(length), paths), kept=paths is None)
+        return self.plan(self.draw_named(ids, length), Steps(length), paths)
 
     def episode(self, episode: EpisodeFields, paths: tuple[str, ...] | None = None) -> Batch:
         """Return the steps of an episode, and their observations with the final one."""

@@ -86,7 +86,10 @@ def pids(buffer: RayReplayBuffer) -> list[int]:
 
 
 def test_a_shard_that_is_killed_keeps_what_it_acknowledged(cluster: None, tmp_path: Path) -> None:
-    with RayReplayBuffer(tmp_path / "all", shards=1, columns=COLUMNS, block=8, near=False, patience=20.0) as buffer:
+    asked = db.SampleToInsertRatio(1, min_size=50, error_buffer=100, timeout=60)
+    how: dict[str, Any] = {"columns": COLUMNS, "block": 8, "near": False, "patience": 20.0, "limiter": asked}
+    with RayReplayBuffer(tmp_path / "all", shards=1, **how) as buffer:
+        assert buffer.limiter is not None
         actor = Actor(buffer, 1)
         actor.extend(50)
         buffer.flush(sync=False)
@@ -94,10 +97,18 @@ def test_a_shard_that_is_killed_keeps_what_it_acknowledged(cluster: None, tmp_pa
         for _ in range(50):
             actor.add()
         os.kill(pids(buffer)[0], signal.SIGKILL)  # while steps are under way
+        assert buffer.limiter.may_sample
         actor.extend(50)
         buffer.flush(sync=False)
         assert is_right(buffer.sample(64))
         assert buffer.stats()["lost"] == 0
+        state = buffer.stats()["limiter"]
+        assert (state["inserts"], state["samples"], state["may_add"]) == (100, 64, True)
+        names = buffer.steps()[::-3].copy()
+        assert buffer.write("value", names, names.astype(float)) == 50
+        batch = next(iter(buffer.batches(len(names), steps=names)))
+        assert batch["steps"].tolist() == batch["value"].tolist() == names.tolist()
+        assert is_right(batch)
     assert stored(tmp_path / "all") == Counter((1, n) for n in range(150))  # each once
 
 
@@ -118,7 +129,7 @@ def test_shards_that_are_killed_keep_what_they_acknowledged_and_batches_are_of_a
         home = buffer.stats()["shard"]
         # Another process's way in, which goes to the other shard.
         other = RayReplayBuffer._attached(*buffer.__reduce__()[1])
-        other._lane._nearest = lambda: [known for known in other._shards.known if known.number != home]
+        other._adding.lane._nearest = lambda: [known for known in other._shards.known if known.number != home]
         second = Actor(other, 2)
         second.extend(300)
         other.flush(sync=False)
@@ -177,11 +188,11 @@ def test_a_shard_that_is_slow_is_left_out_and_comes_back(cluster: None, tmp_path
         actor = Actor(buffer, 0)
         actor.extend(200)
         buffer.flush(sync=False)
-        home = buffer._lane._shard
+        home = buffer._adding.lane._shard
         assert home is not None
         others = [known for known in buffer._shards.known if known is not home]
         other = RayReplayBuffer._attached(*buffer.__reduce__()[1])
-        other._lane._nearest = lambda: others
+        other._adding.lane._nearest = lambda: others
         second = Actor(other, 1)
         second.extend(200)
         other.flush(sync=False)
@@ -241,10 +252,13 @@ def test_what_does_not_fit_is_refused_and_the_rest_goes_on(cluster: None, tmp_pa
 @examples(20, 200)
 def test_batches_are_the_same_after_they_were_packed(seed: int) -> None:
     random = np.random.default_rng(seed)
-    frames = torch.from_numpy(random.integers(0, 3, (int(random.integers(1, 40)), 5, 30, 30), np.uint8))
+    array = random.integers(0, 3, (int(random.integers(1, 40)), 5, 30, 30), np.uint8)
+    frames = torch.from_numpy(array)
+    views = array[:, :4], array[:, 1:]  # of one array, or of one tensor
+    camera, following = map(torch.from_numpy, views) if random.random() < 0.5 else (frames[:, :4], frames[:, 1:])
     batch = {
-        "obs": {"camera": frames[:, :4], "joints": torch.from_numpy(random.random((len(frames), 2)))},
-        "next_obs": {"camera": frames[:, 1:], "joints": torch.from_numpy(random.random((len(frames), 2)))},
+        "obs": {"camera": camera, "joints": torch.from_numpy(random.random((len(frames), 2)))},
+        "next_obs": {"camera": following, "joints": torch.from_numpy(random.random((len(frames), 2)))},
         "done": torch.from_numpy(random.random(len(frames)) < 0.5),
     }
     packed = pack(batch, compress=bool(random.integers(2)))

@@ -1,22 +1,29 @@
-"""Batches of several shards ahead of the learner."""
+"""Calls in threads, ahead of whoever takes what they return."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice, repeat
 from typing import Any
 
 
-def ahead(make: Callable[[], Any], prefetch: int) -> Generator[Any, None, None]:
-    """Yield what a function returns, of which so many calls are under way or done before they are asked for."""
+def ahead(calls: Iterable[Callable[[], Any]], prefetch: int) -> Generator[Any, None, None]:
+    """Yield what calls return, in order; so many of them are under way or done before they are asked for."""
+    left = iter(calls)
     with ThreadPoolExecutor(prefetch, "diskbuffer-load") as threads:
-        waiting: deque[Future[Any]] = deque(threads.submit(make) for _ in range(prefetch))
+        waiting: deque[Future[Any]] = deque(threads.submit(call) for call in islice(left, prefetch))
         try:
-            while True:
+            while waiting:
                 found = waiting.popleft().result()
-                waiting.append(threads.submit(make))
+                waiting.extend(threads.submit(call) for call in islice(left, 1))
                 yield found
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def repeated(call: Callable[[], Any], prefetch: int) -> Generator[Any, None, None]:
+    """Yield what the same call returns, again and again."""
+    return ahead(repeat(call), prefetch)

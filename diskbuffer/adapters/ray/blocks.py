@@ -26,6 +26,11 @@ class Blocks:
         self._envs, self._size = envs, size
         self._held: list[list[tuple[dict[str, Any], Any]]] = [[] for _ in range(envs)]
 
+    @property
+    def held(self) -> int:
+        """How many steps are held."""
+        return sum(map(len, self._held))
+
     def add(self, values: dict[str, Any], new_episode: Any) -> Iterator[Ready]:
         """Take a step of each environment; yield the blocks that are complete."""
         told = np.broadcast_to(np.asarray(new_episode, object), self._envs) if self._envs > 1 else [new_episode]

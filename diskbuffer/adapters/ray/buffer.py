@@ -6,36 +6,37 @@ import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import ray
 import torch
 
-from diskbuffer.adapters.ray import placing
-from diskbuffer.adapters.ray.ahead import ahead
-from diskbuffer.adapters.ray.blocks import Blocks, count_steps
+from diskbuffer.adapters.ray import members, placing
+from diskbuffer.adapters.ray.adding import NAMES, Adding
+from diskbuffer.adapters.ray.ahead import repeated
+from diskbuffer.adapters.ray.by_name import StepsByName
+from diskbuffer.adapters.ray.delivering import Delivering
 from diskbuffer.adapters.ray.drawing import Drawing
-from diskbuffer.adapters.ray.lane import Lane
+from diskbuffer.adapters.ray.limiting.limiter import ClusterLimiter
 from diskbuffer.adapters.ray.metrics import ClientMetrics
 from diskbuffer.adapters.ray.near import Near
-from diskbuffer.adapters.ray.shard import Disk, Shard
-from diskbuffer.adapters.ray.shards import Known, Shards, receive
-from diskbuffer.errors import ClosedError, InputError, UnreachableError
-from diskbuffer.inputs import device_of, step_names
+from diskbuffer.adapters.ray.shards import Known, Shards
+from diskbuffer.adapters.ray.steps import StepsOfShards
+from diskbuffer.errors import ClosedError, InputError
+from diskbuffer.inputs import step_names
+from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.samplers.sampler import at_least_one
 from diskbuffer.store.system.files import Files
 
-_STARTING = 120.0  # seconds for shards to start, and to recover their stores
 
-
-class RayReplayBuffer:
+class RayReplayBuffer(StepsByName):
     """Experience on the disks of a Ray cluster: shards are actors, each with a store on its machine's disk.
 
     Whoever makes it starts the shards, or finds those that are there for the same path. Give it to tasks and actors as an
@@ -67,6 +68,9 @@ class RayReplayBuffer:
         Whether shards compress batches that they send: where machines are far apart.
     refresh_every : float
         Seconds until a learner sees what was added meanwhile.
+    limiter : SampleToInsertRatio, optional
+        Have `add` and `extend` wait where too little was sampled for what was added, and `sample` and loaders where too much was,
+        in all processes that have this buffer. An actor of Ray counts, on this machine, or elsewhere when that is gone.
     seed : int, optional
         For the draws. As answers come when they come, batches are not the same in two runs.
     lifetime : {"detached"}, optional
@@ -75,6 +79,11 @@ class RayReplayBuffer:
         That each shard asks Ray for.
     **store
         For each shard's `ReplayBuffer`: ``columns=`` or the two spaces, ``extra=``, ``frame_stack=``, ``padding=``, ...
+
+    Attributes
+    ----------
+    limiter : ClusterLimiter or None
+        Its ``may_add`` and ``may_sample`` tell what would not wait now.
 
     Raises
     ------
@@ -102,6 +111,7 @@ class RayReplayBuffer:
         near: bool = True,
         compress: bool = False,
         refresh_every: float = 0.2,
+        limiter: SampleToInsertRatio | None = None,
         seed: int | None = None,
         lifetime: str | None = None,
         num_cpus: float = 0,
@@ -117,44 +127,68 @@ class RayReplayBuffer:
             "compress": compress,
             "refresh_every": float(refresh_every),
             "seed": seed,
+            "limiter": limiter,
         }
         if n_envs > streams:
             raise InputError(f"{n_envs} environments need streams of their own, and there are {streams}; give a larger streams=")
-        wanted = placing.places(shards)
+        if limiter is not None and not isinstance(limiter, SampleToInsertRatio):
+            raise InputError(f"limiter must be a SampleToInsertRatio, found {limiter!r}")
         options = {**store, "n_envs": at_least_one("streams", streams)}
-        handles = [
-            placing.actor(Shard, place, f"diskbuffer:{self.path}:{n}", lifetime, num_cpus).remote(str(self.path), n, options)
-            for n, place in enumerate(wanted)
-        ]
-        self._begin(handles, owner=True)
-        _open(self._shards.known, self._disks, capacity)
-
-    def _begin(self, handles: Sequence[Any], *, owner: bool) -> None:
-        how = self._how
-        self._owner, self._closed = owner, False
-        self._shards = Shards(handles, how["patience"], how["refresh_every"])
-        self._disks = dict(enumerate(_disks(handles, wait=owner, patience=how["patience"])))
-        self._client, self._boot = uuid.uuid4().hex, Files(self.path).boot_id()
-        self._by_distance = sorted(self._shards.known, key=self._distance)
-        self._blocks = Blocks(how["n_envs"], how["block"])
-        self._lane = Lane(self._client, how["n_envs"], self._nearest, how["in_flight"], how["patience"])
-        self._metrics = ClientMetrics(str(self.path))
-        self._found: Drawing | None = None
-        self._near: Near | None = None
-        self._lock = threading.Lock()
+        handles = members.start(self.path, placing.places(shards), options, lifetime, num_cpus)
+        self._join(handles, owner=True)
+        members.open_stores(self._shards.known, self._disks, capacity)
+        if limiter is not None:
+            self._count_with(members.start_counter(self.path, len(handles), limiter, lifetime, self._how["patience"]))
+        self._begin()
 
     @classmethod
-    def _attached(cls, path: Path, how: dict[str, Any], handles: Sequence[Any]) -> Self:
+    def _attached(cls, path: Path, how: dict[str, Any], handles: Sequence[Any], counter: Any) -> Self:
         """Be another process's way to the same shards."""
         found = cls.__new__(cls)
         found.path, found._how = path, how
-        found._begin(handles, owner=False)
+        found._join(handles, owner=False)
+        if counter is not None:
+            found._count_with(counter)
+        found._begin()
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how another process gets to the same shards."""
         self._check_open()
-        return RayReplayBuffer._attached, (self.path, self._how, [known.handle for known in self._shards.known])
+        return RayReplayBuffer._attached, (self.path, self._how, [known.handle for known in self._shards.known], self._counter)
+
+    def _join(self, handles: Sequence[Any], *, owner: bool) -> None:
+        how = self._how
+        self._owner, self._closed = owner, False
+        self._shards = Shards(handles, how["patience"], how["refresh_every"])
+        self._disks = dict(enumerate(members.disks(handles, wait=owner, patience=how["patience"])))
+        self._client, self._boot = uuid.uuid4().hex, Files(self.path).boot_id()
+        self._by_distance = sorted(self._shards.known, key=self._distance)
+        self._counter: Any = None
+        self.limiter: ClusterLimiter | None = None
+
+    def _count_with(self, counter: Any) -> None:
+        self._counter, how = counter, self._how
+        self.limiter = ClusterLimiter(counter, how["limiter"], self._client, str(self.path), how["patience"])
+        weakref.finalize(self, self.limiter.close, wait=False)  # its thread would keep on telling that this process is alive
+
+    def _begin(self) -> None:
+        how = self._how
+        self._metrics = ClientMetrics(str(self.path))
+        self._adding = Adding(
+            self._client,
+            how["n_envs"],
+            how["block"],
+            how["in_flight"],
+            how["patience"],
+            self._nearest,
+            self.limiter,
+            self._metrics,
+        )
+        self._steps = StepsOfShards(self._shards)
+        self._found: Drawing | None = None
+        self._near: Near | None = None
+        self._lock = threading.Lock()
 
     # Writing
 
@@ -186,47 +220,43 @@ class RayReplayBuffer:
             What was given here, or in an earlier call, does not fit. The block that has it was not added.
         UnreachableError
             No shard takes steps. They are kept here, and are sent with the next call.
+        LimiterTimeoutError
+            The limiter had it wait for too long. Nothing was added.
         """
         self._check_open()
         values = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
         values |= {"terminated": terminated, "truncated": truncated, **extra}
-        for env, count, block, begins in self._blocks.add(values, new_episode):
-            self._send(env, count, block, begins)
+        self._adding.add(values, new_episode)
         return int(self._how["n_envs"])
 
-    def extend(
-        self,
-        obs: Any = None,
-        action: Any = None,
-        reward: Any = None,
-        next_obs: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        *,
-        env: int = 0,
-        new_episode: Any = None,
-        **extra: Any,
-    ) -> int:
-        """Add arrays of steps of one environment, as `ReplayBuffer.extend` does: sent at once, acknowledged as those of `add`."""
+    def extend(self, *steps: Any, env: int = 0, new_episode: Any = None, **values: Any) -> int:
+        """Add arrays of steps of one environment, sent at once, and acknowledged as those of `add`.
+
+        Parameters
+        ----------
+        *steps, **values
+            Columns, by name or in the order obs, action, reward, next_obs, terminated, truncated, as of `ReplayBuffer.extend`.
+        env, new_episode
+            As of `ReplayBuffer.extend`.
+
+        Returns
+        -------
+        int
+            Steps that were sent.
+
+        Raises
+        ------
+        InputError, StackError, UnreachableError, LimiterTimeoutError
+            As of `add`.
+        """
         self._check_open()
         if not isinstance(env, int | np.integer) or not 0 <= env < self._how["n_envs"]:
             raise InputError(f"env must be an integer from 0 to {self._how['n_envs'] - 1}, found {env!r}")
-        for held in self._blocks.take(int(env)):
-            self._send(*held)
-        given = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
-        given |= {"terminated": terminated, "truncated": truncated, **extra}
-        values = {name: value for name, value in given.items() if value is not None}
-        count = count_steps(values)
-        self._send(int(env), count, values, new_episode)
-        return count
-
-    def _send(self, env: int, count: int, values: dict[str, Any], new_episode: Any) -> None:
-        before = self._lane.waited
-        try:
-            self._lane.send(env, count, values, new_episode)
-        finally:
-            if self._lane.waited > before:
-                self._metrics.waited(self._lane.waited - before)
+        given = dict(zip(NAMES, steps, strict=False))
+        if len(steps) > len(NAMES) or set(given) & set(values):
+            raise InputError(f"extend takes {', '.join(NAMES)} in this order, and each of them once")
+        found = {name: value for name, value in (given | values).items() if value is not None}
+        return self._adding.extend(found, int(env), new_episode)
 
     def flush(self, *, sync: bool = True) -> None:
         """Send what `add` holds back, and wait until shards have acknowledged everything that this process added.
@@ -242,14 +272,11 @@ class RayReplayBuffer:
             A shard does not answer. Nothing is lost, and the next call tries again.
         """
         self._check_open()
-        for env in range(self._how["n_envs"]):
-            for held in self._blocks.take(env):
-                self._send(*held)
-        self._lane.wait()
+        self._adding.push()
         if self._found is not None:
             self._found.settle()
         if sync:
-            _each(self._shards.known, lambda known: known.handle.flush.remote(), self._how["patience"])
+            members.each(self._shards.known, lambda known: known.handle.flush.remote(), self._how["patience"])
 
     # Reading
 
@@ -287,16 +314,33 @@ class RayReplayBuffer:
             There is no complete step.
         UnreachableError
             No shard that has steps answers.
+        LimiterTimeoutError
+            The limiter had it wait for too long. Nothing was sampled.
         """
         self._check_open()
-        size = at_least_one("batch_size", batch_size)
+        size, delivering = at_least_one("batch_size", batch_size), Delivering(device, transform)
+        self._wait_to_sample()
+        batch: Batch = self._sample(size, sampler, delivering)
+        self._note_sampled(size, sampler)
+        return batch
+
+    def _sample(self, size: int, sampler: Sampler | None, delivering: Delivering) -> Any:
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         begin = time.perf_counter()
         batch = self._drawing.sample(size, sampler)
         self._metrics.sampled(time.perf_counter() - begin)
-        delivered: Batch = _delivered(batch, device_of(device), transform_of(transform))
-        return delivered
+        return delivering(batch)
+
+    def _wait_to_sample(self) -> None:
+        if self.limiter is not None:
+            self._adding.look()
+            if self.limiter.wait_to_sample():
+                self.refresh()
+
+    def _note_sampled(self, size: int, sampler: Sampler | None) -> None:
+        if self.limiter is not None:
+            self.limiter.note_sampled(size * (1 if sampler is None else sampler.form.steps))
 
     def loader(
         self,
@@ -308,13 +352,29 @@ class RayReplayBuffer:
         prefetch: int = 3,
         threads: int | None = None,
     ) -> Generator[Batch, None, None]:
-        """Yield batches without end, `prefetch` of them ahead of the learner; other arguments are those of `sample`."""
+        """Yield batches without end, `prefetch` of them ahead of the learner; other arguments are those of `sample`.
+
+        A limiter counts a batch when it is delivered, and not when it is drawn ahead.
+        """
         self._check_open()
         drawing, size, many = self._drawing, at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
         if drawing.is_all_near(sampler):
             assert self._near is not None
-            return self._near.loader(size, sampler, device, transform_of(transform), many, threads)
-        return ahead(lambda: self.sample(size, sampler, device=device, transform=transform), many)
+            found = self._near.loader(size, sampler, device, transform_of(transform), many, threads)
+        else:
+            delivering = Delivering(device, transform)
+            found = repeated(lambda: self._sample(size, sampler, delivering), many)
+        return found if self.limiter is None else self._limited(found, size, sampler)
+
+    def _limited(self, batches: Generator[Any, None, None], size: int, sampler: Sampler | None) -> Generator[Any, None, None]:
+        try:
+            while True:
+                self._wait_to_sample()
+                batch = next(batches)
+                self._note_sampled(size, sampler)
+                yield batch
+        finally:
+            batches.close()
 
     def update(self, sampler: Prioritized, steps: Any, priorities: Any) -> None:
         """Set the priorities of steps that were drawn, as `Prioritized.update` does, in the shards that have them.
@@ -384,13 +444,18 @@ class RayReplayBuffer:
         ``waited`` (seconds of `add`), ``shard`` (where its steps go), ``dropped_updates``; and ``shards``, of each: ``number``,
         ``answers``, ``why`` it does not, ``away`` (seconds), ``skipped`` (batches without it), ``rejoined``, ``near`` (whether it
         is read here), ``steps``, ``added``.
+
+        ``limiter``, where there is one, is as in `ReplayBuffer.stats`, over the cluster: ``waiting_to_add`` and
+        ``waiting_to_sample`` tell for how many seconds processes have waited. ``answers`` is whether what counts does; where not,
+        there is only that, and ``waited``. ``restarted``: whether it was, and went on from what shards had kept.
         """
         self._check_open()
         self._shards.ask_all()
         near = frozenset() if self._near is None else self._near.shards
-        shards = [_figures(known, known.number in near) for known in self._shards.known]
+        shards = [members.figures(known, known.number in near) for known in self._shards.known]
         self._metrics.away(sum(not figures["answers"] for figures in shards))
-        lane = self._lane
+        lane = self._adding.lane
+        limited = {} if self.limiter is None else {"limiter": self.limiter.state()}
         return {
             "steps": sum(figures["steps"] for figures in shards),
             "added": sum(figures["added"] for figures in shards),
@@ -401,6 +466,7 @@ class RayReplayBuffer:
             "shard": lane.shard,
             "dropped_updates": 0 if self._found is None else self._found.dropped_updates,
             "shards": shards,
+            **limited,
         }
 
     def __repr__(self) -> str:
@@ -425,9 +491,11 @@ class RayReplayBuffer:
             self._shards.stop()
             if self._near is not None:
                 self._near.close()
-            self._lane.leave()
+            self._adding.lane.leave()
+            if self.limiter is not None:
+                self.limiter.close()
             if self._owner:
-                _end(self._shards.known)
+                members.end(self._shards.known, self._counter)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -438,81 +506,3 @@ class RayReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _disks(handles: Sequence[Any], *, wait: bool, patience: float) -> list[Disk | None]:
-    """Ask shards where their disks are; None of those that do not tell."""
-    refs = [handle.disk.remote() for handle in handles]
-    ready, late = ray.wait(refs, num_returns=len(refs), timeout=_STARTING if wait else patience)
-    if late and wait:
-        raise UnreachableError(
-            f"{len(late)} of {len(refs)} shards did not start within {_STARTING:g} s; has the cluster the resources for them? "
-            "`ray status` tells"
-        )
-    done = set(ready)
-    return [_answer(ref) if ref in done else None for ref in refs]
-
-
-def _answer(ref: Any) -> Any:
-    try:
-        return ray.get(ref)
-    except ray.exceptions.RayActorError:
-        return None
-
-
-def _open(shards: Sequence[Known], disks: Mapping[int, Disk | None], capacity: int | None) -> None:
-    """Have shards open their stores, each disk with its part of the capacity."""
-    until = time.monotonic() + _STARTING
-    on_disk = [sum(other == disks[known.number] for other in disks.values()) for known in shards]
-    parts = [None if capacity is None else -(-capacity * n // len(shards)) for n in on_disk]
-    for known, part in zip(shards, parts, strict=True):  # one after the other: the first of a disk makes the directory
-        if receive(known, known.handle.open.remote(part), until) is None:
-            raise UnreachableError(f"shard {known.number} did not open its store: {known.why}")
-
-
-def _each(shards: Sequence[Known], call: Any, patience: float) -> None:
-    refs = [call(known) for known in shards if known.away_since is None]
-    try:
-        ray.get(refs, timeout=max(patience, 30.0))
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
-    except (ray.exceptions.RayError, TimeoutError) as error:
-        raise UnreachableError(f"a shard did not answer: {str(error).splitlines()[0]}") from None
-
-
-def _end(shards: Sequence[Known]) -> None:
-    refs = [known.handle.close.remote() for known in shards if known.away_since is None]
-    ray.wait(refs, num_returns=len(refs), timeout=30.0)
-    for known in shards:
-        ray.kill(known.handle)
-
-
-def _figures(known: Known, near: bool) -> dict[str, Any]:
-    state, away = known.state, known.away_since
-    return {
-        "number": known.number,
-        "answers": known.answers,
-        "why": known.why,
-        "away": 0.0 if away is None else time.monotonic() - away,
-        "skipped": known.skipped,
-        "rejoined": known.rejoined,
-        "near": near,
-        "steps": 0 if state is None else state.steps,
-        "added": 0 if state is None else state.added,
-    }
-
-
-def _delivered(batch: Batch, device: torch.device | None, transform: Transform | None) -> Any:
-    if transform is not None:
-        batch = transform(batch)
-    return batch if device is None else _moved(batch, device)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {name: _moved(part, device) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_moved(part, device) for part in value)
-    return value

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from diskbuffer.adapters.ray.names import SHARDS
 from diskbuffer.adapters.ray.near import Near
-from diskbuffer.adapters.ray.packing import joined, unpack
+from diskbuffer.adapters.ray.packing import joined
 from diskbuffer.adapters.ray.shard import Sent
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
+from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import EmptyBufferError, UnreachableError
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.samplers import Prioritized, Sampler, Uniform
@@ -38,15 +39,24 @@ class Drawing:
 
     def __init__(self, shards: Shards, near: Near | None, *, compress: bool, seed: int | None) -> None:
         self._shards, self._near, self._compress = shards, near, compress
+        self._decoder = Decoder()
         self._random = np.random.default_rng(seed)
         self._uniform = Uniform(seed)
         self._sent: weakref.WeakKeyDictionary[Sampler, Sent] = weakref.WeakKeyDictionary()
         self._updates: dict[int, list[Any]] = {}
         self.dropped_updates = 0
 
+    @property
+    def _nearby(self) -> Near | None:
+        """What reads shards here; None once columns were written to their stores, which shards alone see."""
+        for one in self._shards.known:
+            if one.state is not None and one.state.written:
+                return None
+        return self._near
+
     def is_all_near(self, sampler: Sampler | None) -> bool:
         """Tell whether a batch takes no shard's help."""
-        near = self._near
+        near = self._nearby
         return near is not None and not isinstance(sampler, Prioritized) and len(near.shards) >= len(self._shards.known)
 
     def sample(self, size: int, sampler: Sampler | None) -> Batch:
@@ -59,11 +69,11 @@ class Drawing:
         UnreachableError
             No shard that has steps answers.
         """
+        self._shards.watch(self.describe(sampler) if isinstance(sampler, Prioritized) else None)
         if self.is_all_near(sampler):
             assert self._near is not None
             return self._near.sample(size, sampler)
         sent = self.describe(sampler or self._uniform)
-        self._shards.watch(sent if isinstance(sampler, Prioritized) else None)
         parts: list[Batch] = []
         until = time.monotonic() + 2 * self._shards.patience
         while size:
@@ -77,7 +87,7 @@ class Drawing:
     def _draw(self, size: int, sampler: Sampler | None, sent: Sent) -> list[Batch]:
         """Return parts of a batch: all of it, or less where a shard did not give its part in time."""
         by_priority = isinstance(sampler, Prioritized)
-        near = None if by_priority else self._near
+        near = None if by_priority else self._nearby
         known = [one for one in self._shards.known if near is None or one.number not in near.shards]
         there = [one for one in known if one.answers]
         for one in known:
@@ -100,7 +110,7 @@ class Drawing:
             if answer is None:
                 one.skipped += 1
             elif answer[0] is not None:
-                batch = unpack(answer[0])
+                batch = self._decoder.batch(answer[0])
                 if by_priority:
                     _weigh(batch, sent, _least(one, sent), min(leasts))
                 parts.append(batch)

@@ -50,6 +50,8 @@ class Lane:
         Blocks that may be sent and not acknowledged: more are waited for.
     patience : float
         Seconds to wait for a shard before another is tried.
+    note : callable
+        Called with a shard after it has acknowledged a block.
 
     Attributes
     ----------
@@ -60,9 +62,18 @@ class Lane:
         Seconds that the caller was held up by shards that were slow.
     """
 
-    def __init__(self, client: str, envs: int, nearest: Callable[[], list[Known]], in_flight: int, patience: float) -> None:
+    def __init__(
+        self,
+        client: str,
+        envs: int,
+        nearest: Callable[[], list[Known]],
+        in_flight: int,
+        patience: float,
+        note: Callable[[Known], None],
+    ) -> None:
         self._client, self._envs, self._nearest = client, envs, nearest
         self._in_flight, self._patience = in_flight, patience
+        self._note = note
         self._shard: Known | None = None
         self._streams: list[int] = []
         self._next = [0] * envs  # of each environment, where its next block starts
@@ -76,6 +87,17 @@ class Lane:
     def shard(self) -> int | None:
         """The number of the shard that steps go to."""
         return None if self._shard is None else self._shard.number
+
+    @property
+    def outstanding(self) -> int:
+        """How many steps are not acknowledged."""
+        return sum(block.count for block in list(self._pending))
+
+    def look(self) -> None:
+        """Take the answers that are there already."""
+        with self._lock:
+            while self._pending and self._pending[0].ref is not None and ray.wait([self._pending[0].ref], timeout=0)[0]:
+                self._settle()
 
     def send(self, env: int, count: int, values: dict[str, Any], new_episode: Any) -> None:
         """Send a block of steps; wait where too many are under way.
@@ -142,6 +164,7 @@ class Lane:
         if answer.taken:
             self._pending.popleft()
             self.acknowledged += block.count
+            self._note(self._shard)
         return answer.taken
 
     def _drop(self, block: Block) -> None:

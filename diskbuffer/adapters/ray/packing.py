@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from numcodecs import Blosc
+
+from diskbuffer.nested import leaves
 
 _CODEC = Blosc("lz4", 1, Blosc.SHUFFLE)
 _LEAST = 1 << 16  # bytes that are worth compressing
@@ -34,22 +37,47 @@ class Packed(NamedTuple):
     places: dict[str, Any]
 
 
+class _Span:
+    """Memory from an address on, as numpy takes it; it keeps the tensors alive that are in it."""
+
+    def __init__(self, address: int, nbytes: int, tensors: list[torch.Tensor]) -> None:
+        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+        self.tensors = tensors
+
+
 def pack(batch: dict[str, Any], *, compress: bool = False) -> Packed:
-    """Pack a batch of tensors; compressed, where that is asked for and takes less."""
-    memories: list[npt.NDArray[np.uint8]] = []
-    known: dict[int, int] = {}
+    """Pack a batch of tensors, the bytes that several are made of once; compressed, where that is asked for and takes less."""
+    spans = _spans([tensor for tensor in leaves(batch) if tensor.numel()])
+    starts = [address for address, _, _ in spans]
 
     def place(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: place(part) for name, part in value.items()}
-        storage = value.untyped_storage()
-        number = known.setdefault(storage.data_ptr(), len(memories))
-        if number == len(memories):
-            memories.append(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
-        return Place(number, value.dtype, value.storage_offset(), tuple(value.shape), tuple(value.stride()))
+        number = max(bisect(starts, value.data_ptr()) - 1, 0) if value.numel() else 0
+        offset = (value.data_ptr() - starts[number]) // value.element_size() if value.numel() else 0
+        return Place(number, value.dtype, offset, tuple(value.shape), tuple(value.stride()))
 
     places = place(batch)
-    return Packed([_compressed(memory) for memory in memories] if compress else list(memories), places)
+    memories = [np.asarray(_Span(*span), np.uint8) for span in spans]
+    return Packed([_compressed(memory) if compress else memory for memory in memories], places)
+
+
+def _spans(tensors: list[torch.Tensor]) -> list[tuple[int, int, list[torch.Tensor]]]:
+    """Return the addresses and bytes of the memory that tensors are in: those that overlap are in one.
+
+    They may be views of one array, whose storages begin where the views do, so that storages do not tell.
+    """
+    found: list[tuple[int, int, list[torch.Tensor]]] = []
+    for tensor in sorted(tensors, key=lambda one: one.data_ptr()):
+        begin, item = tensor.data_ptr(), tensor.element_size()
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        nbytes = (last + 1) * item
+        if found and begin < found[-1][0] + found[-1][1]:
+            address, before, others = found.pop()
+            found.append((address, max(before, begin + nbytes - address), [*others, tensor]))
+        else:
+            found.append((begin, nbytes, [tensor]))
+    return found
 
 
 def unpack(packed: Packed) -> dict[str, Any]:
@@ -59,6 +87,8 @@ def unpack(packed: Packed) -> dict[str, Any]:
     def tensor(place: Any) -> Any:
         if isinstance(place, dict):
             return {name: tensor(part) for name, part in place.items()}
+        if 0 in place.shape:
+            return torch.empty(place.shape, dtype=place.dtype)
         whole = memories[place.memory].view(place.dtype)
         return torch.as_strided(whole, place.shape, place.strides, place.offset)
 

@@ -31,8 +31,8 @@ def places(shards: int | Sequence[Place] | None) -> list[dict[str, float]]:
     return [{f"node:{machines[n % len(machines)]}": _LITTLE} for n in range(count)]
 
 
-def actor(cls: Any, place: Place, name: str, lifetime: str | None, num_cpus: float) -> Any:
-    """Return a shard's actor: that of this name, or a new one, which Ray starts again whenever it dies."""
+def actor(cls: Any, place: Place, name: str, lifetime: str | None, num_cpus: float, **options: Any) -> Any:
+    """Return the actor of this name, or a new one, which Ray starts again whenever it dies."""
     return cls.options(
         name=name,
         get_if_exists=True,
@@ -41,4 +41,5 @@ def actor(cls: Any, place: Place, name: str, lifetime: str | None, num_cpus: flo
         max_task_retries=0,  # what was being done is the caller's to do again
         num_cpus=num_cpus,
         resources=dict(place),
+        **options,
     )

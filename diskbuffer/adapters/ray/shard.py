@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
+from diskbuffer.adapters.ray.limiting.ledger import Ledger
 from diskbuffer.adapters.ray.metrics import ShardMetrics
 from diskbuffer.adapters.ray.names import store_of, unique
 from diskbuffer.adapters.ray.packing import Packed, pack
+from diskbuffer.adapters.ray.undecoded import Undecoded, undecoded
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
+from diskbuffer.gathering.description import SHARED_LIMITER
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.batches.pool import ArraysPool
+from diskbuffer.reading.delivery import Delivery
+from diskbuffer.reading.reader import Planned
 from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.store.system.files import Files
 
@@ -49,6 +57,7 @@ class State(NamedTuple):
     steps: int
     added: int
     priorities: dict[str, tuple[float, float]]  # of each sampler by priority: the sum of what is drawn by, and the least
+    written: tuple[str, ...] = ()  # columns that were written later, but for those of samplers
 
 
 class Sent(NamedTuple):
@@ -65,6 +74,13 @@ class Written(NamedTuple):
     taken: bool
     ever: int
     state: State
+
+
+class Read(NamedTuple):
+    """The answer to names of steps: a batch, or None where there is none of them, and which of them it has, by their places."""
+
+    batch: Packed | Undecoded | None
+    there: Int64
 
 
 @ray.remote(concurrency_groups={"write": 1, "read": 2, "ask": 1})
@@ -86,6 +102,7 @@ class Shard:
         self._owners: dict[int, tuple[str, float]] = {}  # of streams: a client, and when it was last heard of
         self._samplers: dict[str, Sampler] = {}
         self._lock = threading.Lock()
+        self._delivery = Delivery(ArraysPool())
         self._path.mkdir(parents=True, exist_ok=True)
         self._metrics = ShardMetrics(str(self._path), number)
         if (self._path / store_of(number)).exists():
@@ -138,12 +155,44 @@ class Shard:
         _, ever = buffer.counts()
         with self._lock:
             by_priority = [(token, found) for token, found in self._samplers.items() if isinstance(found, Prioritized)]
-        return State(len(buffer), int(ever.sum()), {token: found.masses() for token, found in by_priority})
+        of_samplers = {"priority", *(found.column for _, found in by_priority)}
+        return State(
+            len(buffer),
+            int(ever.sum()),
+            {token: found.masses() for token, found in by_priority},
+            tuple(sorted(buffer.derived - of_samplers)),
+        )
 
     @ray.method(concurrency_group="ask")
     def about(self) -> dict[str, Any]:
         """Tell about the process and its store, for people."""
         return {"node": ray.util.get_node_ip_address(), "pid": os.getpid(), **self._opened.stats()}
+
+    @ray.method(concurrency_group="ask")
+    def exchange(self, copy: bytes) -> tuple[int, bytes]:
+        """Keep a copy of what a limiter counts, beside the store; return how many steps there ever were, and the copy."""
+        found = self._kept()
+        if copy:
+            given = Ledger.from_bytes(copy)
+            if found:
+                given.merge(Ledger.from_bytes(found))
+            merged = given.to_bytes()
+            if merged != found:
+                files = Files(self._path).below(SHARED_LIMITER)
+                files.make_directory(".")
+                files.replace_contents(store_of(self._number), merged, sync=False)
+            found = merged
+        return int(self._opened.counts()[1].sum()), found
+
+    def _kept(self) -> bytes:
+        """Return the copy that is kept; nothing where there is none, or a power loss left a part of it."""
+        files = Files(self._path).below(SHARED_LIMITER)
+        try:
+            found = files.read(store_of(self._number))
+            Ledger.from_bytes(found)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return b""
+        return found
 
     @ray.method(concurrency_group="write")
     def close(self) -> None:
@@ -221,17 +270,61 @@ class Shard:
     # Reading
 
     @ray.method(concurrency_group="read")
-    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | None, State]:
-        """Return a batch, whose steps have unique names; None where there is nothing to draw."""
-        begin = time.perf_counter()
+    def sample(self, size: int, sent: Sent, compress: bool) -> tuple[Packed | Undecoded | None, State]:
+        """Return a batch, as it is stored or decoded, whichever is fewer bytes; None where there is nothing to draw.
+
+        Its steps have unique names.
+        """
+        begin, buffer = time.perf_counter(), self._opened
         try:
-            batch = self._opened.sample(size, self._sampler(sent))
+            if buffer._store.layout.packed:
+                found: Any = self._sent(buffer._planned(size, self._sampler(sent)), compress)
+            else:
+                found = self._packed(buffer.sample(size, self._sampler(sent)), compress)
         except EmptyBufferError:
             return None, self._state()
-        batch["steps"] = _renamed(batch["steps"], self._number)
-        packed = pack(batch, compress=compress)
         self._metrics.sampled(size, time.perf_counter() - begin)
-        return packed, self._state()
+        return found, self._state()
+
+    def _sent(self, planned: Planned, compress: bool) -> Packed | Undecoded:
+        """Return a batch in the way that takes fewer bytes."""
+        found = undecoded(self._opened, planned, self._number)
+        return self._packed(planned.batch(self._delivery), compress) if found is None else found
+
+    def _packed(self, batch: Batch, compress: bool) -> Packed:
+        batch["steps"] = _renamed(batch["steps"], self._number)
+        return pack(batch, compress=compress)
+
+    @ray.method(concurrency_group="read")
+    def names(self) -> Int64:
+        """Return unique names of all steps."""
+        return unique(self._opened.steps(), self._number)
+
+    @ray.method(concurrency_group="read")
+    def at(self, steps: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Read:
+        """Return steps by the shard's own names; with `skip` without those that are gone."""
+        buffer, there = self._opened, np.arange(len(steps))
+        while True:
+            if skip:
+                there = np.flatnonzero(buffer.remaining(steps) >= (length or 1))
+                if not len(there):
+                    return Read(None, there)
+            try:
+                return Read(self._at(steps[there], length, columns), there)
+            except InputError:  # evicted since, where it was there
+                if not skip or len(np.flatnonzero(buffer.remaining(steps[there]) >= (length or 1))) == len(there):
+                    raise
+
+    def _at(self, steps: Int64, length: int | None, columns: Sequence[str] | None) -> Packed | Undecoded:
+        buffer, paths = self._opened, None if columns is None else tuple(dict.fromkeys(columns))
+        if not buffer._store.layout.packed:
+            return self._packed(buffer.at(steps, length, columns=paths), compress=False)
+        return self._sent(buffer._reader.planned_at(steps, length, paths), compress=False)
+
+    @ray.method(concurrency_group="write")
+    def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
+        """Write a column's values of steps, by the shard's own names; return of how many."""
+        return self._opened.write(name, steps, values)
 
     @ray.method(concurrency_group="read")
     def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> tuple[int, State]:

@@ -91,6 +91,8 @@ class Shards:
 
     def watch(self, sampler: Sent | None = None) -> None:
         """Keep asking all from now on, about a sampler by priority, too. The first time, wait for the first answers."""
+        if self._reading and sampler is None:
+            return  # as most calls: batches by themselves are made in tens of microseconds
         is_new = sampler is not None and sampler.token not in self._samplers
         if sampler is not None:
             self._samplers[sampler.token] = sampler

@@ -51,6 +51,11 @@ TRIES, SHRANK = 0, 1
 _VERSIONS = 0x0102  # of Blosc's format, and of LZ4's in it
 
 
+def compressor(method: Method) -> tuple[int, int, int]:
+    """Return what `encode` takes of a method: the address of the compressor's name, the level, and the bytes of an item."""
+    return _addresses[method.compressor], method.level, method.item
+
+
 @compiled
 def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int:
     """Decode the first `wanted` bytes of a chunk of `size` bytes to the address `target`; return 0 or what is wrong.

@@ -1,0 +1,39 @@
+"""What becomes of a batch before the caller gets it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from diskbuffer.inputs import device_of
+from diskbuffer.reading.batches.base import Batch
+from diskbuffer.reading.delivery import Transform, transform_of
+
+
+class Delivering:
+    """Apply the caller's function to batches, and copy them to a device.
+
+    Parameters
+    ----------
+    device, transform
+        As of `ReplayBuffer.sample`.
+    """
+
+    def __init__(self, device: torch.device | str | None, transform: Transform | None) -> None:
+        self._device, self._transform = device_of(device), transform_of(transform)
+
+    def __call__(self, batch: Batch) -> Any:
+        """Return what the caller gets."""
+        found = batch if self._transform is None else self._transform(batch)
+        return found if self._device is None else _moved(found, self._device)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {name: _moved(part, device) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_moved(part, device) for part in value)
+    return value

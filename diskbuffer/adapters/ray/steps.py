@@ -1,0 +1,120 @@
+"""Steps by name, over shards: each shard is asked for its own, and answers are put in the order that was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import ray
+import torch
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from diskbuffer.adapters.ray.names import SHARDS
+from diskbuffer.adapters.ray.packing import joined
+from diskbuffer.adapters.ray.shards import Known, Shards, own_error
+from diskbuffer.adapters.ray.undecoded import Decoder
+from diskbuffer.errors import InputError, UnreachableError
+from diskbuffer.inputs import as_array, step_names
+from diskbuffer.reading.batches.base import Batch
+
+Int64 = npt.NDArray[np.int64]
+_AGAIN = 0.2  # seconds until a shard that did not answer is asked again
+_LEAST = 30.0  # seconds that a shard has at least: it may be starting again, and recover its store
+
+
+class StepsOfShards:
+    """Read and write steps by their names.
+
+    What is asked for has one place only, so a shard that does not answer is waited for, `patience` or half a minute, and then an
+    UnreachableError says which it is. Nothing was written by a shard that did not answer, or it is written again: writing the
+    same twice does no harm.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards, self._decoder = shards, Decoder()
+
+    def every(self) -> Int64:
+        """Return the names of all steps: shard after shard."""
+        known = self._shards.known
+        found = self._asked(dict.fromkeys((one.number for one in known), lambda one: one.handle.names.remote()))
+        return np.concatenate([found[one.number] for one in known])
+
+    def at(self, steps: Any, length: int | None, columns: Sequence[str] | None, *, skip: bool = False) -> Batch | None:
+        """Return given steps, or sequences that begin with them; with `skip` without those that are gone, None if all are."""
+        names = step_names(steps)
+        self._check(names)
+        groups = self._groups(names) or {0: np.empty(0, np.int64)}
+        calls = {number: _reading(names[places] // SHARDS, length, columns, skip) for number, places in groups.items()}
+        found = self._asked(calls)
+        some = [number for number in groups if found[number].batch is not None]
+        if not some:
+            return None
+        places = [groups[number][found[number].there] for number in some]
+        together = joined([self._decoder.batch(found[number].batch) for number in some])
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return together if (np.diff(order) == 1).all() else _taken(together, torch.from_numpy(order))
+
+    def write(self, name: str, steps: Any, values: Any) -> int:
+        """Write a column's values of steps; every shard has the column then. Return of how many steps."""
+        names, given = step_names(steps, of_sequences=True), as_array("values", values)
+        if given.shape[: names.ndim] != names.shape:
+            raise InputError(f"values: there must be one for each of {names.shape} steps, found shape {given.shape}")
+        names, given = names.reshape(-1), given.reshape(-1, *given.shape[names.ndim :])
+        there = names >= 0
+        names, given = names[there], given[there]
+        self._check(names)
+        groups = self._groups(names)
+        none = np.empty(0, np.int64)
+        calls = {}
+        for one in self._shards.known:
+            places = groups.get(one.number, none)
+            calls[one.number] = _writing(name, names[places] // SHARDS, given[places])
+        return sum(self._asked(calls).values())
+
+    def _check(self, names: Int64) -> None:
+        wrong = (names < 0) | (names % SHARDS >= len(self._shards.known))
+        if wrong.any():
+            raise InputError(
+                f"step {names[wrong][0]} is of no shard: there are {len(self._shards.known)}. Steps are named as in a batch's "
+                "steps, not counted from 0: steps() returns all names"
+            )
+
+    def _groups(self, names: Int64) -> dict[int, Int64]:
+        """Return where in `names` the steps of each shard are."""
+        of = names % SHARDS
+        return {int(number): np.flatnonzero(of == number) for number in np.unique(of)}
+
+    def _asked(self, calls: dict[int, Callable[[Known], Any]]) -> dict[int, Any]:
+        """Ask shards, all at the same time; again where one does not answer."""
+        found: dict[int, Any] = {}
+        until = time.monotonic() + max(self._shards.patience, _LEAST)
+        while len(found) < len(calls):
+            refs = {number: call(self._shards.known[number]) for number, call in calls.items() if number not in found}
+            for number, ref in refs.items():
+                try:
+                    found[number] = ray.get(ref, timeout=max(until - time.monotonic(), 0.001))
+                except RayTaskError as error:
+                    raise own_error(error) from None
+                except (GetTimeoutError, RayError) as error:
+                    self._shards.known[number].missed(error)
+            if len(found) < len(calls):
+                away = sorted(set(calls) - set(found))
+                if time.monotonic() > until:
+                    raise UnreachableError(f"shards {away} do not answer, and these steps are theirs alone; stats() tells why")
+                time.sleep(_AGAIN)
+        return found
+
+
+def _reading(own: Int64, length: int | None, columns: Sequence[str] | None, skip: bool) -> Callable[[Known], Any]:
+    return lambda one: one.handle.at.remote(own, length, columns, skip)
+
+
+def _writing(name: str, own: Int64, values: npt.NDArray[Any]) -> Callable[[Known], Any]:
+    return lambda one: one.handle.write_column.remote(name, own, values)
+
+
+def _taken(value: Any, order: torch.Tensor) -> Any:
+    return {name: _taken(part, order) for name, part in value.items()} if isinstance(value, dict) else value[order]
