@@ -28,19 +28,16 @@ from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
-from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
-from diskbuffer.gathering.joining import join_writers
 from diskbuffer.gathering.reader import GatheredReader
-from diskbuffer.gathering.retention import SharedRetention, in_turn
-from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.index.fields import LOW
 from diskbuffer.inputs import device_of, seconds_of, step_names
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
-from diskbuffer.limiting.table import LIMITER
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
-from diskbuffer.options import Options, Wanted, checked_capacity, doubts, refuse_another
+from diskbuffer.opening import join_limiter, open_place
+from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
 from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
@@ -60,14 +57,10 @@ from diskbuffer.samplers.sampler import at_least_one, seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
-from diskbuffer.store.building import is_there
 from diskbuffer.store.checking.check import check
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
-from diskbuffer.store.opening import open_bucket, open_store
-from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
 from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.wording import counted
@@ -232,7 +225,6 @@ class ReplayBuffer:
             sampler.seeded = seed is not None
         self._sampled: tuple[int, Sampling] | None = None  # how many `sample` was asked for last, with our own sampler
         self._place, self._writer = place_of(path), writer
-        self.path = cast(Path, self._place)  # which a bucket takes after: it is shown, and joined with names
         wanted = Options(
             capacity=capacity,
             env=env,
@@ -252,31 +244,21 @@ class ReplayBuffer:
             environment=environment,
             metadata=metadata,
         ).checked()
-        if writer is not None:
-            self.path, wanted = join_writers(self._directory("nobody writes"), check_name(writer), wanted, mode)
-            self._place = self.path
-        files = _files_at(self._place, mode)
-        gathered = writer is None and is_gathering(files)
-        # Several stores that are read as one have the same face, for all that reads.
-        self._gathered = _gathered(files, mode, mark) if gathered else None
-        if gathered:
-            self._store = cast(Store, self._gathered)
-        elif writer is not None:
-            self._store = in_turn(lambda: _opened(files, wanted, mode, mark))
-        else:
-            self._store = _opened(files, wanted, mode, mark)
+        opened = open_place(self._place, wanted, mode, mark, writer)
+        self._place, self._store, self._gathered = opened.place, opened.store, opened.gathered
+        self.path = cast(Path, self._place)  # which a bucket takes after: it is shown, and joined with names
         try:
-            refuse_another(self.path, self._store.layout, wanted)
-            doubt = doubts(self.path, self._store.layout, wanted)
+            refuse_another(self.path, self._store.layout, opened.wanted)
+            doubt = doubts(self.path, self._store.layout, opened.wanted)
             if doubt is not None:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
-            layout = dataclasses.replace(self._store.layout, **wanted.views())
+            layout = dataclasses.replace(self._store.layout, **opened.wanted.views())
             self.frame_stack = layout.frame_stack
-            kind = GatheredReader if gathered else StoreReader
+            kind = StoreReader if self._gathered is None else GatheredReader
             self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._derived = DerivedColumns(self._store, self._reader)
             if limiter is not None:
-                self.limiter = self._limited_by(limiter, writer, mode, mark)
+                self.limiter = join_limiter(opened, limiter, mode, mark, writer, self._reader.index)
             self._log: StreamLog | None = None
             if mode != "r":
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
@@ -293,25 +275,6 @@ class ReplayBuffer:
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._how |= {} if writer is not None and mode == "r" else {"limiter": limiter}
         self._closed = False
-
-    def _limited_by(self, asked: SampleToInsertRatio, writer: str | None, mode: str, mark: str | None) -> Limiter:
-        """Join the limiter that this buffer shares with others."""
-        if not isinstance(asked, SampleToInsertRatio):
-            raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
-        if mode == "r" and mark is not None:
-            raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
-        if isinstance(self._place, Bucket):
-            raise InputError("a bucket is read-only, and limiter= counts samples beside the store; leave it out")
-        writes, single = mode != "r", writer is None and self._gathered is None
-        root = Files(self._place if writer is None else self._of_all_writers)
-
-        def names() -> list[str]:
-            return ["the writer"] if single else [entry.name for entry in read_description(root).writers]
-
-        number = None if not writes else 0 if writer is None else names().index(writer)
-        added = self._reader.index.added(self._store.layout.n_envs) if writes else 0
-        files = root.below(LIMITER if single else SHARED_LIMITER)
-        return Limiter(files, asked, number, added, str(self.path), names)
 
     # Writing
 
@@ -1690,54 +1653,6 @@ class ReplayBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _files_at(place: Path | Bucket, mode: str) -> Files:
-    """Return the files of a place, which is to be opened in a mode."""
-    if not isinstance(place, Bucket):
-        return Files(place)
-    if mode != "r":
-        raise ReadOnlyError(f"{place} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory")
-    return BucketFiles(place)
-
-
-def _gathered(files: Files, mode: str, mark: str | None) -> GatheredStore:
-    """Open the stores of several writers, to read them as one."""
-    if mode != "r":
-        raise InputError(
-            f"{files.root} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' to read all "
-            "of them, or a mark of them, as one"
-        )
-    if mark is None:
-        return GatheredStore(files)
-    found = gathered_marks.find(files, mark)
-    return GatheredStore(found if files.block_bytes else Files(found.root), of_mark=True)
-
-
-def _opened(files: Files, wanted: Wanted, mode: str, mark: str | None) -> Store:
-    """Open the store at a path, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
-    if isinstance(files, BucketFiles):
-        return open_bucket(files, mark)
-    path = files.root
-    lock, there = None, is_there(path)
-    if there and mode == "w-":
-        raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")
-    if not there:
-        if mode in ("r", "r+") or mark is not None:
-            raise NotAStoreError(
-                f"there is no store at {path}" + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
-            )
-        lock = directory.create(path, wanted.layout())
-        if lock is None and mode == "w-":
-            raise NotAStoreError(f"another process has made a store at {path} by now, and mode 'w-' makes new ones only")
-    if mark is None:
-        return open_store(path, writable=mode != "r", lock=lock)
-    store = open_store(marks.find(Files(path), mark), writable=False)
-    refuse_another(path, store.layout, wanted)
-    if mode == "r":
-        return store
-    store.verify_files()  # or what came later would be dropped for nothing
-    return open_store(path, writable=True, back_to=mark)
 
 
 def _paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:

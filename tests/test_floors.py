@@ -32,6 +32,7 @@ FLOORS = (
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("gathering",),
+    ("opening",),  # what is at a path
     ("buffer",),
     ("",),
     ("adapters", "inspect", "precompile"),

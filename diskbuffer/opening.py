@@ -1,0 +1,136 @@
+"""Opening what is at a path: one store, one of several writers', all of theirs to read as one, or one in a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from diskbuffer.bucket import Bucket
+from diskbuffer.errors import InputError, NotAStoreError, ReadOnlyError
+from diskbuffer.gathering import marks as gathered_marks
+from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
+from diskbuffer.gathering.joining import join_writers
+from diskbuffer.gathering.retention import in_turn
+from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.index.index import Index
+from diskbuffer.limiting.limiter import Limiter
+from diskbuffer.limiting.ratio import SampleToInsertRatio
+from diskbuffer.limiting.table import LIMITER
+from diskbuffer.options import Wanted, refuse_another
+from diskbuffer.store import directory
+from diskbuffer.store.building import is_there
+from diskbuffer.store.copies import marks
+from diskbuffer.store.opening import open_bucket, open_store
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.bucket_files import BucketFiles
+from diskbuffer.store.system.files import Files
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What was opened.
+
+    Attributes
+    ----------
+    place : Path or Bucket
+        Where it is: of a writer's store, its own directory.
+    store : Store
+        One store, or several writers' with the face of one.
+    gathered : GatheredStore or None
+        These, if it is several.
+    wanted : Wanted
+        What the caller asked of it, and what all writers' stores have to be.
+    """
+
+    place: Path | Bucket
+    store: Store
+    gathered: GatheredStore | None
+    wanted: Wanted
+
+
+def open_place(place: Path | Bucket, wanted: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
+    """Open what is at a place, or make it, or have it go back to a mark, as `ReplayBuffer` says."""
+    if writer is not None:
+        if isinstance(place, Bucket):
+            raise InputError(
+                f"{place} is in a bucket, where nobody writes; copy it to a directory, as `aws s3 cp --recursive` does"
+            )
+        place, wanted = join_writers(place, check_name(writer), wanted, mode)
+        files = Files(place)
+        return Opened(place, in_turn(lambda: _open_store(files, wanted, mode, mark)), None, wanted)
+    files = _files_at(place, mode)
+    if is_gathering(files):
+        gathered = _open_all(files, mode, mark)
+        return Opened(place, cast(Store, gathered), gathered, wanted)  # it has the same face, for all that reads
+    return Opened(place, _open_store(files, wanted, mode, mark), None, wanted)
+
+
+def join_limiter(
+    opened: Opened, asked: SampleToInsertRatio, mode: str, mark: str | None, writer: str | None, index: Index
+) -> Limiter:
+    """Join the limiter that a buffer shares with others."""
+    if not isinstance(asked, SampleToInsertRatio):
+        raise InputError(f"limiter must be a SampleToInsertRatio, found {asked!r}")
+    if mode == "r" and mark is not None:
+        raise InputError("a mark does not grow, so there is no ratio to hold; leave out limiter= or mark=")
+    if isinstance(opened.place, Bucket):
+        raise InputError("a bucket is read-only, and limiter= counts samples beside the store; leave it out")
+    writes, single = mode != "r", writer is None and opened.gathered is None
+    root = Files(opened.place if writer is None else opened.place.parent)
+
+    def names() -> list[str]:
+        return ["the writer"] if single else [entry.name for entry in read_description(root).writers]
+
+    number = None if not writes else 0 if writer is None else names().index(writer)
+    added = index.added(opened.store.layout.n_envs) if writes else 0
+    files = root.below(LIMITER if single else SHARED_LIMITER)
+    return Limiter(files, asked, number, added, str(opened.place), names)
+
+
+def _files_at(place: Path | Bucket, mode: str) -> Files:
+    """Return the files of a place, which is to be opened in a mode."""
+    if not isinstance(place, Bucket):
+        return Files(place)
+    if mode != "r":
+        raise ReadOnlyError(f"{place} is in a bucket, which can be read only; open it with mode='r', or copy it to a directory")
+    return BucketFiles(place)
+
+
+def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:
+    """Open the stores of several writers, to read them as one."""
+    if mode != "r":
+        raise InputError(
+            f"{files.root} has the stores of several writers: give writer=NAME to write to one of them, or mode='r' to read all "
+            "of them, or a mark of them, as one"
+        )
+    if mark is None:
+        return GatheredStore(files)
+    found = gathered_marks.find(files, mark)
+    return GatheredStore(found if files.block_bytes else Files(found.root), of_mark=True)
+
+
+def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> Store:
+    """Open one store, or make it, or have it go back to a mark."""
+    if isinstance(files, BucketFiles):
+        return open_bucket(files, mark)
+    path = files.root
+    lock, there = None, is_there(path)
+    if there and mode == "w-":
+        raise NotAStoreError(f"there is a store at {path} already, and mode 'w-' makes new ones only")
+    if not there:
+        if mode in ("r", "r+") or mark is not None:
+            raise NotAStoreError(
+                f"there is no store at {path}" + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
+            )
+        lock = directory.create(path, wanted.layout())
+        if lock is None and mode == "w-":
+            raise NotAStoreError(f"another process has made a store at {path} by now, and mode 'w-' makes new ones only")
+    if mark is None:
+        return open_store(path, writable=mode != "r", lock=lock)
+    store = open_store(marks.find(Files(path), mark), writable=False)
+    refuse_another(path, store.layout, wanted)
+    if mode == "r":
+        return store
+    store.verify_files()  # or what came later would be dropped for nothing
+    return open_store(path, writable=True, back_to=mark)
