@@ -124,10 +124,10 @@ class DiskRolloutBuffer(RolloutBuffer):
 
     def _record(self, obs: Any, starts: Array) -> None:
         """Record the last step: what came after it is known by now, but where an episode ended."""
-        self.stored.add(
+        self.stored.add_held(
             self._newest,
             obs,
-            unknown=starts,
+            starts,
             action=self._no_action,
             reward=self._rewards,
             terminated=starts,

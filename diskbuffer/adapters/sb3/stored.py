@@ -194,15 +194,22 @@ class Stored(OpenedLate):
         assert self._buffer is not None
         return self._buffer._add_as_given(obs, action, reward, next_obs, terminated, truncated, _NOTHING) >= 0
 
-    def add(self, obs: Obs, next_obs: Obs, *, unknown: Array | None = None, **columns: Array) -> None:
-        """Add a step of every environment. Where what came after it is `unknown`, as an episode ended, it is made up."""
+    def add(self, obs: Obs, next_obs: Obs, **columns: Array) -> None:
+        """Add a step of every environment."""
         if not self._fits(obs) or not self._fits(next_obs):
             obs, next_obs = self._batched("obs", obs), self._batched("next_obs", next_obs)
         if not self._writes:
-            self._make(obs, next_obs, np.ones(self.n_envs, bool) if unknown is None else ~unknown)
+            self._make(obs, next_obs, np.ones(self.n_envs, bool))
+        self._add(obs, next_obs, columns)
+
+    def add_held(self, obs: Obs, next_obs: Obs, unknown: Array, **columns: Array) -> None:
+        """Add a step of every environment, from what `held` returned. What came after is made up where it is `unknown`."""
+        if not self._writes:
+            self._make(obs, next_obs, ~unknown)
+        self._add(obs, self._after(obs, next_obs, unknown) if True in unknown.tolist() else next_obs, columns)
+
+    def _add(self, obs: Obs, next_obs: Obs, columns: dict[str, Array]) -> None:
         assert self._buffer is not None
-        if unknown is not None and unknown.any():
-            next_obs = self._after(obs, next_obs, unknown)
         try:
             self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
         except DiskBufferError as error:
@@ -210,6 +217,10 @@ class Stored(OpenedLate):
             raise
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
+        """Return what comes after a step of every environment, made up where it is `unknown`."""
+        if self.n_envs == 1:
+            moved = {name: self._frames[name].moved_on(before) for name, before in parts_of(obs).items()}
+            return moved if isinstance(obs, dict) else moved[""]
         found = {}
         befores, afters = parts_of(obs), parts_of(next_obs)
         for name, before in befores.items():
