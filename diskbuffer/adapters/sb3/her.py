@@ -40,6 +40,8 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         As of `DiskReplayBuffer`.
     """
 
+    _of_episodes: Int64 | None  # the steps of episodes that are over, once they are needed
+
     def __init__(
         self,
         buffer_size: int,
@@ -88,7 +90,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     def _load(self) -> None:
         """Be where the store's writer would be, with what Stable-Baselines3 keeps about episodes."""
         super()._load()
-        self._of_episodes: Int64 | None = None  # the steps of episodes that are over, once they are needed
+        self._of_episodes = None
         self.ep_start, self.ep_length = np.zeros((2, self.buffer_size, self.n_envs), np.int64)
         self._current_ep_start = np.full(self.n_envs, self.pos, np.int64)
         buffer = self.stored.buffer

@@ -219,8 +219,8 @@ class Stored(OpenedLate):
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         """Return what comes after a step of every environment, made up where it is `unknown`."""
         if self.n_envs == 1:
-            moved = {name: self._frames[name].moved_on(before) for name, before in parts_of(obs).items()}
-            return moved if isinstance(obs, dict) else moved[""]
+            made_up = {name: self._frames[name].moved_on(before) for name, before in parts_of(obs).items()}
+            return made_up if isinstance(obs, dict) else made_up[""]
         found = {}
         befores, afters = parts_of(obs), parts_of(next_obs)
         for name, before in befores.items():
