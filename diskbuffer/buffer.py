@@ -540,6 +540,11 @@ class ReplayBuffer:
                 self._note_added(self.limiter)
         return positions * self._store.layout.streams + env
 
+    def _newest_step(self, env: int = 0) -> int:
+        """Return the name of an environment's newest step; there must be one."""
+        with self._store.lock:
+            return self._writing().newest_step(env) * self._store.layout.streams + env
+
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:

@@ -17,7 +17,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
 from diskbuffer.paths import local_path
 from diskbuffer.store.building import is_there
-from diskbuffer.store.format.sizes import segment_rows_of, worth_files
+from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
@@ -127,8 +127,8 @@ class OpenedLate:
     @staticmethod
     def _segment_rows(how: Mapping[str, Any]) -> int:
         """Choose larger segments for small steps than a store has: old steps are in no place of a ring, so never drawn."""
-        streams, columns = how.get("n_envs") or 1, how["columns"]
-        return max(segment_rows_of(how.get("capacity"), streams, columns), worth_files(streams, columns))
+        ring = how.get("capacity"), how.get("n_envs") or 1, how["columns"]
+        return max(segment_rows_of(*ring), worth_files(*ring[1:]), worth_a_ring(*ring))
 
     def _take(self, opened: ReplayBuffer, *, writes: bool) -> None:
         try:

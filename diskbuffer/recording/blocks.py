@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import StackError
+from diskbuffer.recording.equality import compare_rows, compare_stacks, float_bytes
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -21,24 +23,37 @@ Int64 = npt.NDArray[np.int64]
 
 def same_rows(a: Array, b: Array) -> Bools:
     """Tell which rows of two arrays, of one dtype, have the same values; NaN counts as itself."""
-    if len(a) == 0:
-        return np.zeros(0, np.bool_)
-    if a.__array_interface__ == b.__array_interface__:  # a trajectory's observations: what a step led to is the next one's
-        return np.ones(len(a), np.bool_)
-    left, right = (np.ascontiguousarray(x).reshape(len(x), -1) for x in (a, b))
-    same = np.asarray((left.view(np.uint8) == right.view(np.uint8)).all(axis=1))
-    if a.dtype.kind in "fc" and not same.all():  # 0.0 is -0.0, and NaN has many forms
-        others = np.flatnonzero(~same)
-        x, y = (part[others].view(part.real.dtype) for part in (left, right))
-        same[others] = ((x == y) | (np.isnan(x) & np.isnan(y))).all(axis=1)
+    same = np.ones(len(a), np.bool_)
+    if len(a) and a.__array_interface__ != b.__array_interface__:  # a trajectory's: what a step led to is the next one's
+        a, b = _whole_rows(a), _whole_rows(b)
+        size = math.prod(a.shape[1:]) * a.itemsize
+        compare_rows(a.ctypes.data, a.strides[0], b.ctypes.data, b.strides[0], size, float_bytes(a.dtype), same)
     return same
 
 
-def refuse_what_does_not_roll(path: str, obs: Array, next_obs: Array) -> None:
-    """Refuse stacks, (steps, frame_stack, ...), of which the second is not the first moved on by a frame."""
-    rolls = same_rows(obs[:, 1:], next_obs[:, :-1])
+def same_stacks(obs: Array, next_obs: Array) -> tuple[Bools, Bools]:
+    """Compare the stacks, (steps, frame_stack, ...), of which steps consist; each is read from memory once.
+
+    Returns which are those that the step before led to, True for the first, and which lead to themselves, moved on by a frame.
+    """
+    same, rolls = np.ones((2, len(obs)), np.bool_)
+    if len(obs):
+        obs, next_obs = _whole_rows(obs), _whole_rows(next_obs)
+        places = obs.ctypes.data, obs.strides[0], next_obs.ctypes.data, next_obs.strides[0]
+        frame = math.prod(obs.shape[2:]) * obs.itemsize
+        compare_stacks(*places, obs.shape[1], frame, float_bytes(obs.dtype), same, rolls)
+    return same, rolls
+
+
+def _whole_rows(array: Array) -> Array:
+    """Return an array of which each row is contiguous."""
+    return array if array[:1].flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def refuse_what_does_not_roll(path: str, rolls: Bools, frame_stack: int) -> None:
+    """Refuse steps whose stacks do not lead to themselves, moved on by a frame."""
     if not rolls.all():
-        raise StackError(does_not_roll(f"{path} of step {int(np.flatnonzero(~rolls)[0])} of the arrays", obs.shape[1]))
+        raise StackError(does_not_roll(f"{path} of step {int(np.flatnonzero(~rolls)[0])} of the arrays", frame_stack))
 
 
 def does_not_roll(what: str, frame_stack: int) -> str:

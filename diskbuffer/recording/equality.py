@@ -35,6 +35,29 @@ def same_values(a: int, b: int, size: int, width: int) -> bool:
 
 
 @compiled
+def compare_rows(a: int, a_apart: int, b: int, b_apart: int, size: int, width: int, same: Any) -> None:
+    """Tell which rows have the same values, row after row; those of each side lie so many bytes apart."""
+    for i in range(same.shape[0]):
+        same[i] = same_values(a + i * a_apart, b + i * b_apart, size, width)
+
+
+@compiled
+def compare_stacks(
+    obs: int, obs_apart: int, following: int, following_apart: int, stack: int, frame: int, width: int, same: Any, rolls: Any
+) -> None:
+    """Tell of steps' stacks of frames which are what the step before led to, and which lead to themselves moved on by a frame.
+
+    `same` and `rolls` are for all steps; the first of `same` stays as it is.
+    """
+    for i in range(same.shape[0]):
+        now, after = obs + i * obs_apart, following + i * following_apart
+        if i:
+            before = after - following_apart
+            same[i] = now == before or same_values(now, before, stack * frame, width)
+        rolls[i] = same_values(after, now + frame, (stack - 1) * frame, width)
+
+
+@compiled
 def all_zero(address: int, size: int, width: int) -> bool:
     """Tell whether `size` bytes hold zeros only; so is -0.0."""
     for k in range(size):

@@ -67,8 +67,18 @@ class Recorder:
             log.writer.settle()
             return newest(path)
 
+        def newest_frame(path: str) -> Array:
+            """Return the last of these; of a flat column out of the open segments, without a plan: in a tenth of the time."""
+            if path in layout.chunks_of:
+                return given(path)[: layout.n_envs, -1]
+            found = np.zeros((layout.n_envs, *self._schema[path].shape), self._schema[path].np_dtype)
+            for stream, head in enumerate(index.heads[: layout.n_envs].tolist()):
+                if head >= 0:
+                    found[stream] = self._segments.flat(path, stream, head)[head % layout.segment_rows]
+            return found
+
         self._staging = Staging(
-            self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: given(path)[: layout.n_envs]
+            self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: given(path)[: layout.n_envs], newest_frame
         )
         self.cut_offs = CutOffs()
         self._rows = RowWriter(layout, log, index, self.cut_offs)
@@ -285,6 +295,10 @@ class Recorder:
         self._forget_what_is_prepared()
         with Uninterrupted():
             return self.flat.record(places, n, stream)
+
+    def newest_step(self, stream: int) -> int:
+        """Return the position of a stream's newest step."""
+        return int(self._index.heads[stream]) - 1
 
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""

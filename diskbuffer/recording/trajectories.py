@@ -12,7 +12,15 @@ from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED
 from diskbuffer.index.index import Index
 from diskbuffer.nested import flatten
-from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
+from diskbuffer.recording.blocks import (
+    Block,
+    lead_frames,
+    lead_rows,
+    refuse_what_does_not_roll,
+    same_rows,
+    same_stacks,
+    starts_of,
+)
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.flat_steps import FlatSteps
 from diskbuffer.recording.row_writer import RowWriter
@@ -125,7 +133,7 @@ class Trajectories:
             return self._flat.record_arrays(columns, before, after, told, env)
         ended = columns["terminated"] | columns["truncated"]
         running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
-        same = self._follow_on(before, after, told, running_before, env)
+        same, rolls = self._follow_on(before, after, told, running_before, env)
         if self._next_step:
             idle = ~ended & (columns[self._reward].reshape(len(ended), -1) == 0).all(axis=1)
             keep = ~(same & ~running_before & idle)
@@ -135,9 +143,11 @@ class Trajectories:
                 if not len(ended):
                     return 0
                 running_before = np.append(self._index.table[env, ENDED] == 0, ~ended[:-1])
-                same = self._follow_on(before, after, told, running_before, env)
+                same, rolls = self._follow_on(before, after, told, running_before, env)
         goes_on = same & running_before
         head = int(self._index.heads[env])
+        for path, each in rolls.items():
+            refuse_what_does_not_roll(path, each, self._stack)
         block, leading = self._with_leads(head, goes_on, ended, before, after)
         cut_off = running_before & ~goes_on
         cut_off[0] &= head >= 0
@@ -153,7 +163,6 @@ class Trajectories:
         stacked = self._stacked(before)
         wanted = np.zeros(len(ended), np.bool_)
         for path in stacked:
-            refuse_what_does_not_roll(path, before[path], after[path])
             first = np.flatnonzero(~goes_on)
             wanted[first] |= ~starts_of(before[path][first], self._zeros)
         frames, size = self._stack - 1, self._layout.segment_rows
@@ -182,21 +191,26 @@ class Trajectories:
 
     def _follow_on(
         self, before: dict[str, Array], after: dict[str, Array], told: Bools | None, running_before: Bools, env: int
-    ) -> Bools:
+    ) -> tuple[Bools, dict[str, Bools]]:
         """Tell which steps start at the observation that the one before led to, the first one at the stream's newest.
 
-        `told` tells which do not, where the caller knows.
+        `told` tells which do not, where the caller knows. Returns, too, which steps' stacks move on by one frame, by their path.
         """
         n = len(next(iter(before.values()))) if before else 0
         if not before:
             raise InputError("extend needs obs, in a store that has observations")
-        same = np.ones(n, np.bool_)
+        same, stacks = np.ones(n, np.bool_), self._stacked(before)
+        rolls = dict[str, Bools]()
         for path, obs in before.items():
-            same[1:] &= same_rows(obs[1:], after[path][:-1])
+            stacked = path in stacks
+            if stacked:
+                goes_on, rolls[path] = same_stacks(obs, after[path])
+                same &= goes_on
+            else:
+                same[1:] &= same_rows(obs[1:], after[path][:-1])
             if self._index.heads[env] < 0 or self._rows.cut[env]:
                 same[0] = False
             else:
-                stacked = obs.ndim > len(self._schema[path].shape) + 1
                 newest, first = self._newest(path)[env], obs[:1]
                 if stacked and self._schema[path].is_lossy:  # frames before the newest may have lost something
                     first, stacked = first[:, -1], False
@@ -205,7 +219,7 @@ class Trajectories:
             told_same = ~told
             told_same[0] &= bool(self._index.heads[env] >= 0 and not self._rows.cut[env])
             same = np.where(running_before, told_same, same & told_same)
-        return same
+        return same, rolls
 
     def _write(
         self,

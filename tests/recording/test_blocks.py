@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.recording.blocks import Block, lead_frames, lead_rows, refuse_what_does_not_roll, same_rows, starts_of
+from diskbuffer.recording.blocks import (
+    Block,
+    lead_frames,
+    lead_rows,
+    refuse_what_does_not_roll,
+    same_rows,
+    same_stacks,
+    starts_of,
+)
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
 from tests.amounts import examples
 
@@ -117,10 +125,19 @@ def test_stacks_that_roll_pass_and_each_other_is_found(zeros: bool) -> None:
     padded = np.concatenate([np.zeros((2, 5), np.uint8) if zeros else frames[[0, 0]], frames])
     stacks = np.stack([padded[t : t + 3] for t in range(7)])
     obs, next_obs = stacks[:-1], stacks[1:]
-    refuse_what_does_not_roll("obs", obs, next_obs)
+    same, rolls = same_stacks(obs, next_obs)
+    refuse_what_does_not_roll("obs", rolls, 3)
+    assert same.all()
     for step in range(6):
+        for wrong in (next_obs.copy(), np.asfortranarray(next_obs)):
+            wrong[step, 0] += 1
+            same, rolls = same_stacks(obs, wrong)
+            assert np.flatnonzero(~same).tolist() == ([step + 1] if step < 5 else [])
+            with pytest.raises(db.StackError, match=f"obs of step {step} .*not obs moved on by one frame"):
+                refuse_what_does_not_roll("obs", rolls, 3)
         wrong = next_obs.copy()
-        wrong[step, 0] += 1
-        with pytest.raises(db.StackError, match=f"obs of step {step} .*not obs moved on by one frame"):
-            refuse_what_does_not_roll("obs", obs, wrong)
+        wrong[step, 2] += 1  # the newest frame, which nothing is known of
+        same, rolls = same_stacks(obs, wrong)
+        assert rolls.all()
+        assert np.flatnonzero(~same).tolist() == ([step + 1] if step < 5 else [])
     assert starts_of(obs, zeros).tolist() == [True] + [False] * 5

@@ -18,6 +18,7 @@ from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
 from diskbuffer.adapters.sb3.stored import batched
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
+from diskbuffer.reading.batches.base import Batch
 
 Int64 = npt.NDArray[np.int64]
 _PARTS = ("observation", "achieved_goal", "desired_goal")
@@ -38,6 +39,8 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     path, frame_stack, threads, segment_rows
         As of `DiskReplayBuffer`.
     """
+
+    _of_episodes: Int64 | None  # the steps of episodes that are over, once they are needed
 
     def __init__(
         self,
@@ -76,6 +79,8 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Add one step of every environment; as of `DiskReplayBuffer`."""
+        if self.ep_length[self.pos].any():  # an episode whose steps are not drawn any more from now on
+            self._of_episodes = None
         try:
             super().add(obs, next_obs, action, reward, batched("done", done, (self.n_envs,)), infos)
         except BaseException:  # the account of episodes may be behind the store
@@ -85,6 +90,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     def _load(self) -> None:
         """Be where the store's writer would be, with what Stable-Baselines3 keeps about episodes."""
         super()._load()
+        self._of_episodes = None
         self.ep_start, self.ep_length = np.zeros((2, self.buffer_size, self.n_envs), np.int64)
         self._current_ep_start = np.full(self.n_envs, self.pos, np.int64)
         buffer = self.stored.buffer
@@ -112,26 +118,42 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
             self.ep_start[places, stream] = first
             self.ep_length[places, stream] = 0 if running else length
 
-    # Samples: what the library reads array by array is read once
+    def _compute_episode_length(self, env_idx: int) -> None:
+        self._of_episodes = None
+        super()._compute_episode_length(env_idx)
 
-    def _get_real_samples(self, batch_indices: Int64, env_indices: Int64, env: VecNormalize | None = None) -> Any:
-        return self._samples(self._batch(batch_indices, env_indices), env)
+    # Samples: what the library reads array by array, for steps with and without other goals, is read once
 
-    def _get_virtual_samples(self, batch_indices: Int64, env_indices: Int64, env: VecNormalize | None = None) -> Any:
-        """Return steps with other goals, which were reached later, and the rewards that these would have brought."""
-        batch = self._batch(batch_indices, env_indices)
-        infos: Any = [{} for _ in batch_indices]
-        if self.copy_info_dict:
-            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
-        goals = self._sample_goals(batch_indices, env_indices)
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw steps of episodes that are over, most of them with goals that were reached later, as Stable-Baselines3 does."""
+        if self._of_episodes is None:
+            self._of_episodes = np.flatnonzero(self.ep_length > 0)
+        if not len(self._of_episodes):
+            raise RuntimeError(
+                "Unable to sample before the end of the first episode. We recommend choosing a value "
+                "for learning_starts that is greater than the maximum number of timesteps in the environment."
+            )
+        drawn = np.random.choice(self._of_episodes, size=batch_size, replace=True)  # noqa: NPY002  as it does
+        virtual = int(self.her_ratio * batch_size)
+        drawn = np.concatenate((drawn[virtual:], drawn[:virtual]))  # the order of what it delivers
+        places, envs = np.divmod(drawn, self.n_envs)
+        batch = self._batch(places, envs)
+        self._replace_goals(batch, places, envs, batch_size - virtual)
+        return self._samples(batch, env)
+
+    def _replace_goals(self, batch: Batch, places: Int64, envs: Int64, first: int) -> None:
+        """Give a batch's steps from `first` on other goals, and the rewards that these would have brought."""
+        places, envs = places[first:], envs[first:]
+        infos: Any = copy.deepcopy(self.infos[places, envs]) if self.copy_info_dict else [{} for _ in places]
+        goals = self._sample_goals(places, envs)
         assert self.env is not None, (
             "You must initialize HerReplayBuffer with a VecEnv so it can compute rewards for virtual transitions"
         )
-        reached = batch["next_obs"]["achieved_goal"].numpy()
-        rewards = self.env.env_method("compute_reward", reached, goals, infos, indices=[0])[0].astype(np.float32)
-        wanted = {"obs": torch.from_numpy(goals), "next_obs": torch.from_numpy(goals.copy())}
-        other = {name: batch[name] | {"desired_goal": tensor} for name, tensor in wanted.items()}
-        return self._samples(batch | other | {"reward": torch.from_numpy(rewards)}, env)
+        reached = batch["next_obs"]["achieved_goal"][first:].numpy()
+        rewards = self.env.env_method("compute_reward", reached, goals, infos, indices=[0])[0].astype(np.float32).reshape(-1)
+        batch["reward"] = torch.cat((batch["reward"][:first], torch.from_numpy(rewards)))
+        for name in ("obs", "next_obs"):
+            batch[name]["desired_goal"] = torch.cat((batch[name]["desired_goal"][:first], torch.from_numpy(goals)))
 
     def truncate_last_trajectory(self) -> None:
         """Take the episodes that run for over, as Stable-Baselines3 does where it loads a buffer."""
@@ -150,7 +172,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it takes to open it again, without the environment."""
-        own = {"env", "ep_start", "ep_length", "_current_ep_start"}
+        own = {"env", "ep_start", "ep_length", "_current_ep_start", "_of_episodes"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

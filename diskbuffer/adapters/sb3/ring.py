@@ -174,10 +174,19 @@ def _parted(key: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
 
 def _steps(key: tuple[Any, ...], places: int, envs: int) -> tuple[Array, Array]:
     """Return which place and which environment a key of the first two axes means."""
+    if len(key) == 2 and all(part.__class__ is np.ndarray and part.dtype == np.int64 for part in key):
+        first, second = key
+        if first.shape == second.shape and first.size and _is_within(first, places) and _is_within(second, envs):
+            return first, second
     if len(key) == 2 and all(isinstance(part, np.ndarray | list | int | np.integer) for part in key):
         return np.broadcast_arrays(*(_at(part, size) for part, size in zip(key, (places, envs), strict=True)))  # type: ignore[return-value]
     grid = np.broadcast_arrays(np.arange(places)[:, None], np.arange(envs))
     return np.asarray(grid[0][key]), np.asarray(grid[1][key])
+
+
+def _is_within(index: Array, size: int) -> bool:
+    """Tell whether integers index an axis, counted from its beginning."""
+    return bool(index.view(np.uint64).max() < size)
 
 
 def _at(index: Any, size: int) -> Array:

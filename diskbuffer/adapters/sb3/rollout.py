@@ -15,19 +15,20 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 from diskbuffer.adapters.sb3.ring import observations_of
-from diskbuffer.adapters.sb3.stored import Stored, batched
+from diskbuffer.adapters.sb3.stored import Stored, batched, parts_of
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
 _NUMBERS = ("rewards", "returns", "episode_starts", "values", "log_probs", "advantages")
+_READ_WHOLE = 32 * 1024**2  # bytes of observations that are read once for all minibatches, not anew for each
 
 
 class DiskRolloutBuffer(RolloutBuffer):
     """Stable-Baselines3's `RolloutBuffer`, its observations in a store on disk.
 
-    Minibatches are the library's own, bit for bit, and are read ahead by threads while the policy is updated. In memory stay
-    actions and numbers: some 28 bytes a step, where a stack of four 84x84 frames has 28,224. A rollout takes the place of the
-    one before.
+    Minibatches are the library's own, bit for bit, and are read ahead by threads while the policy is updated; observations of up
+    to 32 MB are read once instead, by the first minibatch, and stay in memory until the next rollout begins. Actions and numbers
+    always do: some 28 bytes a step, where a stack of four 84x84 frames has 28,224. A rollout takes the place of the one before.
 
     Parameters
     ----------
@@ -87,6 +88,11 @@ class DiskRolloutBuffer(RolloutBuffer):
         self.waited = self.updating = 0.0
         self._newest: Any = None  # observations of the last step: what comes after it is not known yet
         self._rewards = np.zeros(n_envs, np.float32)
+        self._no_action, self._not_truncated = np.zeros(n_envs, np.int8), np.zeros(n_envs, np.bool_)
+        # The newest steps are not recorded yet: any other is read in their places.
+        self._ages = np.maximum(np.arange(buffer_size - 2, -2, -1), 0)  # by place in the rollout
+        self._every: tuple[Array, Array] | None = None  # ages and environments of all steps, once they are needed
+        self._is_small = buffer_size == 1 or self.stored.obs_bytes * buffer_size <= _READ_WHOLE
         self.reset()
 
     def reset(self) -> None:
@@ -96,34 +102,36 @@ class DiskRolloutBuffer(RolloutBuffer):
         for name in _NUMBERS:
             setattr(self, name, np.zeros(shape, np.float32))
         self.generator_ready = False
+        self._whole: Any = None  # observations of a small rollout, environment after environment, once they were read
         super(RolloutBuffer, self).reset()
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         """Add a step of every environment, as Stable-Baselines3 does."""
         each = (self.n_envs,)
-        starts = batched("episode_start", episode_start, each).astype(bool)
+        given = batched("episode_start", episode_start, each)
+        starts = given.astype(np.bool_)
         obs = self.stored.held("obs", obs)
         if self._newest is not None:
             self._record(obs, starts)
         self._newest, self._rewards = obs, batched("reward", reward, each).astype(np.float32)
         at = self.pos
         self.actions[at] = batched("action", action, (self.n_envs, self.action_dim))
-        self.rewards[at], self.episode_starts[at] = self._rewards, batched("episode_start", episode_start, each)
-        self.values[at] = value.clone().cpu().numpy().flatten()
-        self.log_probs[at] = log_prob.clone().cpu().numpy().flatten()
+        self.rewards[at], self.episode_starts[at] = self._rewards, given
+        self.values[at] = value.cpu().numpy().reshape(-1)
+        self.log_probs[at] = log_prob.cpu().numpy().reshape(-1)
         self.pos += 1
         self.full = self.pos == self.buffer_size
 
     def _record(self, obs: Any, starts: Array) -> None:
         """Record the last step: what came after it is known by now, but where an episode ended."""
-        self.stored.add(
+        self.stored.add_held(
             self._newest,
             obs,
-            unknown=starts,
-            action=np.zeros(self.n_envs, np.int8),
+            starts,
+            action=self._no_action,
             reward=self._rewards,
             terminated=starts,
-            truncated=np.zeros(self.n_envs, bool),
+            truncated=self._not_truncated,
         )
 
     def get(self, batch_size: int | None = None) -> Any:
@@ -137,20 +145,45 @@ class DiskRolloutBuffer(RolloutBuffer):
             self._flatten()
             self.generator_ready = True
         size = total if batch_size is None else batch_size
-        envs, steps = np.divmod(indices, self.buffer_size)
-        # The newest steps are not recorded yet: any other is read in their places.
-        ages = np.maximum(self.buffer_size - 2 - steps, 0)
         begun = time.perf_counter()
-        batches = self.stored.in_order(ages, envs, size) if self.buffer_size > 1 else self._all_newest(envs, size)
         try:
-            for n, (obs, waited) in enumerate(batches):
+            for n, (obs, waited) in enumerate((self._out_of_whole if self._is_small else self._read_ahead)(indices, size)):
                 self.waited += waited
-                some = slice(n * size, (n + 1) * size)
-                for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():
-                    _put(obs, at, self._newest, int(envs[some][at]))
-                yield self._minibatch(obs, indices[some])
+                yield self._minibatch(obs, indices[n * size : (n + 1) * size])
         finally:  # the learner may leave before the end
             self.updating += time.perf_counter() - begun
+
+    def _out_of_whole(self, indices: Array, size: int) -> Iterator[tuple[Any, float]]:
+        """Yield observations of minibatches out of memory, and the seconds that the first waits until all were read."""
+        begun = time.perf_counter()
+        if self._whole is None:
+            self._whole = self._read_whole()
+        waited = time.perf_counter() - begun
+        for first in range(0, len(indices), size):
+            some = indices[first : first + size]
+            yield _rows(self._whole, some), waited
+            waited = 0.0
+
+    def _read_whole(self) -> Any:
+        """Return all observations, (n_envs * buffer_size, ...), environment after environment."""
+        if self.buffer_size == 1:  # which is not recorded yet
+            return self._newest
+        if self._every is None:
+            self._every = np.tile(self._ages, self.n_envs), np.repeat(np.arange(self.n_envs), self.buffer_size)
+        whole = self.stored.observations(*self._every)
+        for name, newest in parts_of(self._newest).items():
+            parts_of(whole)[name][self.buffer_size - 1 :: self.buffer_size] = newest
+        return whole
+
+    def _read_ahead(self, indices: Array, size: int) -> Iterator[tuple[Any, float]]:
+        """Yield observations of minibatches as threads read them, and the seconds that each was waited for."""
+        envs, steps = np.divmod(indices, self.buffer_size)
+        batches = self.stored.in_order(self._ages[steps], envs, size)
+        for n, (obs, waited) in enumerate(batches):
+            some = slice(n * size, (n + 1) * size)
+            for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():
+                _put(obs, at, self._newest, int(envs[some][at]))
+            yield obs, waited
 
     def _order(self, total: int) -> Array:
         """Draw the order of steps, environment after environment."""
@@ -161,15 +194,6 @@ class DiskRolloutBuffer(RolloutBuffer):
         for name in self._flattened:
             setattr(self, name, self.swap_and_flatten(getattr(self, name)))
 
-    def _all_newest(self, envs: Array, size: int) -> Iterator[tuple[Any, float]]:
-        """Yield observations of a rollout of one step, none of which is recorded yet."""
-        for begin in range(0, len(envs), size):
-            some, newest = envs[begin : begin + size], self._newest
-            if isinstance(newest, dict):
-                yield {name: torch.as_tensor(part[some]) for name, part in newest.items()}, 0.0
-            else:
-                yield torch.as_tensor(newest[some]), 0.0
-
     def _nothing(self) -> Any:
         if not isinstance(self.observation_space, spaces.Dict):
             return np.zeros((self.n_envs, *self.obs_shape), self.observation_space.dtype)
@@ -177,9 +201,9 @@ class DiskRolloutBuffer(RolloutBuffer):
         return {name: np.zeros((self.n_envs, *self.obs_shape[name]), space.dtype) for name, space in parts}
 
     def _minibatch(self, obs: Any, indices: Array) -> Any:
-        numbers = [getattr(self, name)[indices].flatten() for name in ("values", "log_probs", "advantages", "returns")]
+        numbers = [getattr(self, name)[indices].reshape(-1) for name in ("values", "log_probs", "advantages", "returns")]
         actions = self.actions[indices].astype(np.float32, copy=False)
-        rest = [self.to_torch(array) for array in (actions, *numbers)]
+        rest = [torch.from_numpy(array).to(self.device) for array in (actions, *numbers)]  # none of which anybody else has
         if isinstance(obs, dict):
             return DictRolloutBufferSamples({name: part.to(self.device) for name, part in obs.items()}, *rest)
         return RolloutBufferSamples(obs.to(self.device), *rest)
@@ -200,6 +224,13 @@ class DiskRolloutBuffer(RolloutBuffer):
     def close(self) -> None:
         """Close the store."""
         self.stored.close()
+
+
+def _rows(whole: Any, indices: Array) -> Any:
+    """Return a copy of some observations, as tensors."""
+    if isinstance(whole, dict):
+        return {name: torch.from_numpy(part[indices]) for name, part in whole.items()}
+    return torch.from_numpy(whole[indices])
 
 
 def _put(obs: Any, at: int, newest: Any, env: int) -> None:

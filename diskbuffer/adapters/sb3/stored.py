@@ -52,6 +52,11 @@ class Stored(OpenedLate):
     action_space : gymnasium.Space
     **options
         Of `ReplayBuffer`.
+
+    Attributes
+    ----------
+    obs_bytes : int
+        Of an observation of every environment.
     """
 
     def __init__(
@@ -76,7 +81,9 @@ class Stored(OpenedLate):
         self._whole = {
             name: Column((n_envs, *shape), dtype.name, allow_nan=True) for name, (shape, dtype) in self._shapes.items()
         }
+        self.obs_bytes = sum(column.row_bytes for column in self._whole.values())
         self._keys = {name: name_of(name) for name in parts}  # of the observations' parts in the store
+        self._obs_paths = tuple(map(obs_path, parts))
         self._frames: dict[str, Frames] = {}
         self._takes_as_given = False  # observations, as the store does
         self.open_to_read()
@@ -153,7 +160,7 @@ class Stored(OpenedLate):
         if self._buffer is not None or is_there(self.path):
             self.open_to_write()
             return
-        befores, afters = ({name: part[known] for name, part in _parts(given).items()} for given in (obs, next_obs))
+        befores, afters = ({name: part[known] for name, part in parts_of(given).items()} for given in (obs, next_obs))
         found = {
             name: recognise(shape, dtype, befores[name], afters[name], self._frame_stack)
             for name, (shape, dtype) in self._shapes.items()
@@ -166,7 +173,7 @@ class Stored(OpenedLate):
         how = {
             "columns": {obs_path(name): frames.column for name, frames in found.items()} | self._columns,
             "frame_stack": first.stack,
-            "padding": "first" if first.stack == 1 else padding(first.split(next(iter(_parts(obs).values())))),
+            "padding": "first" if first.stack == 1 else padding(first.split(next(iter(parts_of(obs).values())))),
         }
         self.open_to_write(**how)
 
@@ -187,15 +194,22 @@ class Stored(OpenedLate):
         assert self._buffer is not None
         return self._buffer._add_as_given(obs, action, reward, next_obs, terminated, truncated, _NOTHING) >= 0
 
-    def add(self, obs: Obs, next_obs: Obs, *, unknown: Array | None = None, **columns: Array) -> None:
-        """Add a step of every environment. Where what came after it is `unknown`, as an episode ended, it is made up."""
+    def add(self, obs: Obs, next_obs: Obs, **columns: Array) -> None:
+        """Add a step of every environment."""
         if not self._fits(obs) or not self._fits(next_obs):
             obs, next_obs = self._batched("obs", obs), self._batched("next_obs", next_obs)
         if not self._writes:
-            self._make(obs, next_obs, np.ones(self.n_envs, bool) if unknown is None else ~unknown)
+            self._make(obs, next_obs, np.ones(self.n_envs, bool))
+        self._add(obs, next_obs, columns)
+
+    def add_held(self, obs: Obs, next_obs: Obs, unknown: Array, **columns: Array) -> None:
+        """Add a step of every environment, from what `held` returned. What came after is made up where it is `unknown`."""
+        if not self._writes:
+            self._make(obs, next_obs, ~unknown)
+        self._add(obs, self._after(obs, next_obs, unknown) if True in unknown.tolist() else next_obs, columns)
+
+    def _add(self, obs: Obs, next_obs: Obs, columns: dict[str, Array]) -> None:
         assert self._buffer is not None
-        if unknown is not None and unknown.any():
-            next_obs = self._after(obs, next_obs, unknown)
         try:
             self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
         except DiskBufferError as error:
@@ -203,20 +217,29 @@ class Stored(OpenedLate):
             raise
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
+        """Return what comes after a step of every environment, made up where it is `unknown`."""
+        if self.n_envs == 1:
+            made_up = {name: self._frames[name].moved_on(before) for name, before in parts_of(obs).items()}
+            return made_up if isinstance(obs, dict) else made_up[""]
         found = {}
-        befores, afters = _parts(obs), _parts(next_obs)
+        befores, afters = parts_of(obs), parts_of(next_obs)
         for name, before in befores.items():
             moved = self._frames[name].moved_on(before)
             where = unknown.reshape(-1, *(1,) * (before.ndim - 1))
             found[name] = np.where(where, moved, afters[name])
         return found if isinstance(obs, dict) else found[""]
 
+    def observations(self, ages: Array, envs: Array) -> Obs:
+        """Return observations of steps by age, read in this thread, in memory of their own."""
+        found = self.join(self.opened.recent(ages, envs, columns=self._obs_paths)["obs"])
+        return {name: part.numpy() for name, part in found.items()} if isinstance(found, dict) else found.numpy()
+
     def in_order(self, ages: Array, envs: Array, size: int) -> Iterator[tuple[Tensors, float]]:
         """Yield observations of steps by age, read ahead, and the seconds that each batch was waited for."""
         opened, begun = self.opened, time.perf_counter()
         if len(ages) <= size:  # there is nothing to read ahead, and threads would have to start
-            batch = opened.recent(ages, envs, columns=[obs_path(name) for name in self._frames])
-            yield self.join(batch["obs"]), time.perf_counter() - begun
+            found = opened.recent(ages, envs, columns=self._obs_paths)["obs"]
+            yield self.join(found), time.perf_counter() - begun
             return
         loader = opened.batches(size, merge_last=False, steps=opened.recent_steps(ages, envs), rank=0, world_size=1)
         before = 0.0
@@ -246,7 +269,7 @@ class Stored(OpenedLate):
             return obs.copy()  # type: ignore[no-any-return]
         parts = self._batched(what, obs)
         found = {}
-        for name, part in _parts(parts).items():
+        for name, part in parts_of(parts).items():
             found[name] = np.array(fit(f"{what}[{name!r}]" if name else what, self._whole[name], part, (part.shape,)))
         return found if isinstance(parts, dict) else found[""]
 
@@ -342,5 +365,6 @@ def _is(frames: Frames, column: Column | None) -> bool:
     return column is not None and (column.shape, column.dtype) == (frames.column.shape, frames.column.dtype)
 
 
-def _parts(obs: Obs) -> dict[str, Array]:
+def parts_of(obs: Obs) -> dict[str, Array]:
+    """Return parts of dict observations by name; others as one whose name is empty."""
     return obs if isinstance(obs, dict) else {"": obs}

@@ -295,10 +295,11 @@ class StoreBacked:
         """Return steps as a Batch."""
         index = self._without_slices(index)
         is_list = isinstance(index, np.ndarray) and index.dtype == np.int64 and index.ndim == 1 and len(index)
-        places = index if is_list and index.min() >= 0 and index.max() < self.maxsize else np.arange(self.maxsize)[index]
+        is_within = is_list and index.view(np.uint64).max() < self.maxsize  # and none is negative
+        places = index if is_within else np.arange(self.maxsize)[index]
         flat = places.ravel()
         plain = self.stack_num == self.stored.stack_num and (self.stored.has_next or self.stack_num == 1)
-        if not self._keys() or not plain or not self.stored.is_there(flat).all():
+        if self.stored.open_to_read() is None or not plain or not self.stored.are_there(flat):
             return super().__getitem__(index)  # type: ignore[misc]
         if self.stack_num == 1:
             found = self.stored.rows_without(flat, self._flags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,12 @@ class Stored(OpenedLate):
         """Tell which places are filled."""
         return np.asarray(places % self.size < self.filled[places // self.size])
 
+    def are_there(self, places: Int64) -> bool:
+        """Tell whether all places are filled."""
+        if self.n_envs == 1:
+            return not len(places) or bool(places.max() < self.filled[0])
+        return bool(self.is_there(places).all())
+
     def steps(self, places: Int64) -> Int64:
         """Return the names of steps at places."""
         opened = self.opened
@@ -250,11 +257,14 @@ class Stored(OpenedLate):
         found = opened._copied_recent(ages, envs, self._wanted)
         if found is None:
             return self.rows(places, of_next=True)
-        keys: dict[str, dict[tuple[str, ...], Any]] = {}
+        keys: dict[str, Any] = {}
         for path, values in found.items():
-            key = {"obs": "obs", "next_obs": "obs_next"}.get(path.split("/")[0]) or key_of(path)
-            keys.setdefault(key, {})[nested(path)] = values
-        return {key: put_together(values) for key, values in keys.items()}
+            key, where = _place_of(path)
+            if where:
+                keys.setdefault(key, {})[where] = values
+            else:
+                keys[key] = values
+        return {key: put_together(values) if values.__class__ is dict else values for key, values in keys.items()}
 
     def rows(self, places: Int64, *, of_next: bool) -> dict[str, Any]:
         """Return all keys of steps at places, (n,), all of which are filled; observations in stacks.
@@ -300,6 +310,12 @@ def _begun(stacks: Array, since: Int64) -> Array:
         first = size - 1 - int(since[n])
         found[n, :first] = found[n, first]
     return found
+
+
+@cache
+def _place_of(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return which key an array is of, and where below it, by its column's path, ``next_`` before that of what came after."""
+    return {"obs": "obs", "next_obs": "obs_next"}.get(name.split("/")[0]) or key_of(name), nested(name)
 
 
 def _arguments(rows: Mapping[str, Array]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,45 @@ _ZERO = np.zeros(8, np.uint8)  # the value of columns that a store has, and tens
 _NOTHING = (address_of(_ZERO), 0)
 
 
+class Wanted:
+    """Find the tensors of entries in tensordicts, where these have them, and nothing else, as a store does.
+
+    Parameters
+    ----------
+    entries : Entries
+        Without strings.
+
+    Attributes
+    ----------
+    of : dict of key to (tuple of int, torch.dtype, int)
+        Shape and dtype of one step's value, and its bytes; "next" entries, too.
+    """
+
+    def __init__(self, entries: Entries) -> None:
+        self.of: dict[Key, tuple[tuple[int, ...], torch.dtype, int]] = {}
+        for entry in entries:
+            like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
+            for key in (entry.key, (NEXT, *entry.key))[: 1 + entry.paired]:
+                self.of[key] = entry.frames.shape, like, math.prod(entry.frames.shape) * entry.frames.dtype.itemsize
+        self._known = frozenset(self.of)
+        self._has_index = _INDEX in self._known
+
+    def find(self, data: TensorDict, batch: tuple[int, ...]) -> dict[Key, torch.Tensor] | None:
+        """Return contiguous tensors with the axes of `batch` first; None where something is not as wanted, or on a device."""
+        found: dict[Key, torch.Tensor] = {}
+        if not _collect(found, data, ()):
+            return None
+        if not self._has_index:
+            found.pop(_INDEX, None)  # which TorchRL's writers add
+        if found.keys() != self._known:
+            return None
+        for key, (shape, dtype, _) in self.of.items():
+            value = found[key]
+            if value.shape != (*batch, *shape) or value.dtype != dtype or not value.is_contiguous():
+                return None
+        return found
+
+
 class Addresses:
     """Find the values of entries, as `ReplayBuffer._extend_from` takes them.
 
@@ -36,14 +76,7 @@ class Addresses:
         self._lanes, self._n_lanes = entries.lanes, int(np.prod(entries.lanes, dtype=np.int64))
         self._columns = tuple(columns)
         self._of = {entry.path: entry for entry in entries}
-        wanted: dict[Key, tuple[tuple[int, ...], torch.dtype, int]] = {}
-        for entry in entries:
-            like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
-            for key in (entry.key, (NEXT, *entry.key))[: 1 + entry.paired]:
-                wanted[key] = entry.frames.shape, like, entry.frames.column.row_bytes
-        self._wanted = wanted
-        self._known = frozenset(wanted)
-        self._has_index = _INDEX in self._known
+        self._wanted = Wanted(entries)
 
     @classmethod
     def of(cls, entries: Entries, columns: Sequence[str]) -> Addresses | None:
@@ -57,25 +90,15 @@ class Addresses:
         None where something is not as the store has it, or on a device: it takes another way then. `slots` are what is stored of
         the places, (n,). `one` tells that `data` is a step, without an axis.
         """
-        found: dict[Key, torch.Tensor] = {}
-        if not _collect(found, data, ()):
+        found = self._wanted.find(data, self._lanes if one else (n, *self._lanes))
+        if found is None:
             return None
-        if not self._has_index:
-            found.pop(_INDEX, None)  # which TorchRL's writers add
-        if found.keys() != self._known:
-            return None
-        batch = self._lanes if one else (n, *self._lanes)
-        at: dict[Key, int] = {}
-        for key, (shape, dtype, _) in self._wanted.items():
-            value = found[key]
-            if value.shape != (*batch, *shape) or value.dtype != dtype or not value.is_contiguous():
-                return None
-            at[key] = value.data_ptr()
+        at = {key: value.data_ptr() for key, value in found.items()}
         rows = []
         for path in self._columns:
             entry = self._of.get(path)
             if entry is not None:
-                apart = self._wanted[entry.key][2] * self._n_lanes
+                apart = self._wanted.of[entry.key][2] * self._n_lanes
                 rows.append((at[entry.key], apart, at[NEXT, *entry.key] if entry.paired else 0, apart))
             elif path == SLOT:
                 rows.append((address_of(slots), 8, 0, 0))

@@ -224,8 +224,8 @@ class Entries:
                 continue
             if entry.paired:
                 name = tuple(entry.path.split("/")[1:])
-                _put(rows["obs"], name, apart(entry.frames.split(array(entry.key, entry.frames))))
-                _put(rows["next_obs"], name, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
+                put(rows["obs"], name, apart(entry.frames.split(array(entry.key, entry.frames))))
+                put(rows["next_obs"], name, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
             else:
                 rows[entry.path] = apart(array(entry.key, entry.frames))
         if not rows["obs"]:
@@ -269,9 +269,9 @@ class Entries:
         """Put ``values(entry, "obs" or "next_obs")`` where a tensordict has them; dicts are what is nested."""
         tree: dict[str, Any] = {}
         for entry in self.entries:
-            _put(tree, entry.key, values(entry, "obs"))
+            put(tree, entry.key, values(entry, "obs"))
             if entry.paired:
-                _put(tree, (NEXT, *entry.key), values(entry, "next_obs"))
+                put(tree, (NEXT, *entry.key), values(entry, "next_obs"))
         return tree
 
     @cached_property
@@ -330,7 +330,8 @@ def _part(entry: Any) -> str:
     return str(next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name)))
 
 
-def _put(tree: dict[str, Any], key: Key, value: Any) -> None:
+def put(tree: dict[str, Any], key: Key, value: Any) -> None:
+    """Put a value into nested dicts."""
     for part in key[:-1]:
         tree = tree.setdefault(part, {})
     tree[key[-1] if key else ""] = value

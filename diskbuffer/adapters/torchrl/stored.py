@@ -21,6 +21,7 @@ from diskbuffer.adapters.torchrl.addresses import Addresses
 from diskbuffer.adapters.torchrl.entries import Entries, Entry
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
+from diskbuffer.adapters.torchrl.one_step import OneStep
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, LazyRows
@@ -71,6 +72,7 @@ class Stored(OpenedLate):
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._kind = Kind()
         self._addresses: Addresses | None = None
+        self._one_step: OneStep | None = None
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
         self.open_to_read()
@@ -95,7 +97,7 @@ class Stored(OpenedLate):
                     raise
                 opened.refresh()
                 places = self._unfilled(opened)
-        self._addresses = None
+        self._addresses = self._one_step = None
         self.entries = Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack)
         self.places, self.max_size = places, places.names.size
 
@@ -187,19 +189,40 @@ class Stored(OpenedLate):
 
     def _put_directly(self, cursor: Any, data: Any) -> bool:
         """Put tensordicts in places without a copy, where they are as the store has them; return whether that was so."""
-        if self._addresses is None or not self._writes or data.__class__ is not TensorDict:
+        way, one = self._addresses or self._one_step, is_one(cursor)
+        if way is None or not self._writes or data.__class__ is not TensorDict or (way is self._one_step and not one):
             return False
-        one, places = is_one(cursor), self._places_at(cursor)
+        places = self._places_at(cursor)
         n = len(places)
         if not 0 < n <= len(self.places.names) or (n == 1 and self.opened.n_envs > 1) or len(self.places.old_ones(places)):
             return False
         axes, self.places.axes = self.places.axes, max(len(data.batch_size) + one - self.ndim, 0)
-        slots = self.places.slots(places)
-        found = self._addresses.find(data, n, slots, one=one)
-        if found is None:
+        put = self._put_where_it_lies if self._addresses is not None else self._put_one
+        names = put(data, n, self.places.slots(places), one=one)
+        if names is None:
             self.places.axes = axes
             return False
-        self._kind, opened = Kind(), self.opened
+        self._kind = Kind()
+        self.places.put(places, names)
+        return True
+
+    def _put_one(self, data: TensorDict, _: int, slots: Int64, *, one: bool) -> Int64 | None:
+        """Add one step; return its name, (1, 1), or None where something is not as the store has it, and nothing was added."""
+        assert one
+        assert self._one_step is not None
+        step = self._one_step.find(data, slots)
+        if step is None:
+            return None
+        self.opened.add(**step)
+        return np.array([[self.opened._newest_step()]])
+
+    def _put_where_it_lies(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> Int64 | None:
+        """Add steps; return their names, (n, environments), or None where something is not as the store has it."""
+        assert self._addresses is not None
+        found = self._addresses.find(data, n, slots, one=one)
+        if found is None:
+            return None
+        opened = self.opened
         names = np.empty((n, opened.n_envs), np.int64)
         together = n if opened.n_envs == 1 else max(len(self.places.names) // 16, 1)
         for first in range(0, n, together):
@@ -208,8 +231,7 @@ class Stored(OpenedLate):
                 of_lane = self._addresses.of_lane(found, env)
                 of_lane[:, ::2] += first * of_lane[:, 1::2]
                 names[first : first + some, env] = opened._extend_from(of_lane, some, env)
-        self.places.put(places, names)
-        return True
+        return names
 
     def _places_at(self, cursor: Any) -> Int64:
         """Return the places of a cursor, (n,)."""
@@ -241,6 +263,7 @@ class Stored(OpenedLate):
             self._append(entries.rows(self.read(self.places.names[again]), len(again), numbers), again)
         self._append(rows, places)
         self._addresses = Addresses.of(entries, self.opened._addressed_columns())
+        self._one_step = OneStep.of(entries)
 
     def _append(self, rows: dict[str, Any], places: Int64) -> None:
         """Add rows, (n, environments, ...), to the store as the steps of places, (n,)."""

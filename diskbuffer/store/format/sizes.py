@@ -68,6 +68,12 @@ def worth_files(streams: int, columns: Mapping[str, Column]) -> int:
     return min(4096, _power_of_two(min(256 * 1024, 16 * 1024**2 // streams) // _heaviest(columns)))
 
 
+def worth_a_ring(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
+    """Return an eighth of a ring's rows, of which 8 MB of the heaviest column at most, and 16,384: then few files come and go."""
+    eighth = _power_of_two((capacity or 0) // (8 * streams))
+    return min(16_384, eighth, _power_of_two(8 * 1024**2 // _heaviest(columns)))
+
+
 def _heaviest(columns: Mapping[str, Column]) -> int:
     return max((column.row_bytes for column in columns.values()), default=1)
 
