@@ -38,12 +38,12 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer.closed_marks import marks, remove_mark
     from diskbuffer.mixture import Mixture
     from diskbuffer.precompile import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
     from diskbuffer.store.checking.check import check
     from diskbuffer.store.checking.report import Problem, Report
-    from diskbuffer.store.copies.closed_marks import marks, remove_mark
 
 __all__ = [
     "Bucket",
@@ -89,7 +89,7 @@ _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= {"check": "diskbuffer.store.checking.check"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= {"warmup": "diskbuffer.precompile"}
-_LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.store.copies.closed_marks")
+_LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.closed_marks")
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -28,6 +28,7 @@ from diskbuffer.episodes import Episode, Episodes, pick_episode
 from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
+from diskbuffer.gathering.marking import make_mark
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.index.fields import LOW
@@ -1334,7 +1335,7 @@ class ReplayBuffer:
                 raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
             if self._gathered is not None:
                 self._writing_columns()
-                gathered_marks.make(self._gathered, name)
+                make_mark(self._gathered, name)
                 return
             files = self._store.files
             with marks.building(files, name) as building:

@@ -32,7 +32,7 @@ FLOORS = (
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("gathering",),
-    ("opening",),  # what is at a path
+    ("opening", "closed_marks"),  # what is at a path, and the marks of what is not opened
     ("buffer",),
     ("",),
     ("adapters", "inspect", "precompile"),

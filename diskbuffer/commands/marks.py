@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
+from diskbuffer import closed_marks
 from diskbuffer.commands.output import WELL, show_json
-from diskbuffer.gathering import marks as gathered_marks
-from diskbuffer.gathering.description import is_gathering
-from diskbuffer.paths import local_path
-from diskbuffer.store.copies import closed_marks
-from diskbuffer.store.system.files import Files
 
 
 def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int:
@@ -22,13 +18,9 @@ def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int
     json
         Print JSON: a list of names.
     """
-    files = Files(local_path(path))
-    of_several = is_gathering(files)
-    if remove is not None and of_several:
-        gathered_marks.remove(files, remove)
-    elif remove is not None:
+    if remove is not None:
         closed_marks.remove_mark(path, remove)
-    names = gathered_marks.names(files) if of_several else closed_marks.marks(path)
+    names = closed_marks.marks(path)
     if json:
         show_json(list(names))
     elif remove is None:

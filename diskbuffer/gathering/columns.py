@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, LockedError, SchemaError
-from diskbuffer.gathering.description import SHARED
+from diskbuffer.errors import CorruptionError, SchemaError
+from diskbuffer.gathering import learner_lock
+from diskbuffer.gathering.learner_lock import COLUMNS
 from diskbuffer.gathering.members import Member
 from diskbuffer.schema import Column, Schema
 from diskbuffer.store.format.layout import Layout
@@ -28,7 +29,7 @@ from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.json_files import read_json
 
 Int64 = npt.NDArray[np.int64]
-DIRECTORY, _WHAT, _LOCK = f"{SHARED}/columns", "columns.json", "lock"
+_WHAT = "columns.json"
 _WHOSE = 16  # bytes: the stream and the first row, plus one
 
 
@@ -57,7 +58,7 @@ class Columns:
 
     def __init__(self, root: Files, common: Layout) -> None:
         self._root, self._rows, self._recorded = root, common.segment_rows, common.schema
-        self.files = root.below(DIRECTORY)
+        self.files = root.below(COLUMNS)
         self.what = What({}, (), 0)
         self._seen: tuple[int, int] | None = None
         self._lock = -1
@@ -90,21 +91,14 @@ class Columns:
         """Be the one learner that writes columns; a LockedError where another process is."""
         if self._lock >= 0:
             return
-        self._root.make_directory(DIRECTORY)
-        fd = self.files.open_lock(_LOCK, write=True)
-        if not self.files.lock(fd, exclusive=True):
-            os.close(fd)
-            raise LockedError(f"{self._root.root}: another process writes columns there already; write them in one process alone")
-        self._lock = fd
+        self._lock = learner_lock.take(self._root)
         self.look()
 
     def end_writing(self) -> None:
         """Let another process write columns; twice is fine."""
         fd, self._lock = self._lock, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):
-                self.files.unlock(fd)
-            os.close(fd)
+            learner_lock.release(self._root, fd)
 
     def forget_lock(self) -> None:
         """In a fork: leave the lock to the parent."""
@@ -143,7 +137,7 @@ class Columns:
 
     def file(self, name: str, member: Member, slot: int) -> str:
         """Name the file of a slot's values, from the directory with all stores on."""
-        return f"{DIRECTORY}/{self._file(name, member, slot)}"
+        return f"{COLUMNS}/{self._file(name, member, slot)}"
 
     def _file(self, name: str, member: Member, slot: int) -> str:
         return f"{name}/{member.entry.name}/c.{slot}"

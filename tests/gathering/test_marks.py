@@ -54,7 +54,7 @@ def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
                     learner.mark(name, replace=True)
                     made.pop(name, None)
                     made[name] = everything(learner), sorted(there.tolist())
-            assert learner.marks == tuple(made)
+            assert learner.marks == db.marks(root) == tuple(made)
             for name, (whole, steps) in made.items():
                 with db.ReplayBuffer(root, mode="r", mark=name) as marked:
                     assert sorted(marked.steps().tolist()) == steps
@@ -143,3 +143,22 @@ def test_a_mark_made_while_writers_add_has_all_that_was_seen_before(tmp_path: Pa
     assert not failed
     for writer in writers:
         writer.buffer.close()
+
+
+def test_marks_can_be_removed_while_no_learner_is_there_and_writers_go_on(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "all", "w0", 1, (), 300, 2)
+    writer.extend(0, 40, itertools.count(1), ends=True)
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
+        learner.mark("a")
+        learner.mark("b")
+        with pytest.raises(db.LockedError):
+            db.remove_mark(tmp_path / "all", "a")
+    assert db.marks(tmp_path / "all") == ("a", "b")
+    with pytest.raises(db.InputError, match="no mark"):
+        db.remove_mark(tmp_path / "all", "c")
+    db.remove_mark(tmp_path / "all", "a")
+    assert db.marks(tmp_path / "all") == ("b",)
+    writer.extend(0, 40, itertools.count(41), ends=True)
+    with db.ReplayBuffer(tmp_path / "all", mode="r", mark="b") as marked:
+        assert len(marked) == 40
+    writer.buffer.close()

@@ -1,10 +1,16 @@
-"""Marks of a store that is not open: to see which there are, and to make room on a disk that is too full to open it."""
+"""Marks of what is not open, a store or several writers' stores.
+
+To see which there are, and to make room on a disk that is too full to open it.
+"""
 
 from __future__ import annotations
 
 import os
 
 from diskbuffer.errors import NotAStoreError
+from diskbuffer.gathering import learner_lock
+from diskbuffer.gathering import marks as gathered
+from diskbuffer.gathering.description import is_gathering
 from diskbuffer.paths import local_path
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
@@ -15,18 +21,21 @@ from diskbuffer.store.system.writer_lock import WriterLock
 
 
 def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the names of a store's marks, the oldest first, as `ReplayBuffer.marks` does of one that is open.
+    """Return the names of the marks of a store, or of several writers' stores, the oldest first, as `ReplayBuffer.marks` does.
 
     Raises
     ------
     NotAStoreError
         There is no store.
     """
-    return stored.names(_files_of(path))
+    files = Files(local_path(path))
+    return gathered.names(files) if is_gathering(files) else stored.names(_files_of(path))
 
 
 def remove_mark(path: str | os.PathLike[str], name: str) -> None:
     """Remove a mark of a store that nobody has open for writing, and give back the space that it alone takes.
+
+    Of several writers' stores, no learner may write columns or marks; writers may go on.
 
     `ReplayBuffer.remove_mark` is for a store that is open. Opening takes some space, and this takes none, so that a disk which
     marks have filled can be emptied.
@@ -41,10 +50,18 @@ def remove_mark(path: str | os.PathLike[str], name: str) -> None:
     InputError
         There is no mark of that name, or a crash left the store on its way back to it.
     LockedError
-        Another process writes to the store, or this one.
+        Another process writes to the store, or this one; or a learner to its columns.
     NotAStoreError
         There is no store.
     """
+    files = Files(local_path(path))
+    if is_gathering(files):
+        fd = learner_lock.take(files)
+        try:
+            gathered.remove(files, name)
+        finally:
+            learner_lock.release(files, fd)
+        return
     files = _files_of(path)
     lock = WriterLock(files)
     try:

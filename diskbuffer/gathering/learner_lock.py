@@ -1,0 +1,29 @@
+"""The lock of the one learner that writes columns and marks of several writers' stores."""
+
+from __future__ import annotations
+
+import contextlib
+
+from diskbuffer.errors import LockedError
+from diskbuffer.gathering.description import SHARED
+from diskbuffer.store.system.files import Files
+
+COLUMNS = f"{SHARED}/columns"
+_LOCK = f"{COLUMNS}/lock"
+
+
+def take(files: Files) -> int:
+    """Return the descriptor that holds the lock of a directory of several writers; a LockedError where another process does."""
+    files.make_directory(COLUMNS)
+    fd = files.open_lock(_LOCK, write=True)
+    if not files.lock(fd, exclusive=True):
+        files.close(fd)
+        raise LockedError(f"{files.root}: another process writes columns there already; write them in one process alone")
+    return fd
+
+
+def release(files: Files, fd: int) -> None:
+    """Let another process take it."""
+    with contextlib.suppress(OSError):
+        files.unlock(fd)
+    files.close(fd)

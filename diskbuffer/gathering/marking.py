@@ -1,0 +1,73 @@
+"""Making a mark of several writers' stores, while they go on: see `diskbuffer.gathering.marks`."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from diskbuffer.errors import NotAStoreError
+from diskbuffer.gathering.description import SHARED, describe, read_description
+from diskbuffer.gathering.learner_lock import COLUMNS
+from diskbuffer.gathering.marks import PLACE
+from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.index.index import Index
+from diskbuffer.reading.restore_index import read_index
+from diskbuffer.recording.stream_log import StreamLog
+from diskbuffer.store.building import is_there
+from diskbuffer.store.copies import marks
+from diskbuffer.store.copies.backup import back_up
+from diskbuffer.store.opening import open_store
+from diskbuffer.store.origin import FILE as ORIGIN
+from diskbuffer.store.origin import Origin
+from diskbuffer.store.system.files import Files
+
+
+def make_mark(store: GatheredStore, name: str) -> None:
+    """Make a mark, in place of one of that name; this process must be the one that writes columns."""
+    files = store.all_files
+    marks.clear_up(files, PLACE)
+    with marks.building(files, name, PLACE) as building:
+        _copy(store, files, building, marks.next_number(files, PLACE))
+
+
+def _copy(store: GatheredStore, files: Files, building: Files, number: int) -> None:
+    description = read_description(files)
+    for entry in description.writers:
+        if is_there(files.root / entry.name):  # else it was removed, or is only being made
+            _copy_store(Files(files.root / entry.name), building.below(entry.name))
+    with store.lock:  # nothing is written to columns meanwhile
+        _copy_columns(files, building)
+    describe(building, description)
+    note = building.below(SHARED)
+    note.make_directory(os.path.dirname(ORIGIN))
+    Origin.new(number).note(note)
+    building.sync_all([SHARED, "."])
+
+
+def _copy_store(source: Files, copy: Files) -> None:
+    """Copy a store as a kill would leave it now, and close it."""
+    copy.make_directory(".")
+    try:
+        back_up(source, copy)
+    except NotAStoreError:  # removed meanwhile
+        copy.remove_directory(".")
+        return
+    store = open_store(Files(copy.root), writable=True)
+    try:
+        StreamLog(store, read_index(store, store.layout.frame_stack - 1, Index)).close(store.lock)
+    finally:
+        store.unlock()
+
+
+def _copy_columns(files: Files, building: Files) -> None:
+    source, copy = files.below(COLUMNS), building.below(COLUMNS)
+    if not files.exists(COLUMNS):
+        return
+    copied = []
+    for name, status in source.walk():
+        if os.path.basename(name) == "lock" or name.endswith(".tmp") or stat.S_ISDIR(status.st_mode):
+            continue
+        copy.make_directory(os.path.dirname(name) or ".")
+        copy.copy(source, name, name, reserve=True)
+        copied += [name, os.path.dirname(name) or "."]
+    copy.sync_all(sorted(set(copied)))
