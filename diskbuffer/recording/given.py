@@ -73,7 +73,16 @@ def find_given(table: Any, given: int) -> int:
         store_i64(table[n, PLACE] + 8, apart)
     if stacked == 0:
         return _SINGLE_FRAMES
-    return _STACKS if stacked == 2 * table[0, OBSERVATIONS] else 0
+    for n in range(1, table[0, OBSERVATIONS] + 1):
+        if _is_stack(table, n) != _is_stack(table, n + table[0, OBSERVATIONS]):
+            return 0
+    return _STACKS
+
+
+@compiled
+def _is_stack(table: Any, n: int) -> bool:
+    """Tell whether a value that was found is a stack."""
+    return bool(load_i64(table[n, PLACE] + 8) != table[n, BYTES])
 
 
 @compiled
@@ -144,39 +153,53 @@ def record_given(job: int, given: int, told: int) -> int:
         told = fields[kernel.GO_ON_ALL]
     recorded = kernel.record_job(fields, told)
     if recorded >= 0:
-        _remember(table, how)
+        _remember(table)
     return recorded
 
 
 @compiled
 def _all_roll_on(table: Any, job: Any, told: int) -> bool:
-    """Tell whether the stacks of every stream are the last ones, moved on by a frame, in an episode that is not over."""
-    streams, frames = job[kernel.ENVS], table[0, STACK]
+    """Tell whether the stacks of every stream are the last ones, moved on by a frame, in an episode that is not over.
+
+    What else is observed must be as the step before left it.
+    """
+    streams, observations = job[kernel.ENVS], table[0, OBSERVATIONS]
     index, says = int64_array(job[kernel.TABLE], (streams, INDEX_FIELDS)), int8_array(told, (streams,))
     for s in range(streams):
         if index[s, HEAD] < 0 or index[s, ENDED] or says[s] == kernel.START:
             return False
-    for n in range(1, table[0, OBSERVATIONS] + 1):
-        if load_i64(table[n, KNOWN]) == 0:
+    for n in range(1, observations + 1):
+        if not _is_stack(table, n):
+            column = (table[n, PLACE] - job[kernel.SOURCES]) // (8 * kernel.SOURCE_FIELDS)
+            for s in range(streams):
+                if says[s] != kernel.GO_ON and not kernel.is_newest(job, column, s, index[s, HEAD]):
+                    return False
+        elif load_i64(table[n, KNOWN]) == 0 or not _rolls_on(table, n, streams):
             return False
-        frame, width = table[n, BYTES], table[n, WIDTH]
-        older, whole = (frames - 1) * frame, frames * frame
-        now, following = load_i64(table[n, PLACE]) - older, load_i64(table[n + table[0, OBSERVATIONS], PLACE]) - older
-        for s in range(streams):
-            at = s * whole
-            if not same_values(now + at, table[n, LAST] + at, whole, width):
-                return False
-            if not same_values(following + at, now + at + frame, older, width):
-                return False
     return True
 
 
 @compiled
-def _remember(table: Any, how: int) -> None:
+def _rolls_on(table: Any, n: int, streams: int) -> bool:
+    """Tell whether a column's stacks of every stream are the last ones, moved on by a frame."""
+    frame, width = table[n, BYTES], table[n, WIDTH]
+    older, whole = (table[0, STACK] - 1) * frame, table[0, STACK] * frame
+    now, following = load_i64(table[n, PLACE]) - older, load_i64(table[n + table[0, OBSERVATIONS], PLACE]) - older
+    for s in range(streams):
+        at = s * whole
+        if not same_values(now + at, table[n, LAST] + at, whole, width):
+            return False
+        if not same_values(following + at, now + at + frame, older, width):
+            return False
+    return True
+
+
+@compiled
+def _remember(table: Any) -> None:
     """Remember the stacks that were recorded, as `RollingStacks.accept` does."""
     whole = table[0, STACK] * table[0, STREAMS]
     for n in range(1, table[0, OBSERVATIONS] + 1):
-        if how == _STACKS:
+        if _is_stack(table, n):
             after, frame = load_i64(table[n + table[0, OBSERVATIONS], PLACE]), table[n, BYTES]
             memcpy(table[n, LAST], after - (table[0, STACK] - 1) * frame, whole * frame)
         elif table[n, KNOWN]:

@@ -182,6 +182,16 @@ def _record(
 
 
 @compiled
+def is_newest(job: Any, c: int, s: int, head: int) -> bool:
+    """Tell whether a column's value of a stream, before the step, is that of the stream's newest row."""
+    columns = job[COLUMNS]
+    sources = int64_array(job[SOURCES], (columns, SOURCE_FIELDS))
+    bases = int64_array(job[BASES], (columns, job[STREAMS], 2))
+    at = row_of(sources, bases, c, s, head, job[SEGMENT_ROWS], job[TAIL_ROWS])
+    return bool(same_values(at, sources[c, VALUE] + s * sources[c, STRIDE], sources[c, ROW_BYTES], sources[c, FLOAT]))
+
+
+@compiled
 def copy_value(target: int, source: int, size: int) -> None:
     """Copy a value: mostly a number, for which a call takes longer than the copy."""
     if size == 8:

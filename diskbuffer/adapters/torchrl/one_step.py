@@ -47,9 +47,9 @@ class OneStep:
         found = self._wanted.find(data, ())
         if found is None:
             return None
-        step: dict[str, Any] = {"action": None, "reward": False, SLOT: int(slots[0])}
+        step: dict[str, Any] = {"action": None, "reward": False, SLOT: slots[0]}
         for key, path in self._numbers:
-            step[path] = found[key].item()
+            step[path] = found[key].numpy()  # which the store takes as it is, unlike Python's integers
         for key, path in self._arrays:
             step[path] = found[key].numpy()[None]
         obs: Any = {} if self._pairs else _NOTHING
