@@ -260,7 +260,7 @@ def test_stacks_that_go_on_need_no_check_column_by_column(tmp_path: Path, monkey
 
 def test_stacks_beside_single_values_need_no_check_column_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     obs = {"obs/pixels": db.Column((4, 4), "uint8"), "obs/speed": db.Column((2,), "float32")}
-    frames, speeds = np.random.default_rng(0).integers(0, 255, (100, 4, 4)).astype(np.uint8), np.random.rand(100, 2)
+    frames, speeds = np.random.default_rng(0).integers(0, 255, (100, 4, 4)).astype(np.uint8), np.arange(200.0).reshape(100, 2)
     checked, put = list[Any](), Staging.put_values
 
     def note(staging: Staging, values: dict[str, Any]) -> None:
