@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.writing import sealer
 from diskbuffer.store.writing.compression import Compression
 
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
@@ -57,6 +59,7 @@ def test_a_slot_that_holds_other_rows_by_now_is_not_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, steps: int
 ) -> None:
     path = tmp_path / "store"
+    monkeypatch.setattr(sealer, "_TOGETHER", 1)  # or segments of flat columns wait for others
     with db.ReplayBuffer(path, 16, columns=COLUMNS, segment_rows=8) as buffer:
         with held(monkeypatch, operation, nth) as (there, on):
             add(buffer, range(10))  # completes a segment
@@ -86,6 +89,7 @@ def test_a_slot_is_looked_at_under_the_lock(tmp_path: Path, monkeypatch: pytest.
         real(self)
 
     monkeypatch.setattr(Durability, "refuse_to_write_elsewhere", wait)
+    monkeypatch.setattr(sealer, "_TOGETHER", 1)  # or segments of flat columns wait for others
     with db.ReplayBuffer(path, 16, columns=COLUMNS, segment_rows=8) as buffer:
         add(buffer, range(10))
         assert there.wait(60)
@@ -197,6 +201,22 @@ def test_where_the_disk_has_no_room_for_some_together_they_are_sealed_one_by_one
         assert (buffer.stats()["unsealed"], buffer.stats()["seal_error"]) == (0, None)
         assert buffer.check(progress=False).problems == []
         np.testing.assert_array_equal(buffer.at(np.arange(256))["obs"].numpy(), obs[:-1])
+
+
+def test_segments_of_flat_columns_alone_wait_for_others_or_until_they_are_waited_for(tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=8) as buffer:
+        add(buffer, range(50))
+        assert buffer.stats()["unsealed"] == 6
+        buffer.seal()
+        assert buffer.stats()["unsealed"] == 0
+        add(buffer, range(50, 200))
+        for _ in range(600):  # eight wait by now, and are sealed by themselves
+            if buffer.stats()["unsealed"] < 8:
+                break
+            time.sleep(0.1)
+        assert buffer.stats()["unsealed"] < 8
+    with db.ReplayBuffer(tmp_path / "store") as again:
+        assert again.check(progress=False).ok
 
 
 def test_a_damaged_segment_among_others_is_left_and_they_are_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,15 +52,16 @@ def tail_rows_of(schema: Schema, chunk_rows: Mapping[str, int], segment_rows: in
 def segment_rows_of(capacity: int | None, streams: int, columns: Mapping[str, Column]) -> int:
     """Choose a segment's rows, a power of two: open segments at most a sixteenth of the capacity, about 2,000 slots at most.
 
-    Of a small capacity they are up to a quarter, so that a segment has 64 rows, or as many as `worth_files`: each takes a dozen
-    files, made and removed.
+    They are up to an eighth where rows are small, as vectors are: each segment takes a dozen files, made and removed. Of a small
+    capacity they are up to a quarter, so that a segment has 64 rows, or as many as `worth_files`.
     """
     most = _power_of_two(max(8, 256 * 1024**2 // _heaviest(columns)))  # a segment's bytes, uncompressed
     if capacity is None:
         return min(most, 64 * 1024)
     few_slots = 2 * _power_of_two(-(-capacity // 2000))
     few_files = min(max(64, worth_files(streams, columns)), _power_of_two(capacity // (4 * streams)))
-    return max(8, min(most, max(few_slots, few_files, min(4096, _power_of_two(capacity // (16 * streams))))))
+    a_part, at_most = (8, 8192) if _heaviest(columns) < PACKED_ROW_BYTES else (16, 4096)
+    return max(8, min(most, max(few_slots, few_files, min(at_most, _power_of_two(capacity // (a_part * streams))))))
 
 
 def worth_files(streams: int, columns: Mapping[str, Column]) -> int:

@@ -3,8 +3,9 @@
 Rows are safe from a kill long before; sealing is for the disk space, for faster reads, and for power loss. It works a third of
 the time at most, unless it is waited for, so it lags behind where steps come in faster than about 20,000 Atari frames a second,
 and catches up afterwards, also after the store was opened again. Segments that wait are brought to the disk together, as a disk
-takes hardly longer for many files than for one. Where it is full, or fails, sealing pauses until something else is complete, or
-until it is waited for.
+takes hardly longer for many files than for one. Where no column is packed, sealing makes no file smaller, and begins when eight
+segments wait: its work would hold up `add` as often as they come. Where the disk is full, or fails, it pauses until something
+else is complete, or until it is waited for.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Sealer:
         self._at_hand: list[Waiting] = []  # segments that are being sealed, each until it is evicted
         raw = store.layout.segment_rows * sum(store.layout.schema[path].row_bytes for path in store.layout.packed)
         self._together = self._most = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(raw, 1)))
+        self._worth_it = 1 if store.layout.packed else self._together  # segments that have to wait, unless a caller does
         self._damaged: set[Waiting] = set()  # complete, tried again at the next opening
         self._found: Exception | None = None  # what was wrong with the last of these
         self._paused_by: Exception | None = None  # why the first that waits could not be sealed
@@ -150,6 +152,10 @@ class Sealer:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._waited_for > 0, worked * _RESTS)
 
+    def _is_due(self) -> bool:
+        waits = len(self._waiting) >= self._worth_it or (self._waiting and self._waited_for)
+        return bool(self._stopped or (waits and not self._paused_by))
+
     def _is_late(self) -> bool:
         """Tell whether rows come faster than they are sealed: more than two segments of each stream wait."""
         return len(self._waiting) > _LATE * self._store.layout.streams
@@ -159,7 +165,7 @@ class Sealer:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # this thread's alone, on Linux
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: (self._waiting and not self._paused_by) or self._stopped)
+                self._changed.wait_for(self._is_due)
                 if self._stopped:
                     return
             self._seal()
