@@ -21,7 +21,7 @@ def test_the_same_seed_gives_the_same_order_and_another_one_another() -> None:
     assert [wrong for wrong, _, _ in runs] == ["", "", ""], f"seed {seed}"
     assert runs[0] == runs[1], f"seed {seed}"
     assert runs[0] != runs[2], f"seed {seed}"
-    assert runs[0][2] > 500
+    assert runs[0][2] > 200
 
 
 def test_threads_of_the_library_take_turns(tmp_path: Path) -> None:
