@@ -1,8 +1,8 @@
 """What users give for a step, if it is what the store's columns hold: found by compiled code, in one call for all columns.
 
 So it mostly is: arrays of the columns' dtypes and shapes, floats and flags, and stacks that roll on from those of the last step.
-All else (lists, integers, tensors, other dtypes, stacks that start an episode) is for `Staging`, which checks column by column,
-converts, and says what is wrong.
+So are Python's integers, as actions and rewards of one environment. All else (lists, tensors, other dtypes, stacks that start an
+episode) is for `Staging`, which checks column by column, converts, and says what is wrong.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ FIELDS = 13
 
 EVERY_STEP = ("action", "reward", "terminated", "truncated")
 _OTHER, _FLAG, _SINGLE, _DOUBLE = range(4)  # kinds: flags, float32 and float64, of which Python and numpy have several types
+_EXACT = 2**11  # up to which every float can say every integer
 _STAGED = 4096  # bytes of numbers that are rounded to float32
 NOT_FOUND = -(2**40)  # of `record_given`: less than what `kernel.record` returns
 _SINGLE_FRAMES, _STACKS = 1, 2  # how observations are given
@@ -251,6 +252,7 @@ class Given:
         self._is_plain, self._parts = schema.obs == ("obs",), _picker(schema.obs)
         self._fits = objects.TUPLE_ITEMS != 0 and all(path in schema.step for path in EVERY_STEP)
         self._more = more
+        self._of_int = [_of_int(schema[path].np_dtype) for path in EVERY_STEP[:2] if path in schema.step]
 
     def _describe(self, row: Array, column: Column, streams: int) -> None:
         dtype, dims = np.dtype(column.np_dtype.type), np.array((streams, *column.shape), np.int64)  # the dtype that arrays share
@@ -274,6 +276,8 @@ class Given:
         if not self._fits or len(more) != len(self._more):
             return None
         try:
+            if step[0].__class__ is int or step[1].__class__ is int:
+                step = self._of_numpy(step)
             if self._is_plain:
                 found = (obs, next_obs, *step)
             elif self._parts is None:
@@ -283,6 +287,19 @@ class Given:
             return (*found, *[more[path] for path in self._more]) if more else found
         except (KeyError, TypeError):
             return None
+
+    def _of_numpy(self, step: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a step whose action and reward are numbers of numpy's, or floats, if they were Python's integers."""
+        found = [make(value) if value.__class__ is int else value for make, value in zip(self._of_int, step, strict=False)]
+        return (*found, *step[len(found) :])
+
+
+def _of_int(dtype: np.dtype[Any]) -> Callable[[int], Any]:
+    """Return what makes a number that compiled code finds of one of Python's integers, where there is such a thing."""
+    if dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return lambda number: dtype.type(number) if least <= number <= most else number
+    return (lambda number: float(number) if abs(number) <= _EXACT else number) if dtype.kind == "f" else lambda number: number
 
 
 def _picker(paths: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]] | None:

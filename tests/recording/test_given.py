@@ -51,6 +51,7 @@ def _ways(array: Any, rng: np.random.Generator) -> list[Callable[[], Any]]:
     if len(array) == 1:
         ways += [lambda: array[0], lambda: array[0].tolist(), lambda: array[0].copy() if array.ndim > 1 else array.reshape(())]
         ways += [lambda: array[0], lambda: array.ravel()[0].item()] * 3
+        ways += [lambda: 300, lambda: -1, lambda: 2**24 + 1, lambda: 2**70]
     if array.dtype.kind in "fc":
         wrong = array.astype("c16" if array.dtype.kind == "c" else "f8")
         wrong.ravel()[rng.integers(wrong.size)] = rng.choice([np.nan, np.inf, -np.inf, 1e300, -1e300, 1e-300, -0.0])
@@ -133,8 +134,8 @@ def test_most_steps_need_no_check_column_by_column(tmp_path: Path, monkeypatch: 
         raise AssertionError
 
     flags: tuple[Any, ...] = (True, False, np.True_, np.zeros(1, np.bool_), np.zeros((), np.bool_))
-    actions: tuple[Any, ...] = (np.int64(1), np.ones(1, np.int64), np.array(3))
-    rewards: tuple[Any, ...] = (1.0, float("inf"), np.float64(0.1), np.float32(0.5), np.ones(1), np.ones((), np.float32))
+    actions: tuple[Any, ...] = (np.int64(1), np.ones(1, np.int64), np.array(3), 5, -(2**63))
+    rewards: tuple[Any, ...] = (1.0, 3, float("inf"), np.float64(0.1), np.float32(0.5), np.ones(1), np.ones((), np.float32))
     with db.ReplayBuffer(tmp_path / "store", columns=columns, capacity=1_000) as buffer:
         monkeypatch.setattr("diskbuffer.recording.staging.Staging.put_values", refuse)
         obs, expected = np.zeros(3, np.float32), list[Any]()
