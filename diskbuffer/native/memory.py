@@ -86,6 +86,19 @@ def fill_64(_: Any, target: Any, number: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def different_32(_: Any, a: Any, b: Any) -> Any:
+    """Return which of 32 bytes from one address on differ from those from another, as bits of a number, the first the lowest."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = llvmlite.ir.VectorType(llvmlite.ir.IntType(8), 32)
+        left, right = (builder.load(builder.inttoptr(address, vector.as_pointer()), align=1) for address in args)
+        bits = builder.bitcast(builder.icmp_unsigned("!=", left, right), llvmlite.ir.IntType(32))
+        return builder.zext(bits, llvmlite.ir.IntType(64))
+
+    return types.uint64(types.intp, types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def opaque(_: Any, number: Any) -> Any:
     """Return a number of which the compiler is to know nothing: it does not unroll a loop that is counted by it."""
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy
-from diskbuffer.native.memory import leading_zeros, load_any_u32, load_any_u64, load_u8, store_u8, trailing_zeros
+from diskbuffer.native.memory import different_32, leading_zeros, load_any_u32, load_any_u64, load_u8, store_u8, trailing_zeros
 
 Int64 = npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ _WINDOW = 65535  # the largest distance that LZ4 can say
 _SHORTEST = 4  # bytes of a match
 _LAST_LITERALS, _LAST_MATCH = 5, 12  # of a block: bytes at its end that are no match, and in which none may begin
 _FIXED, _RECENT = 3, 2  # distances that are always tried: pixel, line and frame; those of the last matches
-_DEPTH = 4  # places of a chain that are tried
+_DEPTH = 3  # places of a chain that are tried
 _INSIDE = 4  # places at the begin and the end of a match that others can find
 _NOWHERE, _NO_DISTANCE = -(2**20), 2**40
 _ESCAPE = 15  # what four bits of a length say where bytes follow
@@ -52,6 +52,11 @@ def distances(pixel: int, line: int, frame: int) -> Int64:
 def _same_after(a: int, b: int, end: int) -> int:
     """Count the bytes that are the same from `a` and from `b`, which lies before it, on, up to `end`."""
     begin = a
+    while a + 32 <= end:
+        where = different_32(a, b)
+        if where != np.uint64(0):
+            return a - begin + trailing_zeros(where)
+        a, b = a + 32, b + 32
     while a + 8 <= end:
         different = load_any_u64(a) ^ load_any_u64(b)
         if different != np.uint64(0):
@@ -66,6 +71,11 @@ def _same_after(a: int, b: int, end: int) -> int:
 def _same_before(a: int, b: int, begin: int) -> int:
     """Count the bytes that are the same before `a` and before `b`, back to `begin`."""
     end = a
+    while a - 32 >= begin:
+        where = different_32(a - 32, b - 32)
+        if where != np.uint64(0):
+            return end - a + leading_zeros(where) - 32
+        a, b = a - 32, b - 32
     while a - 8 >= begin:
         different = load_any_u64(a - 8) ^ load_any_u64(b - 8)
         if different != np.uint64(0):
