@@ -4,8 +4,8 @@ LZ4HC looks for what comes again by walking chains of all places that begin with
 such chains are long, and nearly all of their places are worthless. What comes again in a frame lies at few distances: one pixel
 (areas of one colour), one line of pixels, one frame, and whatever distances the last matches had. These are tried first; chains,
 of six bytes and few steps, find the rest. The parse is LZ4HC's idea: a match is written only after a look at its end for a longer
-one that begins inside of it. Of CarRacing's frames that takes
-a third of the time of LZ4HC level 7, for 8 % larger files; of Atari's a half (`python -m bench.sealing`).
+one that begins inside of it. Of CarRacing's frames that takes a third of the time of LZ4HC level 7, for 8 % larger files; of
+Atari's a half, for 2 % (`python -m bench.sealing`).
 
 What it writes is the format of LZ4 blocks (github.com/lz4/lz4, doc/lz4_Block_format.md), which any LZ4 decoder reads.
 """
