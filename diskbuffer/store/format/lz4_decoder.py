@@ -38,6 +38,18 @@ def _byte(address: int) -> Any:
 
 
 @compiled
+def _rest_of_length(at: int, end: int) -> tuple[Any, int]:
+    """Return what the bytes at an address add to a length, and where they end; negative if that is not before `end`."""
+    total, more = np.int64(0), np.int64(_MORE)
+    while more == _MORE:
+        if at >= end:
+            return np.int64(_MALFORMED), at
+        more, at = _byte(at), at + 1
+        total += more
+    return total, at
+
+
+@compiled
 def decode_block(source: int, size: int, target: int, wanted: int) -> int:
     """Decode the first `wanted` bytes of a block of `size` bytes to an address; return how many there are, negative if malformed.
 
@@ -49,11 +61,9 @@ def decode_block(source: int, size: int, target: int, wanted: int) -> int:
         begin, token = at, _byte(at)
         literals, length, at = token >> 4, token & _ESCAPE, at + 1
         if literals == _ESCAPE:
-            more: Any = np.int64(_MORE)
-            while more == _MORE and at < near_end:
-                more, at = _byte(at), at + 1
-                literals += more
-            if literals >= near_end - at or literals >= near_until - out:
+            more, at = _rest_of_length(at, near_end)
+            literals += more
+            if more < 0 or literals >= near_end - at or literals >= near_until - out:
                 at = begin
                 break
             k = 0
@@ -68,11 +78,10 @@ def decode_block(source: int, size: int, target: int, wanted: int) -> int:
         more = opaque(escaped * more)
         length, at = length + _SHORTEST + more, at + 2 + escaped
         if more == _MORE:
-            while more == _MORE:
-                if at >= end:
-                    return _MALFORMED
-                more, at = _byte(at), at + 1
-                length += more
+            more, at = _rest_of_length(at, end)
+            if more < 0:
+                return _MALFORMED
+            length += more
         if distance == 0 or distance > out - target:
             return _MALFORMED
         if length > near_until - out:
@@ -146,11 +155,10 @@ def _decode_with_care(at: int, end: int, out: int, target: int, until: int) -> i
     while at < end:
         token, at = _byte(at), at + 1
         literals, length = token >> 4, token & _ESCAPE
-        more: Any = np.int64(_MORE if literals == _ESCAPE else 0)
-        while more == _MORE:
-            if at >= end:
+        if literals == _ESCAPE:
+            more, at = _rest_of_length(at, end)
+            if more < 0:
                 return _MALFORMED
-            more, at = _byte(at), at + 1
             literals += more
         if literals > end - at:
             return _MALFORMED
@@ -162,11 +170,10 @@ def _decode_with_care(at: int, end: int, out: int, target: int, until: int) -> i
         if end - at < 2:
             return _MALFORMED
         distance, at = _byte(at) | _byte(at + 1) << 8, at + 2
-        more = np.int64(_MORE if length == _ESCAPE else 0)
-        while more == _MORE:
-            if at >= end:
+        if length == _ESCAPE:
+            more, at = _rest_of_length(at, end)
+            if more < 0:
                 return _MALFORMED
-            more, at = _byte(at), at + 1
             length += more
         if distance == 0 or distance > out - target:
             return _MALFORMED
