@@ -144,9 +144,13 @@ class Sealer:
             if rows != store.table.identity(slot) or store.table.length(slot) != layout.segment_rows:
                 continue
             with contextlib.suppress(CorruptionError):  # it stays as it is, and the next opening tells
-                maps = {p: store.files.map(layout.data_file(p, slot), layout.flat_bytes(p), writable=False) for p in layout.flat}
-                checksums = {path: codec.checksum(mapped.array("uint8", (mapped.size,))) for path, mapped in maps.items()}
-                store.table.note_sealed(slot, checksums)
+                store.table.note_sealed(slot, self._flat_checksums(slot))
+
+    def _flat_checksums(self, slot: int) -> dict[str, int]:
+        """Return the checksums of a slot's files of flat columns, by column."""
+        store, layout = self._store, self._store.layout
+        maps = {p: store.files.map(layout.data_file(p, slot), layout.flat_bytes(p), writable=False) for p in layout.flat}
+        return {path: codec.checksum(mapped.array("uint8", (mapped.size,))) for path, mapped in maps.items()}
 
     def _rest(self, worked: float) -> None:
         with self._changed:
@@ -220,9 +224,7 @@ class Sealer:
         try:
             for path, name in found.temporary.items():
                 found.checksums[path] = self._write_shard(path, slot, rows, name)
-            for path in layout.flat:
-                mapped = store.files.map(layout.data_file(path, slot), layout.flat_bytes(path), writable=False)
-                found.checksums[path] = codec.checksum(mapped.array("uint8", (mapped.size,)))
+            found.checksums.update(self._flat_checksums(slot))
         except CorruptionError as error:
             with store.lock:
                 if self._is_there(segment):
