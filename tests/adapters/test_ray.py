@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,6 @@ from diskbuffer.gathering.description import STREAMS, Entry  # noqa: E402
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(
-        "local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, logging_level="error", log_to_driver=False
-    )
-    yield
-    ray.shutdown()
 
 
 class Actor:

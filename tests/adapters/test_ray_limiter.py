@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ from diskbuffer.adapters.ray.limiting.ledger import Asked, Ledger  # noqa: E402
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(
-        "local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, logging_level="error", log_to_driver=False
-    )
-    yield
-    ray.shutdown()
 
 
 def extend(buffer: RayReplayBuffer, steps: int) -> None:

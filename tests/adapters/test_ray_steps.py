@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,6 @@ from diskbuffer.adapters.ray.names import SHARDS  # noqa: E402
 COLUMNS = {"obs": db.Column((32, 40), "uint8"), "action": db.Column((), "int64")}
 STACK = 2
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.nightly]  # warnings of Ray's own
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(
-        "local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, logging_level="error", log_to_driver=False
-    )
-    yield
-    ray.shutdown()
 
 
 class Model:

@@ -1,0 +1,17 @@
+"""A small cluster of Ray's, for the tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    ray.init(
+        "local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, logging_level="error", log_to_driver=False
+    )
+    yield
+    ray.shutdown()
