@@ -148,7 +148,9 @@ def _crashed_again(state: State, number: int, rngs: list[np.random.Generator], a
     """Open a state and go on with it for some calls, and yield what power losses and kills leave while that is done."""
     expected = state.expected
     workload = dataclasses.replace(expected.workload, calls=AGAIN_CALLS)
-    resumed = Resumed(expected.world, expected.must, expected.flushed, expected.may, expected.sealed, state.boot, state.disk)
+    resumed = Resumed(
+        expected.world, expected.must, expected.flushed, expected.may, expected.sealed, expected.seen, state.boot, state.disk
+    )
     if judged(state) is not None:
         return
     with scratch() as base:

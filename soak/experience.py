@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
+from diskbuffer.index.fields import ENDED
 
 Array = npt.NDArray[Any]
 
@@ -129,7 +130,7 @@ class Feeder:
 
     def _next(self, stream: int) -> int:
         head = int(self.heads[stream])
-        return head + 1 if head < 0 or self.experience.is_last(stream, np.array(head)) else head
+        return head + 1 if head < 0 or self.buffer._reader.index.table[stream, ENDED] else head
 
     def add(self, times: int = 1) -> None:
         """Add a step of every stream, `times` times."""

@@ -31,6 +31,8 @@ class Expected:
         What was there at the last flush.
     sealed : set of (stream, ordinal)
         Segments that must be there.
+    seen : (streams,) int64
+        Positions before which steps have ids that readers may know, so that no other steps may get them.
     killed : bool
         Whether only the process ended.
     before : str
@@ -43,6 +45,7 @@ class Expected:
     may: Promise
     flushed: Promise | None
     sealed: frozenset[tuple[int, int]]
+    seen: Array
     killed: bool
     before: str
 
@@ -53,12 +56,12 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     n = sum(moment.events <= events for moment in moments) - 1
     if n < 0:
         none = Promise.none(workload.streams)
-        return Expected(workload, world, None, none, None, frozenset(), killed, "create")
+        return Expected(workload, world, None, none, None, frozenset(), none.heads, killed, "create")
     last = moments[n]
     under_way = last if last.events == events or n + 1 == len(moments) else moments[n + 1]
     must = last.kept if killed else last.flushed
     before = last.call if under_way is last else f"{last.call}, then {under_way.call}"
-    return Expected(workload, world, must, under_way.now, last.flushed, frozenset(last.now.sealed), killed, before)
+    return Expected(workload, world, must, under_way.now, last.flushed, frozenset(last.now.sealed), last.seen, killed, before)
 
 
 class BrokenError(Exception):
@@ -112,6 +115,7 @@ class Judgement:
         self._world = expected.world
         self._fresh = False
         self._had: list[Array] = []
+        self._read: tuple[list[list[int]], int] | None = None  # what a reader saw
 
     def read(self) -> None:
         """Look at it with mode="r"."""
@@ -123,6 +127,7 @@ class Judgement:
             raise broken_by("reader: opening", error) from error
         with buffer:
             self._check(buffer, "reader: ")
+            self._read = self._seen(buffer)
 
     def write(self, *, thorough: bool) -> None:
         """Look at it with mode="a", and go on."""
@@ -132,6 +137,8 @@ class Judgement:
             phase = "opening"
         with self._opened(phase) as buffer:
             self._check(buffer, "")
+            if self._read not in (None, self._seen(buffer)):
+                raise BrokenError("a reader and a writer see other steps, or count others", f"{self._read}, {self._seen(buffer)}")
             self._report(lambda: buffer.check(progress=False), "check of the open buffer")
             if not thorough:
                 return
@@ -144,6 +151,10 @@ class Judgement:
         self._report(lambda: db.check(self._path, progress=False), "check of the closed store")
         with self._opened("opening again") as buffer:
             self._check(buffer, "after opening again: ")
+
+    def _seen(self, buffer: db.ReplayBuffer) -> tuple[list[list[int]], int]:
+        """Return the positions that were checked last, by stream, and how many steps there were ever."""
+        return [at.tolist() for at in self._had], buffer.stats()["added"]
 
     def _opened(self, what: str) -> db.ReplayBuffer:
         try:
@@ -295,6 +306,9 @@ class Judgement:
         """Check the steps that were added afterwards; return the others."""
         if len(at) < FRESH:
             raise BrokenError(f"{when}steps that were added afterwards are missing", f"stream {stream}")
+        if at[-FRESH] < self._expected.seen[stream]:
+            what = "steps that were added afterwards have ids that others had"
+            raise BrokenError(f"{when}{what}", f"stream {stream}, from {at[-FRESH]} on; {self._expected.seen[stream]}")
         for name, values in self._fresh_step(stream, np.arange(FRESH)).items():
             if name in columns and not np.array_equal(columns[name][-FRESH:], values):
                 raise BrokenError(f"{when}wrong {name} in steps that were added afterwards", f"stream {stream}")

@@ -320,9 +320,8 @@ def recordings(workload: Workload, seed: int) -> Iterator[tuple[Recorded, int]]:
         state = crashes.State(0, tree, expected, boot, False, False, "")
         if crashes.judged(state) is not None:  # which another campaign tells
             continue
-        resumed = Resumed(
-            expected.world, expected.must, expected.flushed, expected.may, expected.sealed, boot, disk if killed else None
-        )
+        some = expected.must, expected.flushed, expected.may, expected.sealed, expected.seen
+        resumed = Resumed(expected.world, *some, boot, disk if killed else None)
         again = dataclasses.replace(workload, calls=AGAIN_CALLS)
         with crashes.scratch() as base:
             build(tree, base)

@@ -41,7 +41,8 @@ def _vouch_for_state(file: Path, salt: int) -> None:
     found = json.loads(file.read_bytes())
     synced = tuple(int(n) for n in found["synced"])
     numbers = int(found.get("generation", 0)), int(found.get("revision", 0))
-    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers)._checksum()
+    reserved = tuple(int(n) for n in found.get("reserved", ()))
+    found["checksum"] = State(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers, reserved)._checksum()
     _replace(file, json.dumps(found).encode())
 
 

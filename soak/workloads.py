@@ -87,11 +87,11 @@ class World:
         at = np.arange(max(first, 0), max(until, first, 0))
         return np.asarray(at[~self.last[stream, at]])
 
-    def lose(self, stream: int, head: int) -> None:
-        """Have all rows behind `head` be of the next generation; the episode that was there is cut off."""
+    def lose(self, stream: int, newest_step: int, head: int) -> None:
+        """Have all rows behind `head` be of the next generation, and those behind the newest step be no steps."""
         self.generation[stream, head + 1 :] += 1
         if head >= 0:
-            self.last[stream, head] = True
+            self.last[stream, newest_step + 1 : head + 1] = True
             self.last[stream, head + 1] = False  # an episode has a step at least
 
     @staticmethod
@@ -242,6 +242,7 @@ class Moment:
     now: Promise
     kept: Promise | None  # what a kill must leave: all of that, but right after a crash, when nobody knows how much is left
     flushed: Promise | None  # what a power loss must leave, beside sealed segments; None before the first flush
+    seen: Array  # the positions of the newest rows ever, (streams,): of the steps before them readers may know the ids
 
 
 @dataclass
@@ -271,6 +272,8 @@ class Resumed:
     ----------
     kept, flushed : Promise or None
         What a kill, and a power loss, must leave.
+    seen : (streams,) int64
+        As of `Moment`.
     boot : int
         Number of the boot of the machine in which it goes on.
     disk : Disk or None
@@ -282,6 +285,7 @@ class Resumed:
     flushed: Promise | None
     may: Promise
     sealed: frozenset[tuple[int, int]]
+    seen: Array
     boot: int
     disk: Disk | None = None
 
@@ -301,6 +305,7 @@ class Driver:
         self.world = workload.world(seed)
         self._now = Promise.none(workload.streams)
         self._flushed: Promise | None = None
+        self._seen = np.full(workload.streams, -1)
         self.moments: list[Moment] = []
         self._version = 0
         self._faulty = False  # whether the disk may fail in the call that is made
@@ -309,7 +314,8 @@ class Driver:
             self.world, self._now, self._flushed = copy.deepcopy((resumed.world, resumed.may, resumed.flushed))
             self._now.sealed = set(resumed.sealed)
             self._version = int(self._now.versions.max())
-            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), resumed.kept, self._flushed))
+            self._seen = resumed.seen
+            self.moments.append(Moment(-1, "crash", copy.deepcopy(self._now), resumed.kept, self._flushed, self._seen))
             self._call("open", self._recover)
         else:
             self._call("create", self._open)
@@ -381,7 +387,8 @@ class Driver:
         """Note what is promised now that a call has returned."""
         events = self._trace.look(f"after {name}")
         now = copy.deepcopy(self._now)
-        self.moments.append(Moment(events, name, now, now, self._flushed))
+        self._seen = np.maximum(self._seen, now.heads)
+        self.moments.append(Moment(events, name, now, now, self._flushed, self._seen))
 
     def _open(self) -> None:
         self._buffer = self._workload.open(self._path)
@@ -391,14 +398,14 @@ class Driver:
         self._open()
         streams, episodes = self._workload.streams, self._buffer.episodes
         heads = self._buffer._reader.index.heads
-        for stream in range(streams):
-            self.world.lose(stream, int(heads[stream]))
-            for values in (self._now.versions, self._now.tags):
-                values[stream] = 0
-        self._now.heads[:] = heads
         names = np.concatenate([[0], *(e + streams * np.arange(n) for e, n in zip(episodes.start, episodes.length, strict=True))])
         batch = self._buffer.at(names[1:]) if len(names) > 1 else {}
         at, of = names[1:] // streams, names[1:] % streams
+        for stream in range(streams):
+            self.world.lose(stream, int(at[of == stream].max(initial=-1)), int(heads[stream]))
+            for values in (self._now.versions, self._now.tags):
+                values[stream] = 0
+        self._now.heads[:] = heads
         if VALUE in batch:
             self._now.versions[of, at] = batch[VALUE].numpy().astype(np.int64) // 8 % 64
         if "tag" in batch:

@@ -85,8 +85,11 @@ def open_remains(path: Path) -> Store:
     group = GROUP if directory.damaged_group(path) is None else COPY
     store = open_store(_Remains(path, group), writable=False, recover=False)
     state = store.durability.state = State.read(store.files, store.layout.salt)
-    last, synced = how_it_was_left(state, store.files, store.layout.streams)
-    kept = power_loss.find_what_counts(store, synced, damaged=True) if last is LastShutdown.POWER_LOSS else _in_table(store)
+    last, _ = how_it_was_left(state, store.files, store.layout.streams)
+    if state is not None and last is LastShutdown.POWER_LOSS:
+        kept = power_loss.find_what_counts(store, state, damaged=True)
+    else:
+        kept = _in_table(store)
     store.read_what_counts(kept)
     for slots, lengths in kept:
         bad_after = False

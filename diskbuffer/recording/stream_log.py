@@ -122,14 +122,14 @@ class StreamLog:
             self.sealer.put(slot)
 
     def make_room_for_rows(self, stream: int, rows: int = 1) -> int:
-        """Open the segments that a stream's next rows fall into; return how many fit into that of the first."""
+        """Make room for a stream's next rows; return how many may be written at once, into the segment of the first."""
         self._pack()
         head = int(self._index.heads[stream])
         try:
             self.writer.reserve(stream, head, rows)
         finally:
             self._follow_writer()
-        return self._rows - (head + 1) % self._rows
+        return min(self._rows - (head + 1) % self._rows, int(self._store.durability.reserved[stream]) - head - 1)
 
     def note_rows(self, stream: int, steps: int) -> None:
         """Do what is due after rows of `steps` steps were put after a stream's newest row by `writer`."""

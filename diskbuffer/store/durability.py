@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diskbuffer.store.description import Description
 from diskbuffer.store.directory import tail_file
 from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.format.sizes import rows_reserved
 from diskbuffer.store.last_writer import State
 from diskbuffer.store.segments.mapped import Maps
 from diskbuffer.store.segments.table import SegmentTable
@@ -30,6 +31,10 @@ class Durability:
         The note of how the store was left, as it was read or written last.
     written : set of (str, int)
         Segments of derived columns, (column, slot), that were opened for writing.
+    newest : (streams,) int64
+        Positions of the newest rows, as a writer keeps them.
+    reserved : (streams,) int64
+        Positions before which rows may be added, see `reserve`.
     """
 
     def __init__(
@@ -38,19 +43,38 @@ class Durability:
         self._files, self._description, self._table = files, description, table
         self._lock, self._writer_lock = lock, writer_lock
         self._noting = threading.Lock()  # of the note, which takes the disk's time to write
-        self._heads = np.full(description.layout.streams, -1, np.int64)  # up to which rows are on the disk
+        layout = description.layout
+        self._heads = np.full(layout.streams, -1, np.int64)  # up to which rows are on the disk
+        self.newest = self._heads
+        self.reserved = np.zeros(layout.streams, np.int64)
+        self._ahead = rows_reserved(layout.schema, layout.segment_rows, layout.streams)
         self.state: State | None = None
         self.written: set[tuple[str, int]] = set()
 
     def begin(self, heads: Int64) -> None:
         """Note that the store is open, and rows up to `heads`, (streams,), are on the disk."""
-        self._heads = heads
+        self._heads = self.newest = heads
         self._note(clean=False)
 
-    def _note(self, *, clean: bool) -> None:
+    def reserve(self, until: Int64) -> None:
+        """Note on the disk, before rows up to some positions are added, (streams,), that they may have been.
+
+        A power loss takes rows whose ids readers have seen; by this note no other rows get these ids afterwards. It is made for
+        many rows at once, and with every other note.
+        """
+        if (until > self.reserved).any():
+            self.refuse_to_write_elsewhere()
+            with self._noting:
+                self._note(clean=False, until=until)
+
+    def _note(self, *, clean: bool, until: Int64 | None = None) -> None:
         layout = self._description.layout
         heads = tuple(int(n) for n in self._heads)
-        self.state = State(self._files.boot_id(), clean, heads, layout.salt, layout.generation).note(self._files)
+        following = self.newest + 1 if until is None else np.maximum(self.newest + 1, until)
+        reserved = np.maximum(self.reserved, np.where(following > 0, following + self._ahead, 0))
+        numbers = layout.salt, layout.generation, 0, tuple(reserved.tolist())
+        self.state = State(self._files.boot_id(), clean, heads, *numbers).note(self._files)
+        self.reserved = reserved  # now that it is on the disk
 
     def refuse_to_write_elsewhere(self) -> None:
         """Raise a NotAStoreError where the store was moved or removed since it was locked: another may be in its place."""

@@ -55,6 +55,9 @@ class State:
         Of the group's description; those of the store are this at least.
     revision : int
         How often the state was noted; 0 where it never was with a number.
+    reserved : tuple of int
+        Of each stream, the position before which rows may have been added since, so that readers may have seen their ids. Empty
+        in notes of earlier versions.
     """
 
     boot: str
@@ -63,6 +66,7 @@ class State:
     salt: int
     generation: int = 0
     revision: int = 0
+    reserved: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, files: Files, salt: int) -> State | None:
@@ -71,8 +75,9 @@ class State:
             found = read_json(files, NAME)
             synced = tuple(int(n) for n in found["synced"])
             numbers = int(found.get("generation", 0)), int(found.get("revision", 0))
-            state = cls(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers)
-            possible = 0 <= state.revision < _MOST and state.generation >= 0
+            reserved = tuple(int(n) for n in found.get("reserved", ()))
+            state = cls(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers, reserved)
+            possible = 0 <= state.revision < _MOST and state.generation >= 0 and len(reserved) in (0, len(synced))
             return state if possible and found["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
@@ -111,8 +116,14 @@ class State:
             return LastShutdown.CLEAN
         return LastShutdown.KILLED if self.boot and self.boot == files.boot_id() else LastShutdown.POWER_LOSS
 
+    def next_positions(self) -> tuple[int, ...]:
+        """Return of each stream the position from which on no row was ever added: those before may have been seen."""
+        reserved = self.reserved if self.reserved and not self.clean else (0,) * len(self.synced)
+        return tuple(max(synced + 1, until) for synced, until in zip(self.synced, reserved, strict=True))
+
     def _checksum(self) -> int:
         numbers = f" {self.generation} {self.revision}" if self.revision else ""  # notes had none once
+        numbers += f" {self.reserved}" if self.reserved else ""
         return int(google_crc32c.value(f"{self.boot} {self.clean} {self.synced} {self.salt}{numbers}".encode()))
 
 

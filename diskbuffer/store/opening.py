@@ -14,7 +14,7 @@ from diskbuffer.store.following import WayBack
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
-from diskbuffer.store.recovery import kill, power_loss, resume_writing
+from diskbuffer.store.recovery import blank_rows, kill, power_loss, resume_writing
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files, files_at
@@ -86,7 +86,6 @@ def _open_to_write(files: Files, recover: bool, back_to: str | None, lock: Write
         if recover:
             _recover_to_write(store)
             store.find_free()
-            store.begin_no_later_than_the_newest()
             if store.layout.removed:  # a crash came in between
                 store.finish_removing()
             directory.remove_strays(files, store.layout, store.table.slots, store.free)
@@ -108,7 +107,11 @@ def _recover_to_write(store: Store) -> None:
     if last is LastShutdown.KILLED:
         kill.make_sure(store, synced, closed=False)
     else:
-        power_loss.keep(store, power_loss.find_what_counts(store, synced))
+        state = store.durability.state
+        assert state is not None  # or no power loss is known of
+        power_loss.keep(store, power_loss.find_what_counts(store, state))
+        store.find_free()
+        blank_rows.begin_at(store, state.next_positions())
     # What a process that died had written may still be in the page cache alone.
     resume_writing.undo_newest(store)
     resume_writing.note_unchecked(store)
@@ -151,13 +154,17 @@ def _recover_to_read(store: Store) -> None:
             f"{store.root} was not closed when it was copied there; close it, or make a snapshot of it, and copy that"
         )
     if last is LastShutdown.POWER_LOSS:
-        kept = power_loss.find_what_counts(store, synced)
+        assert store.durability.state is not None  # or no power loss is known of
+        kept = power_loss.find_what_counts(store, store.durability.state)
         store.read_what_counts(kept)
         power_loss.hide_bad_chunks(store, kept)
     else:
         kill.make_sure(store, synced, closed=last is LastShutdown.CLEAN)
     if last is not LastShutdown.CLEAN:
         store.open_ends = resume_writing.open_ends(store)
+    if last is LastShutdown.POWER_LOSS:  # a writer ends what runs
+        positions = store.durability.state.next_positions()
+        store.open_ends |= {s: True for s, head in enumerate(store.heads().tolist()) if positions[s] > head + 1}
 
 
 def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:

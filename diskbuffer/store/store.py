@@ -200,12 +200,6 @@ class Store:
         begins = tuple(np.maximum(positions, self.layout.begins or 0).tolist())
         self.description.change(self.table.slots, begins=begins)
 
-    def begin_no_later_than_the_newest(self) -> None:
-        """Have the next rows count where a power loss took some that had been cleared."""
-        begins = tuple(np.minimum(self.layout.begins or 0, self.heads() + 1).tolist())
-        if self.layout.begins and begins != self.layout.begins:
-            self.description.change(self.table.slots, begins=begins)
-
     def resize(self, capacity: int | None, lows: Int64) -> None:
         """Change the capacity, for good. `lows` are the positions of the oldest rows that there are, (streams,)."""
         self.durability.refuse_to_write_elsewhere()

@@ -20,9 +20,9 @@ from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.checking.table import TableFinder
-from diskbuffer.store.last_writer import State
+from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.opening import open_store
-from diskbuffer.store.recovery import resume_writing
+from diskbuffer.store.recovery import blank_rows, resume_writing
 from diskbuffer.store.store import Kept, Store
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import WriterLock, is_held
@@ -83,9 +83,9 @@ def _checked(root: Path, repair: bool, progress: bool) -> Report:
     if not collector.blocked:
         store = open_store(root, writable=repair, recover=False)
         try:
-            _check_contents(store, framework, collector, progress)
+            opened = _check_contents(store, framework, collector, progress)
             if repair:
-                _close_repaired(store)
+                _close_repaired(opened, unchanged=collector.report.ok)
         finally:
             store.unlock()
     return collector.report
@@ -116,11 +116,12 @@ def _mend_framework(root: Path, collector: Collector) -> Framework:
     return framework
 
 
-def _check_contents(store: Store, framework: Framework, collector: Collector, progress: bool) -> None:
+def _check_contents(store: Store, framework: Framework, collector: Collector, progress: bool) -> Opened:
     opened = Opened(store, outdated=framework.outdated)
     table = TableFinder(opened, outdated=framework.outdated, incomplete=framework.made_anew)
     segments = collector.take(table.find())
     _check_segments(SegmentFinder(opened, table.blank), segments, collector, progress)
+    return opened
 
 
 def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector, progress: bool) -> None:
@@ -137,11 +138,15 @@ def _check_segments(finder: SegmentFinder, segments: Kept, collector: Collector,
             collector.take(finder.find_unknown_start(stream, slots[:2].tolist()))
 
 
-def _close_repaired(store: Store) -> None:
+def _close_repaired(opened: Opened, *, unchanged: bool) -> None:
     """Bring what was repaired to the disk, and note that the store is closed; the tail has the newest rows."""
+    store = opened.store
     for slots, lengths in store.segments():
         if len(slots):  # what was newer may be gone
             resume_writing.make_writable(store, slots, int(lengths[-1]))
+    if opened.note is not None and not (unchanged and opened.last_shutdown is LastShutdown.KILLED):
+        store.find_free()
+        blank_rows.begin_at(store, opened.note.next_positions())
     resume_writing.undo_newest(store)
     for slots, _ in store.segments():
         for slot in slots.tolist():

@@ -25,6 +25,8 @@ class Opened:
         How the last writer ended; not decided while one is at work.
     synced : tuple of int
         Of each stream, the position up to which rows were on the disk.
+    note : State, optional
+        How the store was left, as the last writer noted it.
     is_last_shutdown_known : bool
         Whether the last writer's note of that is there.
     """
@@ -32,7 +34,7 @@ class Opened:
     def __init__(self, store: Store, *, outdated: bool) -> None:
         self.store = store
         self.live = not store.writable and bool(is_held(store.files))
-        note = State.read(store.files, store.layout.salt)
+        self.note = note = State.read(store.files, store.layout.salt)
         shutdown, self.synced = how_it_was_left(note, store.files, store.layout.streams)
         self.last_shutdown = LastShutdown.KILLED if outdated else shutdown  # which expects the least
         self.is_last_shutdown_known = note is not None and note.synced == self.synced

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checking import salvage
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Finder, Finding, lasting
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Problem
 from diskbuffer.store.format.checksums import OBS, STEP, covered
 from diskbuffer.store.format.layout import SEGMENTS
+from diskbuffer.store.recovery.blank_rows import blank
 from diskbuffer.store.recovery.inspection import Inspected
 from diskbuffer.store.segments.table import NEVER
 
@@ -138,7 +138,7 @@ class SegmentFinder:
         """Write a segment anew, without the rows that are bad."""
         undecided = newest and not self._opened.was_closed
         nothing_done = undecided and not look.rows.verified(STEP, newest=True)[-1]
-        salvage.blank(self._store, look.rows, look.bad, bad_after, newest=newest, nothing_done=nothing_done)
+        blank(self._store, look.rows, look.bad, bad_after, newest=newest, nothing_done=nothing_done)
 
     def _problem(self, rows: Inspected, path: str, first: int, last: int, what: str) -> Problem:
         """Return a problem of a segment's file, and of some of its rows."""

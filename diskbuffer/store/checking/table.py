@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.checking import salvage
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector, Finder, Finding
 from diskbuffer.store.checking.lost_rows import Identity, find_rows
 from diskbuffer.store.checking.opened import Opened
@@ -18,6 +17,7 @@ from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import power_loss
+from diskbuffer.store.recovery.blank_rows import make_blank
 from diskbuffer.store.store import Kept
 
 Int64 = npt.NDArray[np.int64]
@@ -63,7 +63,8 @@ class TableFinder:
 
     def _find_kept_rows(self) -> Finder[Kept]:
         """Return what is kept after a power loss, and have a repair keep nothing else."""
-        kept = power_loss.find_what_counts(self._store, self._opened.synced, damaged=True)
+        assert self._opened.note is not None  # or no power loss is known of
+        kept = power_loss.find_what_counts(self._store, self._opened.note, damaged=True)
         yield Finding(fix=partial(self._keep, kept))
         return kept
 
@@ -191,5 +192,5 @@ class TableFinder:
 
     def _fill(self, stream: int, first: int, slots: list[int]) -> None:
         """Fill a gap with a segment of rows that are no steps, and add its slot."""
-        slots.append(salvage.make_blank(self._store, stream, first))
+        slots.append(make_blank(self._store, stream, first))
         self.blank.add(slots[-1])

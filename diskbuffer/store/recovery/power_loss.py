@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.store.format.checksums import OBS, STEP
+from diskbuffer.store.last_writer import State
 from diskbuffer.store.recovery.inspection import Inspected, missing_rows
 from diskbuffer.store.recovery.resume_writing import file_size, make_writable, writable_rows
 from diskbuffer.store.segments.mapped import InMemory
@@ -23,13 +24,13 @@ from diskbuffer.store.store import Kept, Store
 Int64 = npt.NDArray[np.int64]
 
 
-def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = False) -> Kept:
-    """Return what matches its checksums. `synced` are the positions up to which rows were on the disk for certain.
+def find_what_counts(store: Store, state: State, *, damaged: bool = False) -> Kept:
+    """Return what matches its checksums. `state` tells up to which positions rows were on the disk for certain.
 
     A CorruptionError where one of these is not as it was written, which no power loss explains; with `damaged` it counts for now.
     Where segments are evicted, it may explain that: files of one that was evicted, and came back, may be another's by now.
     """
-    rows, size = store.layout.segment_rows, store.layout.streams
+    rows, size, synced = store.layout.segment_rows, store.layout.streams, state.synced
     length, _ = store.table.used()
     found: list[dict[int, tuple[int, int, bool]]] = [{} for _ in range(size)]  # slot, rows, whether all; by segment
     for slot in np.flatnonzero(length).tolist():
@@ -48,7 +49,24 @@ def find_what_counts(store: Store, synced: tuple[int, ...], *, damaged: bool = F
             raise CorruptionError(missing_rows(store, f"before row {begins}", stream))
         if (head := begins + int(lengths.sum()) - 1) < synced[stream]:
             raise CorruptionError(missing_rows(store, f"{head + 1} to {synced[stream]}", stream))
-    return kept
+    return [
+        (slots[:0], lengths[:0])
+        if len(slots) and _is_too_old(store, stream, int(slots[-1]), state.next_positions())
+        else (slots, lengths)
+        for stream, (slots, lengths) in enumerate(kept)
+    ]
+
+
+def _is_too_old(store: Store, stream: int, slot: int, next_positions: tuple[int, ...]) -> bool:
+    """Tell whether a ring cannot have had a stream's rows any more up to those of a slot, as too many came after them.
+
+    If every step was an episode with a lead-in, it had so many rows at most, and the segments that are still written to.
+    """
+    layout = store.layout
+    if layout.capacity is None or stream >= layout.n_envs:
+        return False
+    most = layout.capacity * (1 + layout.frame_stack) + 4 * layout.segment_rows
+    return next_positions[stream] - store.table.get("first_row", slot) > most
 
 
 def stays(store: Store, stream: int) -> bool:
@@ -145,8 +163,7 @@ def keep_rows(store: Store, kept: Kept) -> None:
         oldest = int(slots[0])
         first = table.get("first_row", oldest)
         if first > 0 and table.before(oldest) is None:
-            steps = table.get("first_step", oldest)
-            table.note_before(oldest, steps if 0 < steps <= first else first, first)
+            table.note_before(oldest, steps_before(store, oldest), first)
         table.set_length(int(slots[-1]), int(lengths[-1]))
     for name in table.names():  # or, lost once more, rows after the newest could come back, as that is decided by then
         store.files.sync(name)
@@ -158,6 +175,12 @@ def keep_rows(store: Store, kept: Kept) -> None:
     for slots, lengths in there:
         for path in layout.derived:
             _forget_derived_behind(store, path, int(slots[-1]), int(lengths[-1]))
+
+
+def steps_before(store: Store, slot: int) -> int:
+    """Return how many steps the stream of a slot had before it, where that is not noted as it should be: as far as is known."""
+    first, steps = (store.table.get(name, slot) for name in ("first_row", "first_step"))
+    return steps if 0 < steps <= first else first
 
 
 def _forget_derived_behind(store: Store, path: str, slot: int, length: int) -> None:

@@ -40,8 +40,10 @@ class Writer:
     """
 
     def __init__(self, store: Store, heads: Int64, slots: list[Int64]) -> None:
+        """Open the newest segments. `heads` are the positions of the newest rows, which the owner keeps up to date."""
         layout = store.layout
         self._store, self._layout = store, layout
+        store.durability.newest = heads
         self._packer = Packer(layout)
         self.segments = OpenSegments(store, self._packer.pool)
         self.tail = Tail(store, self.segments, self._packer)
@@ -143,6 +145,7 @@ class Writer:
         else:
             self._packer.begin(runs)
         self._complete_packed(heads)
+        self._store.durability.reserve(heads + 3)
         for stream in range(self._layout.streams):
             self.reserve(stream, int(heads[stream]), 2)
             self.segments.make_ahead(stream, int(heads[stream]))
@@ -158,14 +161,19 @@ class Writer:
 
     def reserve(self, stream: int, head: int, rows: int) -> None:
         """Open the segment that the row `rows` after the newest falls into, if that is the next one."""
-        size = self._layout.segment_rows
+        size, durability = self._layout.segment_rows, self._store.durability
+        if (until := head + rows + 1) > durability.reserved[stream]:
+            every = np.zeros(self._layout.streams, np.int64)
+            every[stream] = until
+            durability.reserve(every)
         for ordinal in range(max(0, head + 1) // size, (head + rows) // size + 1):
             if ordinal not in self.segments.of(stream):
                 self.opened.append((stream, self.segments.open(stream, ordinal)))
         self._set_limit(stream)
 
     def _set_limit(self, stream: int) -> None:
-        self.limits[stream] = min(self.segments.end(stream), self.tail.end(stream))
+        reserved = int(self._store.durability.reserved[stream])
+        self.limits[stream] = min(self.segments.end(stream), self.tail.end(stream), reserved)
 
     # Rows
 
