@@ -1321,7 +1321,8 @@ class ReplayBuffer:
         ReadOnlyError
             The buffer was opened with ``mode="r"``.
         OSError
-            The disk is full or fails. No mark was made, and none replaced.
+            The disk is full or fails. No mark was made, and none replaced; where it was the last sync that failed, a power loss
+            soon after may still leave the new one.
 
         Notes
         -----

@@ -98,9 +98,12 @@ class Unfinished:
         if self.target.is_dir():
             self.target.rmdir()
         os.rename(self.place, self.target)
-        _sync_one(self.target.parent)
-        shutil.rmtree(self._directory)
-        _sync_one(self.target.parent)
+        try:
+            _sync_one(self.target.parent)
+        except BaseException:
+            os.rename(self.target, self.place)
+            raise
+        shutil.rmtree(self._directory, ignore_errors=True)  # the target is there
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         os.close(self._lock)

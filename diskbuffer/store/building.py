@@ -215,7 +215,11 @@ class Building:
                 self._home.rename(f"{self._hidden}/{name}", name)
         self._home.sync(".")
         sync_names(self._real, ())
-        self._home.replace_contents("zarr.json", group)
+        try:
+            self._home.replace_contents("zarr.json", group)
+        except BaseException:  # it may be there, and not synced
+            self._home.remove("zarr.json")
+            raise
         hidden, self._hidden = self._hidden, ""
         with contextlib.suppress(OSError):  # opening removes it
             self._home.remove_directory(hidden)

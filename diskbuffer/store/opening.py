@@ -162,7 +162,7 @@ def _recover_to_read(store: Store) -> None:
         kill.make_sure(store, synced, closed=last is LastShutdown.CLEAN)
     if last is not LastShutdown.CLEAN:
         store.open_ends = resume_writing.open_ends(store)
-    if last is LastShutdown.POWER_LOSS:  # a writer ends what runs
+    if last is LastShutdown.POWER_LOSS and store.durability.state is not None:  # a writer ends what runs
         positions = store.durability.state.next_positions()
         store.open_ends |= {s: True for s, head in enumerate(store.heads().tolist()) if positions[s] > head + 1}
 

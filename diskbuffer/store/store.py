@@ -260,9 +260,13 @@ class Store:
         for path in directory.up_to_group(name, f"{CHECKSUMS}/{name}"):  # all: an attempt that failed may have made some
             self.files.sync(path)
         self.table.take_column(layout, name, create=True)
-        for file in self.table.names(f"{CHECKSUMS}/{name}"):
-            self.files.sync(file)
-        self.description.replace(layout, self.table.slots)  # from here on it is there
+        try:
+            for file in self.table.names(f"{CHECKSUMS}/{name}"):
+                self.files.sync(file)
+            self.description.replace(layout, self.table.slots)  # from here on it is there
+        except BaseException:
+            self.table.drop_column(self.layout)
+            raise
         self.maps.take_columns(layout)
 
     def remove_column(self, name: str) -> None:

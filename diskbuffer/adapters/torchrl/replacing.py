@@ -57,11 +57,13 @@ def put_in_place(new: Path, place: Path, aside: Path) -> None:
             place.rename(aside)
         try:
             new.rename(place)
+            Files(place.parent).sync(".")  # or a power loss could take the one back, and leave the other removed
         except BaseException:
+            if not new.exists():
+                place.rename(new)
             if aside.exists():
                 aside.rename(place)
             raise
-        Files(place.parent).sync(".")  # or a power loss could take the one back, and leave the other removed
         remove_tree(aside)
 
 

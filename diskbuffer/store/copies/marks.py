@@ -122,20 +122,23 @@ def building(files: Files, name: str, place: Place = _STORE) -> Iterator[Files]:
 
 
 def _put(files: Files, new: str, name: str, marks: str) -> None:
-    """Have what was built be the mark of a name, in place of one that is there."""
+    """Have what was built be the mark of a name, in place of one that is there; an error leaves that."""
     old = f"{marks}/.{name}{_OLD}"
     if files.exists(f"{marks}/{name}"):
         files.remove_directory(old)
         files.rename(f"{marks}/{name}", old)
     try:
         files.rename(new, f"{marks}/{name}")
+        files.sync(marks)
+        files.sync(os.path.dirname(marks))
     except BaseException:
+        if not files.exists(new):
+            files.rename(f"{marks}/{name}", new)
         if files.exists(old):
             files.rename(old, f"{marks}/{name}")
         raise
-    files.sync(marks)
-    files.sync(os.path.dirname(marks))
-    files.remove_directory(old)
+    with contextlib.suppress(OSError):  # the next opening does it
+        files.remove_directory(old)
 
 
 def remove(files: Files, name: str, place: Place = _STORE) -> None:
@@ -146,7 +149,11 @@ def remove(files: Files, name: str, place: Place = _STORE) -> None:
         raise InputError(f"{files.root} is on its way back to the mark {name!r}; open it with mode='a' once, which finishes that")
     gone = f"{place.marks}/.{name}.{uuid.uuid4().hex[:8]}.gone"
     files.rename(f"{place.marks}/{name}", gone)  # at once, or not at all
-    files.sync(place.marks)
+    try:
+        files.sync(place.marks)
+    except BaseException:
+        files.rename(gone, f"{place.marks}/{name}")
+        raise
     files.remove_directory(gone)
 
 
@@ -180,7 +187,15 @@ def clear_up(files: Files, place: Place = _STORE) -> None:
 def go_back(files: Files, name: str) -> None:
     """Have a store be what it was at a mark, which must be whole. The writer's lock must be held."""
     find(files, name)
-    Origin.new(back_to=name).note(files)
+    before = Origin.read(files)
+    try:
+        Origin.new(back_to=name).note(files)
+    except BaseException:  # it may be there, and not synced: whoever opens the store next must not finish what was an error
+        if before is not None:
+            before.note(files)
+        else:
+            files.remove(ORIGIN)
+        raise
     finish(files)
 
 

@@ -1,0 +1,204 @@
+"""A disk that fails once, at every operation in turn: an error means that nothing was done, and everything can be done again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from soak.workloads import Gate
+
+COLUMNS = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+_OPERATIONS = ("open", "replace", "mkdir", "link", "pwrite", "write", "ftruncate", "posix_fallocate", "fsync")
+_MANY = 10**6
+
+
+class Disk:
+    """A disk whose operations are counted, and of which one may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._left, self._code = -1, 0
+        self.made: list[tuple[str, str]] = []  # what was counted last
+        for name in _OPERATIONS:
+            monkeypatch.setattr(os, name, self._counted(name))
+
+    def _counted(self, name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            if self._left >= 0 and not (name == "open" and not args[1] & os.O_CREAT):
+                self._left -= 1
+                self.made.append((name, str(args[1] if name in ("replace", "link") else args[0])))
+                if self._left < 0:
+                    raise OSError(self._code, os.strerror(self._code))
+            return real(*args, **keywords)
+
+        return call
+
+    def count(self, call: Callable[[], object]) -> int:
+        """Return how many operations a call takes."""
+        self._left, self.made = _MANY, []
+        call()
+        self._left = -1
+        return len(self.made)
+
+    def fails(self, call: Callable[[], object], operation: int, code: int = errno.EIO) -> bool:
+        """Have an operation of a call fail; return whether the call raised."""
+        self._left, self._code, self.made = operation, code, []
+        try:
+            call()
+        except OSError:
+            return True
+        finally:
+            self._left = -1
+        return False
+
+
+def extend(buffer: db.ReplayBuffer, first: int, steps: int) -> None:
+    obs = np.arange(first, first + steps + 1)
+    buffer.extend(obs=obs[:-1], next_obs=obs[1:], action=obs[:-1], reward=np.ones(steps))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    with Gate(free=False):
+        yield Disk(monkeypatch)
+
+
+@pytest.fixture
+def buffer(tmp_path: Path, disk: Disk) -> Iterator[db.ReplayBuffer]:
+    buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=16, threads=1)
+    extend(buffer, 0, 20)
+    yield buffer
+    with contextlib.suppress(OSError):  # of a sync that failed
+        buffer.close()
+
+
+def hidden(path: Path) -> list[str]:
+    return [entry.name for entry in path.iterdir() if entry.name.startswith(".")]
+
+
+def test_a_mark_whose_making_raises_replaced_none(buffer: db.ReplayBuffer, disk: Disk, tmp_path: Path) -> None:
+    buffer.mark("mark")
+    made = disk.count(lambda: buffer.mark("mark", replace=True))
+    extend(buffer, 20, 10)
+    buffer.flush()
+    for operation in range(made - 8, made):
+        if disk.fails(lambda: buffer.mark("mark", replace=True), operation):
+            assert buffer.marks == ("mark",)
+            with db.ReplayBuffer(tmp_path / "store", mark="mark", mode="r") as mark:
+                assert len(mark) == 20, operation
+            assert hidden(tmp_path / "store" / "_segments" / "length" / "marks") == []
+    buffer.mark("mark", replace=True)
+    with db.ReplayBuffer(tmp_path / "store", mark="mark", mode="r") as mark:
+        assert len(mark) == 30
+
+
+def test_a_mark_whose_making_raises_is_not_there(buffer: db.ReplayBuffer, disk: Disk) -> None:
+    made = disk.count(lambda: buffer.mark("another"))
+    for operation in range(made - 6, made):
+        if disk.fails(lambda: buffer.mark("mark"), operation):
+            assert buffer.marks == ("another",), operation
+            buffer.mark("mark")
+        buffer.remove_mark("mark")
+
+
+def test_a_mark_whose_removing_raises_is_there(buffer: db.ReplayBuffer, disk: Disk, tmp_path: Path) -> None:
+    buffer.mark("mark")
+    made = disk.count(lambda: buffer.remove_mark("mark"))
+    for operation in range(made):
+        buffer.mark("mark")
+        assert disk.fails(lambda: buffer.remove_mark("mark"), operation)
+        with db.ReplayBuffer(tmp_path / "store", mark="mark", mode="r") as mark:
+            assert len(mark) == 20, operation
+        buffer.remove_mark("mark")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_snapshot_whose_making_raises_is_not_there(inside: bool, buffer: db.ReplayBuffer, disk: Disk, tmp_path: Path) -> None:
+    def place(name: str) -> Path:
+        if inside:
+            (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    first = place("first")
+    made = disk.count(lambda: buffer.snapshot(first))
+    for operation in range(made - 8, made):
+        path = place(f"{operation}")
+        if disk.fails(lambda path=path: buffer.snapshot(path), operation):  # type: ignore[misc]
+            assert not list(path.iterdir()) if inside else not path.exists(), operation
+            buffer.snapshot(path)
+        with db.ReplayBuffer(path, mode="r") as snapshot:
+            assert len(snapshot) == 20
+
+
+def test_a_way_back_to_a_mark_whose_beginning_raises_is_not_gone_later(disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with db.ReplayBuffer(path, columns=COLUMNS, segment_rows=16, threads=1) as buffer:
+        extend(buffer, 0, 20)
+        buffer.mark("mark")
+        extend(buffer, 20, 10)
+    shutil.copytree(path, tmp_path / "copy")
+    disk.count(lambda: db.ReplayBuffer(tmp_path / "copy", mark="mark", threads=1).close())
+    first = next(n for n, (_, where) in enumerate(disk.made) if where.startswith("origin.json"))
+    last = disk.made.index(("replace", "origin.json")) + 1  # the sync of its directory
+    for operation in range(first, last + 1):
+        assert disk.fails(lambda: db.ReplayBuffer(path, mark="mark", threads=1), operation)
+        with db.ReplayBuffer(path, threads=1) as buffer:
+            assert len(buffer) == 30, disk.made[last]
+    with db.ReplayBuffer(path, mark="mark", threads=1) as buffer:
+        assert len(buffer) == 20
+
+
+def added(buffer: db.ReplayBuffer, how: str) -> Any:
+    """Add a column to every step."""
+    if how == "write":
+        return buffer.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
+    if how == "map":
+        return buffer.map(lambda batch: batch["obs"].float(), 8, "value", progress=False, threads=1)
+    if how == "tag":
+        return buffer.tag("good", buffer.episodes.start[buffer.episodes.ending != "running"])
+    return buffer.sample(8, db.Prioritized(seed=0))
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("how", ["write", "tag", "map", "priorities"])
+def test_a_column_that_cannot_be_made_stands_in_nobodys_way(
+    how: str, code: int, disk: Disk, tmp_path: Path, amount: Callable[[int, int], int]
+) -> None:
+    def opened(name: str) -> db.ReplayBuffer:
+        found = db.ReplayBuffer(tmp_path / name / "store", columns=COLUMNS, segment_rows=16, threads=1)
+        extend(found, 0, 20)
+        found.cut_off()
+        return found
+
+    with opened("first") as buffer:
+        made = disk.count(lambda: added(buffer, how))
+    assert made > 15
+    for operation in range(0, made, amount(5, 1)):
+        buffer = opened(str(operation))
+        if disk.fails(lambda buffer=buffer: added(buffer, how), operation, code):  # type: ignore[misc]
+            buffer.mark("mark")
+            buffer.snapshot(tmp_path / str(operation) / "copy")
+            assert buffer.check(progress=False).ok, operation
+            extend(buffer, 20, 30)
+            with contextlib.suppress(OSError):  # a file whose sync has failed is one of which nobody knows what is on the disk
+                added(buffer, how)
+        for path, options in ((tmp_path / str(operation) / "copy", {}), (tmp_path / str(operation) / "store", {"mark": "mark"})):
+            with contextlib.suppress(db.NotAStoreError, db.InputError), db.ReplayBuffer(path, mode="r", **options) as copy:
+                assert len(copy) == 20
+        with contextlib.suppress(OSError):
+            buffer.close()
+        with db.ReplayBuffer(tmp_path / str(operation) / "store", threads=1) as buffer:
+            assert buffer.at(buffer.steps())["action"].tolist() == list(range(len(buffer)))
+            added(buffer, how)
+            assert buffer.check(progress=False).ok
