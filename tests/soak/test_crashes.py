@@ -368,6 +368,83 @@ def test_a_file_in_the_place_of_one_whose_sync_failed_can_be_synced(tmp_path: Pa
         files.sync("file")
 
 
+def test_what_gets_the_number_of_a_file_whose_sync_failed_can_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system gives the number of a file that was removed to the next that is made, whatever that is."""
+    files, other, fails = Files(tmp_path / "one"), Files(tmp_path / "other"), True
+    real_stat, real_lstat, real_sync = os.fstat, os.lstat, os.fsync
+
+    def numbered(status: os.stat_result) -> os.stat_result:
+        return os.stat_result((status[0], 7, *status[2:]))
+
+    def fsync(fd: int) -> None:
+        if fails:
+            raise OSError(errno.EIO, "Input/output error")
+        real_sync(fd)
+
+    for each in (files, other):
+        each.make_directory(".")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "fstat", lambda fd: numbered(real_stat(fd)))
+    monkeypatch.setattr(os, "lstat", lambda *args, **keywords: numbered(real_lstat(*args, **keywords)))
+    other.close(other.create("file", 10, reserve=False))
+    made: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("directory", lambda: files.make_directory("directory")),
+        ("directory/file", lambda: files.below("directory").replace("file", 1, b"x")),
+        ("directory/again", lambda: files.below("directory").copy(other, "file", "again", reserve=False)),
+        ("linked", lambda: files.link(other, "file", "linked")),
+    )
+    for name, make in made:
+        fails = True
+        files.close(files.create("failed", 10, reserve=False))
+        with pytest.raises(OSError, match="Input/output error"):
+            files.sync("failed")
+        fails = False
+        with pytest.raises(OSError, match="an earlier sync"):
+            files.sync("failed")
+        files.remove("failed")
+        make()
+        files.sync(name)
+
+
+@pytest.mark.parametrize("how", ["add", "extend"])
+def test_what_cannot_be_brought_to_the_disk_lets_nothing_be_added_in_its_place(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames, columns = np.zeros((1000, 40, 40), np.uint8), {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
+    frames[:, 0, 0], frames[:, 0, 1] = np.arange(1000) % 256, np.arange(1000) // 256
+    real, failing = os.fsync, False
+
+    def fsync(fd: int) -> None:
+        if failing and "/store/obs/c." in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    def add(buffer: db.ReplayBuffer, first: int, steps: int) -> None:
+        obs, next_obs = frames[first : first + steps], frames[first + 1 : first + steps + 1]
+        if how == "extend":
+            buffer.extend(obs=obs, action=np.zeros(steps, int), reward=np.zeros(steps), next_obs=next_obs)
+        for n in range(steps) if how == "add" else ():
+            buffer.add(obs[n], 0, 0.0, next_obs[n], False, False)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    buffer = db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=1024, threads=1)
+    add(buffer, 0, 50)
+    failing = True
+    with pytest.raises(OSError, match="Input/output error"):
+        buffer.flush()
+    failing = False
+    with pytest.raises(OSError, match="an earlier sync of this file failed; open the store again"):
+        add(buffer, 50, 900)
+    assert len(buffer) < 950
+    with pytest.raises(OSError, match="an earlier sync"):
+        buffer.close()
+    with db.ReplayBuffer(tmp_path / "store", threads=1) as buffer:
+        there = len(buffer)
+        assert there >= 50
+        add(buffer, there, 900 - there)
+        assert (buffer.at(buffer.steps())["obs"].numpy() == frames[:900]).all()
+
+
 @pytest.mark.nightly
 def test_a_column_that_was_added_in_a_second_attempt_survives_a_power_loss() -> None:
     for n in itertools.count():

@@ -56,7 +56,8 @@ class Files:
         self._within = within
         self._real = "" if within else os.path.realpath(root)  # later changes of the links above do not matter
         self._held: dict[str, int] = {}  # the directory's descriptor, once it was needed
-        self._dropped: set[tuple[int, int]] = set()  # files of which a sync failed, by device and number
+        # Files of which a sync failed, by device and number, in all directories below one; a free number goes to another file.
+        self._dropped: set[tuple[int, int]] = set() if within is None else within[0]._dropped
 
     def below(self, name: str) -> Files:
         """Return the files of a directory in this one."""
@@ -197,8 +198,7 @@ class Files:
         with self._in(name) as (at, last):
             fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666, dir_fd=at)
         try:
-            if self._dropped:  # numbers are used again
-                self._dropped.discard(_number(fd))
+            self._dropped.discard(_number(os.fstat(fd)))
             if reserve and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)
             elif reserve:
@@ -253,14 +253,15 @@ class Files:
             fd = self._open(name, os.O_RDONLY, directory=True)
         except FileNotFoundError:
             return
+        status = os.fstat(fd)
         try:
-            if self._dropped and _number(fd) in self._dropped:
+            if _number(status) in self._dropped and stat.S_ISREG(status.st_mode):  # a directory may have got the number of a file
                 raise OSError(errno.EIO, "an earlier sync of this file failed; open the store again, and check it")
             os.fsync(fd)
         except OSError as error:
             error.filename = error.filename or str(self.root / name)
-            if error.errno in _DROPPED and stat.S_ISREG(os.fstat(fd).st_mode):
-                self._dropped.add(_number(fd))
+            if error.errno in _DROPPED and stat.S_ISREG(status.st_mode):
+                self._dropped.add(_number(status))
             raise
         finally:
             os.close(fd)
@@ -312,7 +313,8 @@ class Files:
     def link(self, other: Files, name: str, new: str) -> bool:
         """Give a file of another directory, `name` there, a name here, too; return False where the file systems cannot."""
         self.remove(new)
-        if not stat.S_ISREG(other.stat(name).st_mode):
+        status = other.stat(name)
+        if not stat.S_ISREG(status.st_mode):
             raise CorruptionError(f"{other.root / name} is no file; a store has files and directories, and nothing else")
         with other._in(name) as (there, first), self._in(new) as (here, last):
             try:
@@ -321,6 +323,8 @@ class Files:
                 if error.errno in _NO_LINK:
                     return False
                 raise
+        if _number(status) not in other._dropped:
+            self._dropped.discard(_number(status))
         return True
 
     def copy(self, other: Files, name: str, new: str, *, reserve: bool) -> None:
@@ -530,9 +534,8 @@ class Files:
         return _FileMap(fd, size, writable, random)
 
 
-def _number(fd: int) -> tuple[int, int]:
-    """Return what an open file is known by, whatever its name."""
-    status = os.fstat(fd)
+def _number(status: os.stat_result) -> tuple[int, int]:
+    """Return what a file is known by, whatever its name."""
     return status.st_dev, status.st_ino
 
 
