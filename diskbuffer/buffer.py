@@ -25,7 +25,15 @@ from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.episodes import Episode, Episodes, pick_episode
-from diskbuffer.errors import ClosedError, DiskBufferError, InputError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.errors import (
+    ClosedError,
+    CorruptionError,
+    DiskBufferError,
+    InputError,
+    LockedError,
+    NotAStoreError,
+    ReadOnlyError,
+)
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.marking import make_mark
@@ -1347,7 +1355,7 @@ class ReplayBuffer:
         """The names of the store's marks, the oldest first."""
         if self._gathered is not None:
             return gathered_marks.names(self._gathered.all_files)
-        return marks.names(self._store.files if isinstance(self._place, Bucket) else Files(self.path))
+        return marks.names(self._store.files if isinstance(self._place, Bucket) else self._store.files.outermost())
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -1552,10 +1560,24 @@ class ReplayBuffer:
         Reads all of it: some 15 s for a million 84x84 frames. Of a store that is being written to, here or elsewhere, it is
         what is sealed (`seal` first, to have nearly all of it). To repair, close the buffer and call
         ``diskbuffer.check(path, repair=True)``.
+
+        Raises
+        ------
+        CorruptionError
+            The store was moved, removed or replaced since it was opened.
         """
         self._check_open()
         root = self._directory("stores are not checked")
-        return (check if self._gathered is None else check_all)(root, progress=progress)
+        self._refuse_another()
+        report = (check if self._gathered is None else check_all)(root, progress=progress)
+        self._refuse_another()
+        return report
+
+    def _refuse_another(self) -> None:
+        """Raise a CorruptionError where another store may be at the path of the one that is open."""
+        files = self._store.files if self._gathered is None else self._gathered.all_files
+        if not files.outermost().is_in_place():
+            raise CorruptionError(f"{self.path} was moved, removed or replaced since it was opened; open it again")
 
     def stats(self) -> dict[str, Any]:
         """Return figures on the buffer; walks the store's files for ``disk_bytes``.

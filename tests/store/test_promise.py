@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -403,3 +405,41 @@ def test_who_writes_to_a_store_that_is_elsewhere_by_now_is_told_and_leaves_what_
         assert new.check(other) == 100
     with db.ReplayBuffer(tmp_path / "elsewhere") as found:
         assert old.check(found) >= 40
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_of_a_store_that_is_elsewhere_by_now_nothing_is_said_by_looking_at_another(mode: Any, tmp_path: Path) -> None:
+    path, columns = tmp_path / "store", {"obs": db.Column(), "action": db.Column()}
+    writer = db.ReplayBuffer(path, columns=columns)
+    writer.mark("mine")
+    if mode == "r":
+        writer.close()
+    buffer = writer if mode == "a" else db.ReplayBuffer(path, mode="r")
+    marked = db.ReplayBuffer(path, mode="r", mark="mine")
+    path.rename(tmp_path / "elsewhere")
+    with db.ReplayBuffer(path, columns=columns) as other:
+        other.mark("anothers")
+        for one in (buffer, marked):
+            assert one.marks == ("mine",)
+            with pytest.raises(db.CorruptionError, match="moved, removed or replaced since it was opened; open it again"):
+                one.check(progress=False)
+    with contextlib.suppress(db.NotAStoreError):
+        buffer.close()
+
+
+def test_without_descriptors_a_store_is_not_said_to_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"obs": db.Column(), "action": db.Column()}
+
+    def none_left(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=16) as buffer:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", none_left)
+            for call in (lambda: buffer.extend(obs=np.zeros(41), action=np.zeros(40), reward=np.zeros(40)), buffer.flush):
+                with pytest.raises(OSError, match="Too many open files"):
+                    call()
+        there = len(buffer)
+        buffer.extend(obs=np.zeros(41), action=np.zeros(40), reward=np.zeros(40))
+        buffer.flush()
+        assert len(buffer) == there + 40

@@ -40,6 +40,8 @@ _BLOCK = 4 * 1024**2  # bytes that are copied at a time
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 # Errors of a sync after which Linux takes data that it could not write for clean: the next sync succeeds without them.
 _DROPPED = {errno.EIO, errno.ENOSPC, errno.EDQUOT}
+# What tells that there is nothing of a name any more.
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE}
 # What tells that a name stands for something else than it should: a link, a directory, a file in a directory's place, a socket.
 _NOT_OURS = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 
@@ -142,15 +144,26 @@ class Files:
                 raise CorruptionError(f"{self.root / name} has directories in each other, deeper than any store has") from None
 
     def is_in_place(self) -> bool:
-        """Tell whether the directory is still the one at its path: not moved, removed, or replaced by another."""
+        """Tell whether the directory is still the one at its path: not moved, removed, or replaced by another.
+
+        An OSError where that cannot be known, such as that there is no file descriptor left.
+        """
         try:
-            if self._within is not None:
+            if self._within is None:
+                there = os.stat(self._real)
+            elif self._within[0].is_in_place():
                 there = self._within[0].stat(self._within[1])
             else:
-                there = os.stat(self._real)
+                return False
             return os.path.samestat(os.fstat(self._descriptor()), there)
-        except OSError:
-            return False
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+
+    def outermost(self) -> Files:
+        """Return the files of the topmost directory, of which this is one below another."""
+        return self if self._within is None else self._within[0].outermost()
 
     # Looking
 

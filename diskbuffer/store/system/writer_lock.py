@@ -137,7 +137,7 @@ def _is_that(files: Files, fd: int) -> bool:
     """Tell whether an open file is the store's lock: somebody may have removed it, or put another in its place."""
     try:
         return os.path.samestat(os.fstat(fd), files.stat(_LOCK))
-    except OSError:
+    except FileNotFoundError:
         return False
 
 

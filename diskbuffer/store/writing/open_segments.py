@@ -133,7 +133,8 @@ class OpenSegments:
         """Remove segments that were made ahead, and that no row came into."""
         for slot, making in self._ahead.values():
             making.exception()  # which waits for it
-            self._store.remove_files(slot)
+            with contextlib.suppress(OSError):  # the next opening does it
+                self._store.remove_files(slot)
         self._ahead.clear()
 
 
