@@ -575,13 +575,12 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
         """
-        with self._store.lock:
-            if self._gathered is not None:
-                self._writing_columns()
-                self._gathered.columns.sync()
-            else:
+        if self._gathered is not None:
+            self._writing_columns()
+            self._gathered.sync()
+        else:
+            with self._store.lock:
                 log = self._open_log()
-        if self._gathered is None:
             log.sync()
         if self.limiter is not None:
             self.limiter.sync()
@@ -618,8 +617,10 @@ class ReplayBuffer:
     def _writing_columns(self) -> None:
         """Refuse to write columns where that is not for this process to do."""
         if self._gathered is not None:
-            self._check_open()
-            self._gathered.begin_writing()
+            with self._store.lock:
+                self._check_open()
+                if self._gathered.begin_writing():  # another learner may have written to newer steps, and not to older ones only
+                    self._reader.refresh()
         else:
             self._writing()
 
@@ -1653,6 +1654,8 @@ class ReplayBuffer:
         try:
             if self._log is not None:
                 self._log.close(self._store.lock)
+            elif self._gathered is not None and self._gathered.columns.is_writing:
+                self._gathered.sync()
         finally:
             self._reader.close()
             self._store.unlock()

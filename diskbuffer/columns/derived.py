@@ -12,19 +12,20 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.errors import EvictedError, InputError, SchemaError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy
 from diskbuffer.native.memory import address_of
-from diskbuffer.reading.reader import Reader
+from diskbuffer.reading.reader import Reader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column
@@ -64,6 +65,17 @@ class ColumnSegments:
     def is_there(self) -> bool:
         """Whether the store has the column."""
         return self._name in self._store.layout.derived
+
+    def hold(self, rows: Int64) -> bool:
+        """Tell whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
+        if self._store.writable:  # nobody else evicts
+            return True
+        try:
+            self._store.refuse_evicted(np.unique(rows // self._store.layout.segment_rows).tolist())
+        except EvictedError:
+            self._reader.refresh()
+            return False
+        return True
 
     def values(self, slot: int) -> Array:
         """View the values of a segment, to read and to write."""
@@ -162,19 +174,23 @@ class DerivedColumns:
             raise InputError(f"{name}: {error}") from error
         array = fit(name, column, array, (array.shape,))
         self.check(name)
+        with self._store.lock:
+            return until_found([self._reader], lambda: self._write(name, column, names, array))
+
+    def _write(self, name: str, column: Column, names: Int64, array: Array) -> int:
         store, index = self._store, self._reader.index
-        with store.lock:
-            streams, positions = names % len(index.table), names // len(index.table)
-            some = self._there(name, names)
-            self.ensure(name, column)
-            rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
-            slots, which = np.unique(rows // size, return_inverse=True)
-            bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
-            targets = bases[which] + rows % size * column.row_bytes
-            array = np.ascontiguousarray(array[some])
-            _scatter(array.ctypes.data, column.row_bytes, targets)
-            for slot in slots.tolist():
-                store.note_checksum(name, slot)
+        streams, positions = names % len(index.table), names // len(index.table)
+        some = self._there(name, names)
+        rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
+        slots, which = np.unique(rows // size, return_inverse=True)
+        store.refuse_evicted(slots.tolist())
+        self.ensure(name, column)
+        bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
+        targets = bases[which] + rows % size * column.row_bytes
+        array = np.ascontiguousarray(array[some])
+        _scatter(array.ctypes.data, column.row_bytes, targets)
+        for slot in slots.tolist():
+            store.note_checksum(name, slot)
         return int(some.sum())
 
     def _there(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
@@ -205,16 +221,25 @@ class DerivedColumns:
 
         With `some`, positions in ascending order, as if there were no others.
         """
-        index, size = self._reader.index, self._store.layout.segment_rows
-        head, behind = int(index.table[stream, HEAD]), True
+        size, head, behind = self._store.layout.segment_rows, int(self._reader.index.table[stream, HEAD]), True
+
+        def find(ordinal: int) -> tuple[int, int, int, Array] | None:
+            index = self._reader.index  # another one, where it was read anew
+            low, floor = (int(n) for n in index.table[stream, [LOW, FLOOR]])
+            first, until = max(ordinal * size, floor), min((ordinal + 1) * size, head + 1)
+            if first >= until:
+                return None
+            slot = int(index.slots(stream)[ordinal - low // size])
+            self._store.refuse_evicted([slot])
+            return slot, first, until, self._store.values("is_last", slot)
+
         for ordinal in range(head // size, -1, -1):
             with self._store.lock:
-                low, floor = (int(n) for n in index.table[stream, [LOW, FLOOR]])
-                first, until = max(ordinal * size, floor), min((ordinal + 1) * size, head + 1)
-                if first >= until:
+                found = until_found([self._reader], partial(find, ordinal))
+                if found is None:
                     return
-                slot = int(index.slots(stream)[ordinal - low // size])
-                last = self._store.values("is_last", slot)[first - ordinal * size : until - ordinal * size].copy()
+                slot, first, until, flags = found
+                last = flags[first - ordinal * size : until - ordinal * size].copy()
                 if until == head + 1:
                     last[-1] = True  # or what is known of the episode ends there
                 ended = np.append(last[1:], behind)

@@ -13,6 +13,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.inputs import step_names
 from diskbuffer.reading.episode_columns import TAG_COLUMN
+from diskbuffer.reading.reader import until_found
 from diskbuffer.schema import TAG
 
 Array = npt.NDArray[Any]
@@ -22,32 +23,38 @@ def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Any) -> int:
     """Tag the episodes that steps lie in; return how many those are."""
     if tag is not None and (not isinstance(tag, str) or not tag or len(tag) > 200):
         raise InputError(f"a tag must be a string of 1 to 200 characters, or None, found {str(tag)[:300]!r}")
-    names, index = step_names(steps, of_sequences=True), columns.reader.index
+    names = step_names(steps, of_sequences=True)
     names = names[names != -1] if names.ndim == 2 else names
     with columns.store.lock:
-        streams, positions = names % len(index.table), names // len(index.table)
-        starts, ends = index.episodes_of(streams, positions)
-        running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
-        if (starts < 0).any() or running.any():
-            bad = names[(starts < 0) | running][0]
-            raise InputError(
-                f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
-            )
-        columns.ensure(TAG, TAG_COLUMN)
-        number = 0 if tag is None else numbers_of(columns, [tag])[0]
-        size = columns.store.layout.segment_rows
-        episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
-        places: dict[int, list[Array]] = {}  # by slot; all of them before the first is written to: making a file may fail
-        for stream, first, end in episodes.T.tolist():
-            for begin in range(first // size * size, end, size):
-                slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
-                place = columns.store.derived(TAG, slot)[max(first - begin, 0) : min(end - begin, size)]
-                places.setdefault(slot, []).append(place)
-        for slot, parts in places.items():
-            for part in parts:
-                part[...] = number
-            columns.store.note_checksum(TAG, slot)
-        return int(episodes.shape[1])
+        return until_found([columns.reader], lambda: _tag(columns, tag, names))
+
+
+def _tag(columns: DerivedColumns, tag: str | None, names: Array) -> int:
+    store, index = columns.store, columns.reader.index
+    streams, positions = names % len(index.table), names // len(index.table)
+    starts, ends = index.episodes_of(streams, positions)
+    running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
+    if (starts < 0).any() or running.any():
+        bad = names[(starts < 0) | running][0]
+        raise InputError(
+            f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
+        )
+    size = store.layout.segment_rows
+    episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
+    rows: dict[int, list[slice]] = {}  # of each slot
+    for stream, first, end in episodes.T.tolist():
+        for begin in range(first // size * size, end, size):
+            slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
+            rows.setdefault(slot, []).append(slice(max(first - begin, 0), min(end - begin, size)))
+    store.refuse_evicted(list(rows))
+    columns.ensure(TAG, TAG_COLUMN)
+    number = 0 if tag is None else numbers_of(columns, [tag])[0]
+    values = {slot: store.derived(TAG, slot) for slot in rows}  # before the first is written to: making a file may fail
+    for slot, some in rows.items():
+        for which in some:
+            values[slot][which] = number
+        store.note_checksum(TAG, slot)
+    return int(episodes.shape[1])
 
 
 def numbers_of(columns: DerivedColumns, names: Collection[str]) -> list[int]:

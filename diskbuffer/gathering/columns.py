@@ -3,8 +3,9 @@
     _shared/columns/columns.json             which columns there are, and the names of tags
     _shared/columns/priority/actor-3/c.7     values of the rows of slot 7 of a writer's store; then whose rows those were
 
-A writer uses a slot again for other rows. So every file ends with the stream and the first row that its values belong to: where
-the slot holds others by now, they count as zeros.
+A writer uses a slot again for other rows, at any time. So every file ends with the stream and the first row that its values
+belong to, and a file with those of other rows counts as zeros. Which rows are meant is told by what the index was read from, as
+the table may have others by now: what is written to steps that were evicted since goes nowhere.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, SchemaError
+from diskbuffer.errors import CorruptionError, EvictedError, SchemaError
 from diskbuffer.gathering import learner_lock
+from diskbuffer.gathering.description import SHARED
 from diskbuffer.gathering.learner_lock import COLUMNS
 from diskbuffer.gathering.members import Member
 from diskbuffer.schema import Column, Schema
@@ -39,6 +43,9 @@ class What(NamedTuple):
     columns: Mapping[str, Column]
     tags: tuple[str, ...]
     removals: int
+
+
+Key = tuple[str, Member, int]  # a column, and a slot of a store
 
 
 class _Held(NamedTuple):
@@ -62,37 +69,71 @@ class Columns:
         self.what = What({}, (), 0)
         self._seen: tuple[int, int] | None = None
         self._lock = -1
-        self._held: dict[tuple[str, Member, int], _Held] = {}
+        self._held: dict[Key, _Held] = {}
+        self._empty: set[Key] = set()  # those held where no file was
         self.epoch = Epoch()  # keeps maps that are given up as long as plans that read them
         self._zeros: dict[int, Zeros] = {}
-        self._written: set[str] = set()
+        self._written: dict[str, Key | None] = {}  # files that may be written to at any time, as samplers keep them mapped
         self.look()
 
-    def look(self) -> None:
-        """Read which columns there are, if somebody else changed that."""
+    def look(self) -> list[Key]:
+        """Read which columns there are, if somebody else changed that; forget, and return, what may be another's by now."""
+        removals, stale = self.what.removals, list[Key]()
+        self._read_what()
+        if self.what.removals != removals:
+            stale = list(self._held)
+        elif self._lock < 0:  # whoever writes may have made the files since
+            stale = list(self._empty)
+        self._retire(stale)
+        return stale
+
+    def _read_what(self) -> None:
         try:
-            stat = self.files.stat(_WHAT)
+            found = self.files.stat(_WHAT)
         except FileNotFoundError:
             return
-        if (stat.st_ino, stat.st_mtime_ns) == self._seen:
+        if (found.st_ino, found.st_mtime_ns) == self._seen:
             return
         try:
-            found = read_json(self.files, _WHAT)
-            schema = Schema.from_attributes({**self._recorded.to_attributes(), **found["columns"]})
-            columns = {name: schema[name] for name in found["columns"] if name in schema.derived}
-            self.what = What(columns, tuple(str(tag) for tag in found["tags"]), int(found["removals"]))
+            what = read_json(self.files, _WHAT)
+            schema = Schema.from_attributes({**self._recorded.to_attributes(), **what["columns"]})
+            columns = {name: schema[name] for name in what["columns"] if name in schema.derived}
+            self.what = What(columns, tuple(str(tag) for tag in what["tags"]), int(what["removals"]))
         except (SchemaError, ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{self.files.root / _WHAT} is damaged: {error}; remove it, and the columns with it") from error
-        self._seen = stat.st_ino, stat.st_mtime_ns
+        self._seen = found.st_ino, found.st_mtime_ns
 
     # Changing which there are
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether this is the one learner that writes columns."""
+        return self._lock >= 0
+
     def begin_writing(self) -> None:
-        """Be the one learner that writes columns; a LockedError where another process is."""
-        if self._lock >= 0:
+        """Be the one learner that writes columns; a LockedError where another process is.
+
+        What another one has written before counts as written here, too: it may have ended before that was on the disk.
+        """
+        if self.is_writing:
             return
-        self._lock = learner_lock.take(self._root)
-        self.look()
+        fd = learner_lock.take(self._root)
+        try:
+            self._root.sync_all([SHARED, "."])  # by which names the columns are found
+            self._read_what()
+            self._written = dict.fromkeys(self._every_file())
+        except BaseException:
+            learner_lock.release(self._root, fd)
+            raise
+        self._lock = fd
+        self._retire(list(self._held))  # maps to read from, and zeros where there may be files by now
+
+    def _every_file(self) -> Iterator[str]:
+        for name in self.what.columns:
+            if self.files.exists(name):
+                for file, status in self.files.walk(name):
+                    if stat.S_ISREG(status.st_mode):
+                        yield file
 
     def end_writing(self) -> None:
         """Let another process write columns; twice is fine."""
@@ -129,7 +170,7 @@ class Columns:
         kept = {path: column for path, column in self.what.columns.items() if path != name}
         self.change(self.what._replace(columns=kept, removals=self.what.removals + 1))
         self._retire([key for key in self._held if key[0] == name])
-        self._written = {file for file in self._written if not file.startswith(f"{name}/")}
+        self._written = {file: key for file, key in self._written.items() if not file.startswith(f"{name}/")}
         with contextlib.suppress(FileNotFoundError):
             self.files.remove_directory(name)
 
@@ -146,34 +187,48 @@ class Columns:
         return -(-self._rows * self.what.columns[name].row_bytes // 8) * 8
 
     def get(self, name: str, member: Member, slot: int) -> Map | Zeros | InMemory:
-        """Return what has the values of a slot of a store, zeros where nothing was written."""
-        whose = member.store.table.identity(slot)
-        held = self._held.get((name, member, slot))
+        """Return what has the values of a slot of a store, as the index has it: zeros where nothing was written.
+
+        An EvictedError where they were, and other rows' values may have taken their place.
+        """
+        whose, key = member.store.following.identity(slot), (name, member, slot)
+        held = self._held.get(key)
         if held is None or held.whose != whose:
-            if held is not None:
-                self._retire([(name, member, slot)])
-            held = self._held[name, member, slot] = _Held(self._found(name, member, slot, whose), whose)
+            self._retire([key])
+            mapped, size = self._found(name, member, slot), self._bytes(name) + _WHOSE
+            if mapped is not None and _whose(mapped, size).tolist() != [n + 1 for n in whose]:
+                member.refuse_evicted([slot])
+                mapped = None
+            if mapped is None:
+                self._empty.add(key)
+            held = self._held[key] = _Held(mapped or self._zeros.setdefault(size, Zeros(size)), whose)
         return held.mapped
 
-    def _found(self, name: str, member: Member, slot: int, whose: tuple[int, int]) -> Map | Zeros:
-        size = self._bytes(name) + _WHOSE
+    def _found(self, name: str, member: Member, slot: int) -> Map | None:
         with contextlib.suppress(FileNotFoundError, CorruptionError):
-            mapped = self.files.map(self._file(name, member, slot), size, writable=self._lock >= 0)
-            if _whose(mapped, size).tolist() == [n + 1 for n in whose]:
-                return mapped
-        return self._zeros.setdefault(size, Zeros(size))
+            return self.files.map(self._file(name, member, slot), self._bytes(name) + _WHOSE, writable=self.is_writing)
+        return None
 
     def writable(self, name: str, member: Member, slot: int) -> Map | InMemory | Zeros:
-        """Return the map of a slot, to be written to; its file is made if need be, and zeros where it was of other rows."""
-        mapped = self.get(name, member, slot)
+        """Return the map of a slot, to be written to; its file is made if need be, and zeros where it was of other rows.
+
+        Where the rows were evicted since the index was read, it is memory that nobody reads.
+        """
+        key = name, member, slot
+        whose, file, size = member.store.following.identity(slot), self._file(name, member, slot), self._bytes(name) + _WHOSE
+        try:
+            mapped = self.get(name, member, slot)
+        except EvictedError:
+            mapped = InMemory(np.zeros(size, np.uint8))
+            self._held[key] = _Held(mapped, whose)
         if isinstance(mapped, Zeros):
-            whose, file, size = member.store.table.identity(slot), self._file(name, member, slot), self._bytes(name) + _WHOSE
             self.files.make_directory(os.path.dirname(file))
-            written = self.files.create_mapped(file, size)
-            _whose(written, size)[:] = [n + 1 for n in whose]
-            self._held[name, member, slot] = _Held(written, whose)
-            mapped = written
-        self._written.add(self._file(name, member, slot))
+            mapped = self.files.create_mapped(file, size)
+            _whose(mapped, size)[:] = [n + 1 for n in whose]
+            self._empty.discard(key)
+            self._held[key] = _Held(mapped, whose)
+        if not isinstance(mapped, InMemory):
+            self._written[file] = key
         return mapped
 
     def array(self, name: str, mapped: Map | Zeros | InMemory) -> npt.NDArray[Any]:
@@ -183,28 +238,41 @@ class Columns:
         values: npt.NDArray[np.uint8] = mapped.array(np.uint8, (self._bytes(name) + _WHOSE,))
         return values[: self._rows * column.row_bytes].view(column.np_dtype).reshape(shape)
 
-    def of_others(self, members: Iterable[Member]) -> list[tuple[str, Member, int]]:
-        """Forget, and return, what was of rows that are gone."""
-        some = set(members)
-        stale = [
-            (name, member, slot)
-            for (name, member, slot), held in self._held.items()
-            if member in some and (not member.is_there or held.whose != member.store.table.identity(slot))
-        ]
+    def of_others(self, member: Member) -> list[Key]:
+        """Forget, and return, what was of rows of a store that are gone."""
+        moved = member.take_moved()
+        if moved is None:
+            stale = [key for key in self._held if key[1] is member]
+        else:
+            identity = member.store.following.identity
+            keys = [(name, member, slot) for slot in moved for name in self.what.columns]
+            stale = [key for key in keys if key in self._held and self._held[key].whose != identity(key[2])]
         self._retire(stale)
         return stale
 
-    def _retire(self, keys: Iterable[tuple[str, Member, int]]) -> None:
+    def _retire(self, keys: Iterable[Key]) -> None:
         """Serve these from their maps no more; plans that have their addresses can go on."""
-        retired = tuple([self._held.pop(key).mapped for key in keys])
+        retired = []
+        for key in keys:
+            held = self._held.pop(key, None)
+            if held is None:
+                continue
+            retired.append(held.mapped)
+            self._empty.discard(key)
+            file = self._file(*key)
+            if self._written.get(file) == key:
+                del self._written[file]
         if retired:
-            self.epoch.retired, self.epoch.following = retired, Epoch()
+            self.epoch.retired, self.epoch.following = tuple(retired), Epoch()
             self.epoch = self.epoch.following
 
-    def sync(self) -> None:
-        """Bring what was written to the disk."""
-        written, self._written = self._written, set()
-        self.files.sync_all(sorted(written | {os.path.dirname(file) for file in written}))
+    def to_sync(self) -> list[str]:
+        """Return what to sync for all that was written to be on the disk: files, then directories.
+
+        It stays as it is: files may be written to again at any time, and a sync that failed must fail again.
+        """
+        above = {str(path) for file in self._written for path in PurePath(file).parents}
+        return [*sorted(self._written), *sorted(above)]
 
 
 def _whose(mapped: Map, size: int) -> Int64:

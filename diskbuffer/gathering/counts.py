@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.gathering.description import SHARED, STREAMS
+from diskbuffer.gathering.description import SHARED, STREAMS, alone
 from diskbuffer.store.system.files import Files
 
 Int64 = npt.NDArray[np.int64]
 _FILE = f"{SHARED}/steps"
+_BYTES = 8 * STREAMS
 
 
 class Counts:
@@ -25,7 +26,8 @@ class Counts:
     """
 
     def __init__(self, files: Files) -> None:
-        if not files.exists(_FILE):
-            files.replace_contents(_FILE, bytes(8 * STREAMS), sync=False)
-        self._map = files.map(_FILE, 8 * STREAMS, writable=True)
+        with alone(files):  # or writers that start together would count in files of their own
+            if not files.exists(_FILE) or files.stat(_FILE).st_size != _BYTES:  # of which a power loss took the size
+                files.replace_contents(_FILE, bytes(_BYTES), sync=False)
+        self._map = files.map(_FILE, _BYTES, writable=True)
         self.steps: Int64 = self._map.array(np.int64, (STREAMS,))

@@ -197,7 +197,7 @@ def join(root: Path, name: str, layout: Layout) -> Entry:
     """
     files = Files(root)
     _make(files, layout)
-    with _alone(files):
+    with alone(files):
         description = read_description(files)
         found = description.find(name)
         if found is None:
@@ -228,7 +228,7 @@ def _make(files: Files, layout: Layout) -> None:
         return
     files.make_directory(".")
     files.make_directory(SHARED)
-    with _alone(files):
+    with alone(files):
         if not is_gathering(files):
             recorded = Schema(dict(layout.schema.recorded.columns))
             common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, protected=False, salt=0, begins=(), tags=())
@@ -243,7 +243,7 @@ def describe(files: Files, description: Description) -> None:
 
 
 @contextlib.contextmanager
-def _alone(files: Files) -> Iterator[None]:
+def alone(files: Files) -> Iterator[None]:
     """Be the only one who changes the description."""
     fd, until = files.open_lock(_LOCK, write=True), time.monotonic() + _PATIENCE
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError
+from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError
 from diskbuffer.gathering.description import Description, Entry, refuse_strange
 from diskbuffer.gathering.watching import Stamp, Watched, stamp_of
 from diskbuffer.index.index import Index
@@ -49,6 +51,7 @@ class Member:
         self.numbers: Int64 = np.empty(0, np.int64)
         self._gone: list[Store] = []  # that were removed: plans may read what is mapped of them
         self._copied: tuple[Epoch, int] | None = None  # of the store's maps, when they were last looked at
+        self._moved_in: Store | None = None  # the store whose slots were last asked for
         self._stamp: Stamp | None = None  # as of the last look
         self._watching: Watched | None = None
         self.own: Own | None = None
@@ -56,8 +59,9 @@ class Member:
 
     @property
     def store(self) -> Store:
-        """The open store."""
-        assert self._store is not None
+        """The open store; an EvictedError where there is none any more, of which an older index tells."""
+        if self._store is None:
+            raise EvictedError(f"{self._files.root} was removed; refresh, and read again")
         return self._store
 
     def may_have_changed(self) -> bool:
@@ -121,3 +125,18 @@ class Member:
         now = maps.epoch, maps.sources.shape[1]
         changed, self._copied = self._copied is None or now[0] is not self._copied[0] or now[1] != self._copied[1], now
         return changed
+
+    def take_moved(self) -> set[int] | None:
+        """Return the slots that have other rows than when this was last called; None for all of them, as it is another store."""
+        known, self._moved_in = self._moved_in, self.store
+        moved = self.store.following.take_moved()
+        return moved if known is self.store else None
+
+    def refuse_evicted(self, slots: Sequence[int]) -> None:
+        """Raise an EvictedError where a slot does not hold the rows any more that the index has there."""
+        try:
+            self.store.following.verify(slots)
+        except CorruptionError as error:
+            if self.store.files.is_in_place():
+                raise
+            raise EvictedError(f"{self._files.root} was removed; refresh, and read again") from error

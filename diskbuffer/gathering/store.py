@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import NotAStoreError, ReadOnlyError
-from diskbuffer.gathering.columns import Columns
+from diskbuffer.gathering.columns import Columns, Key
 from diskbuffer.gathering.description import Description, read_description
 from diskbuffer.gathering.members import BLOCK, Member
 from diskbuffer.gathering.watching import changed
@@ -110,9 +110,10 @@ class GatheredStore:
         """See which writers there are by now, and what they have added and evicted; the lock must be held."""
         self._describe()
         before = self.columns.what
-        self.columns.look()
+        stale = self.columns.look()
         if self.columns.what is not before:
             self._lay_out()
+        self.maps.forget_columns(stale)
         look = self.members if self._index is None or self._index.context != context else self._to_look_at()
         try:
             self._look(look, context)
@@ -188,16 +189,36 @@ class GatheredStore:
         """Where the learner's columns are."""
         return self.columns.files
 
-    def begin_writing(self) -> None:
-        """Be the one process that writes columns.
+    def begin_writing(self) -> bool:
+        """Be the one process that writes columns; return whether it was not before: then the index must be read anew.
 
         A LockedError where another one is, a ReadOnlyError of a mark, and in a bucket.
         """
+        if self.columns.is_writing:
+            return False
         if self.all_files.block_bytes:
             raise ReadOnlyError(f"{self.root} is in a bucket, which can be read only; copy it to a directory to write to it")
         if self._of_mark:
             raise ReadOnlyError(f"{self.root} is a mark, which stays as it is; open the directory without mark= to write columns")
+        before = self.columns.what
         self.columns.begin_writing()
+        if self.columns.what is not before:
+            self._lay_out()
+        self.maps.forget_every_column()
+        return True
+
+    def refuse_evicted(self, slots: Iterable[int]) -> None:
+        """Raise an EvictedError where a slot does not hold the rows any more that the index has there."""
+        for member, own_slots in self.by_member(slots).items():
+            member.refuse_evicted(own_slots)
+
+    def by_member(self, slots: Iterable[int]) -> dict[Member, list[int]]:
+        """Return whose slots are, and their own numbers there."""
+        found: dict[Member, list[int]] = {}
+        for slot in slots:
+            member, own = self.find(slot)
+            found.setdefault(member, []).append(own)
+        return found
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
@@ -229,6 +250,12 @@ class GatheredStore:
             self._lay_out()
         numbers = {tag: number for number, tag in enumerate(every, 1)}
         return [numbers[tag] for tag in tags]
+
+    def sync(self) -> None:
+        """Bring the columns to the disk. The lock must not be held: it is taken for microseconds, to see what was written."""
+        with self.lock:
+            names = self.columns.to_sync()
+        self.columns.files.sync_all(names)
 
     def disk_bytes(self) -> int:
         """Return the bytes that all stores, columns and marks take on the disk: holes not counted, and what they share once."""
@@ -315,9 +342,19 @@ class GatheredMaps:
         changed = [member for member in members if member.has_changed_maps()]
         for member in changed:
             self._copy(member)
-        for path, member, slot in self._store.columns.of_others(changed):
+        for member in members:
+            self.forget_columns(self._store.columns.of_others(member))
+
+    def forget_columns(self, keys: Iterable[Key]) -> None:
+        """Have slots of a learner's columns be looked up anew."""
+        for path, member, slot in keys:
             if path in self._paths:
                 self.sources[self._paths.index(path), member.numbers[slot]] = 0
+
+    def forget_every_column(self) -> None:
+        """Have the learner's columns be looked up anew."""
+        for path in self._store.layout.derived:
+            self.sources[self._paths.index(path)] = 0
 
     def _copy(self, member: Member) -> None:
         maps, order = member.store.maps, list(member.store.layout.schema)
@@ -357,10 +394,7 @@ class GatheredMaps:
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""
-        wanted: dict[Member, list[int]] = {}
-        for slot in slots:
-            member, own = self._store.find(slot)
-            wanted.setdefault(member, []).append(own)
+        wanted = self._store.by_member(slots)
         paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
         self._store.all_files.expect(self._names(wanted, recorded, derived.intersection(paths)))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
@@ -42,3 +43,7 @@ class RecordedColumn:
     def values(self, slot: int) -> npt.NDArray[Any]:
         """View the values of a segment."""
         return self._store.values(self._name, slot)
+
+    def hold(self, rows: npt.NDArray[np.int64]) -> bool:  # noqa: ARG002
+        """Return True: nothing is written, and what is mapped stays what it was."""
+        return True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.index.index import Index
@@ -33,6 +34,9 @@ class Segments(Protocol):
 
     def values(self, slot: int) -> npt.NDArray[Any]:
         """View the values of a segment."""
+
+    def hold(self, rows: npt.NDArray[np.int64]) -> bool:
+        """Tell whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
 
 
 class OpenColumn(Protocol):

@@ -203,11 +203,15 @@ class Prioritized(Sampler):
         raw = (errors + self._epsilon).astype(np.float32)
         with segments.lock:
             segments.check()
-            index = segments.index
-            self._catch_up(index)
             rows = np.empty(len(names), np.int64)
-            if not _find_rows(index.table, index.segment_rows, names, rows):
-                rows, raw = rows[rows >= 0], raw[rows >= 0]
+            while True:
+                index = segments.index
+                self._catch_up(index)
+                complete = _find_rows(index.table, index.segment_rows, names, rows)
+                there = rows if complete else rows[rows >= 0]
+                if segments.hold(there):
+                    break
+            rows, raw = there, raw if complete else raw[rows >= 0]
             known = self._tree.get(rows) > 0
             if not known.all():  # no steps, or no starts of sequences
                 rows, raw = rows[known], raw[known]

@@ -46,6 +46,7 @@ class Following:
         self._origin, self._way_back = Origin.read(files), way_back
         self.active = active
         self._seen: Int64 = np.empty((3, 0), np.int64)
+        self._moved: set[int] = set()
         self.doubts = self.history = 0
         self._session: tuple[int, ...] | None = None
         self._rows = ""  # what `history` of the writer's lock was
@@ -65,7 +66,18 @@ class Following:
         differ = now != before
         if (differ[2] & ~differ[0] & ~differ[1] & (before[2] != 0) & (now[2] != 0)).any():  # sealed files were exchanged
             self.doubt()
-        return np.flatnonzero(differ.any(axis=0))
+        changed = np.flatnonzero(differ.any(axis=0))
+        self._moved.update(changed.tolist())
+        return changed
+
+    def take_moved(self) -> set[int]:
+        """Return the slots that `look` has found changed since this was last called."""
+        moved, self._moved = self._moved, set()
+        return moved
+
+    def identity(self, slot: int) -> tuple[int, int]:
+        """Return whose rows a slot was seen to hold: the stream, and the position of the first."""
+        return int(self._seen[0, slot]), int(self._seen[1, slot])
 
     def _note_opening(self) -> None:
         self.doubts += 1

@@ -125,6 +125,10 @@ class Store:
         for slot in range(self.table.slots):
             self.maps.retire(slot)
 
+    def refuse_evicted(self, slots: Sequence[int]) -> None:
+        """Raise an EvictedError where a slot does not hold the rows any more that were seen there: a writer knows that itself."""
+        self.following.verify(slots)
+
     # Slots
 
     def _have_room(self, slots: int) -> None:

@@ -1,0 +1,864 @@
+"""Writers with a small capacity beside a learner that writes columns: ``python -m soak.learners --count 2000 --seed 0``.
+
+A schedule draws, from its seed, what writers and a learner of one directory do, one after the other and in the middle of each
+other's file operations: add, clear, flush, end, come back; write, tag, set priorities, map, flush while syncs fail, refresh, hand
+over to a reader that was there. Then all of them are killed, or cut off from power, some of them in the middle of a call. What is
+left is opened again, and every value of every step compared with a model. In one of four schedules buffers are dropped instead of
+closed. A schedule that broke can be had again: ``--only 17``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import gc
+import multiprocessing
+import os
+import shutil
+import time
+import traceback
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import diskbuffer as db
+from diskbuffer.gathering.description import STREAMS, read_description
+from diskbuffer.store.system.files import Files
+from soak.crashes import scratch
+from soak.simulated_disk import Disk, Kind, build
+from soak.table import Row
+from soak.tracing import Fault, Trace
+from soak.workloads import Gate, boot
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SCHEDULES = 2000
+SHOWN = 20
+PLACES = ("make_directory", "create", "create_mapped", "map", "sync", "rename", "remove", "replace_contents", "stat")
+COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
+KINDS = ("score", "return", "priority", "tag")
+TAGS = ("red", "green", "blue")
+POWER: tuple[Kind, ...] = ("nothing", "everything", "data only", "metadata only", "random", "random", "random", "random")
+
+
+class BrokenError(Exception):
+    """A promise was broken."""
+
+
+@dataclass
+class Written:
+    """What a column has had at a step, oldest first.
+
+    Attributes
+    ----------
+    values : list
+    low : int
+        The index of the oldest one that may be there now; older than the newest after a call that failed on the way.
+    durable : int
+        Of the oldest one that may be there after a power loss.
+    lost : int
+        Of the newest one that a sync which failed may have dropped; nobody promises more of it in the next learner's life.
+    """
+
+    values: list[Any] = field(default_factory=lambda: [0])
+    low: int = 0
+    durable: int = 0
+    lost: int = -1
+
+    def write(self, value: Any, *, certain: bool = True) -> None:
+        """Note a value, or one that may have been written by a call that failed."""
+        self.values.append(value)
+        if certain:
+            self.low = len(self.values) - 1
+
+
+class Model:
+    """What there must be.
+
+    Attributes
+    ----------
+    named : dict of int to int
+        Which step each name was given to last, by the number that the step's action has.
+    kept : set of int
+        Steps that a writer keeps, as it was last looked at.
+    columns : dict of str to dict of int to Written
+    """
+
+    def __init__(self) -> None:
+        self.named: dict[int, int] = {}
+        self.name_of: dict[int, int] = {}
+        self.episode_of: dict[int, int] = {}
+        self.over: set[int] = set()  # episodes
+        self.members: dict[int, list[int]] = defaultdict(list)  # steps of each episode
+        self.next_step = self.next_episode = 1
+        self.kept: dict[str, set[int]] = defaultdict(set)  # by writer
+        self.adding: dict[str, set[int]] = defaultdict(set)  # steps of calls that may not have returned
+        self.flushed: set[int] = set()
+        self.cleared: set[int] = set()
+        self.columns: dict[str, dict[int, Written]] = {kind: defaultdict(Written) for kind in KINDS}
+        self.maxima: set[float] = {0.0, 1.0}  # that new steps may have entered with
+        self.version = 0
+
+    def every_kept(self) -> set[int]:
+        """Return the steps that any writer keeps."""
+        return set().union(*self.kept.values()) if self.kept else set()
+
+    def name(self, name: int, step: int) -> None:
+        """Note that a name is a step's; an error where it was another's that was promised to stay."""
+        known = self.named.get(name)
+        if known is not None and known != step and known in self.flushed:
+            raise BrokenError(f"name {name} was given to step {known}, which was flushed, and to step {step}")
+        self.named[name], self.name_of[step] = step, name
+
+    def write(self, kind: str, steps: Sequence[int] | set[int], value: Callable[[int], Any], *, certain: bool = True) -> None:
+        """Note what was written, or may have been, to some steps."""
+        for step in steps:
+            self.columns[kind][step].write(value(step), certain=certain)
+
+    def flush(self) -> None:
+        """Note that all that was written is on the disk."""
+        for written in self.columns.values():
+            for one in written.values():
+                if one.low > one.lost:
+                    one.durable = one.low
+
+    def lose(self) -> None:
+        """Note that a sync failed: what it was to bring to the disk may never get there."""
+        for written in self.columns.values():
+            for one in written.values():
+                one.lost = len(one.values) - 1
+
+    def remember(self) -> None:
+        """Count all that was written as on the disk."""
+        for written in self.columns.values():
+            for one in written.values():
+                one.durable, one.lost = one.low, -1
+
+
+class Crashed(BaseException):
+    """The process is gone: nothing that was under way goes on."""
+
+
+class Schedule:
+    """One schedule.
+
+    Parameters
+    ----------
+    seed : int
+        Of the campaign.
+    number : int
+    base : Path
+        An empty directory.
+    """
+
+    def __init__(self, seed: int, number: int, base: Path) -> None:
+        self._rng = np.random.default_rng([seed, number, 27])
+        self._base, self._boot = base, 1
+        self._rows = int(self._rng.choice([8, 16]))
+        self._writers = [f"w{n}" for n in range(int(self._rng.integers(1, 4)))]
+        self._envs = {name: int(self._rng.integers(1, 3)) for name in self._writers}
+        streams = sum(self._envs.values())
+        self._capacity = int(self._rows * streams * self._rng.integers(2, 6))
+        self._drops = number % 4 == 0
+        self._open: dict[str, db.ReplayBuffer] = {}
+        self._first: dict[str, int] = {}
+        self._learner: db.ReplayBuffer | None = None
+        self._reader: db.ReplayBuffer | None = None
+        self._sampler: db.Prioritized | None = None
+        self.model = Model()
+        self._trace: Trace | None = None
+        self._nested, self._countdown = False, -1
+        self._inside: Callable[[], None] | None = None
+        self._later: list[Callable[[], None]] = []
+        self._running: dict[tuple[str, int], int] = {}  # the episode that runs in each environment
+        self.log: list[str] = []
+        self.counts = Counter[str]()
+
+    # Running
+
+    def run(self) -> None:
+        """Run it; a BrokenError where a promise was broken."""
+        real = {name: getattr(Files, name) for name in PLACES}
+        try:
+            for name, function in real.items():
+                setattr(Files, name, self._at(function))
+            with Gate(free=False) as self._gate:
+                for _ in range(int(self._rng.integers(1, 3))):
+                    self._round()
+        finally:
+            for name, function in real.items():
+                setattr(Files, name, function)
+            self._trace = None
+            self._let_go()
+
+    def _at(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def place(*args: Any, **keywords: Any) -> Any:
+            if self._inside is not None and not self._nested:
+                self._countdown -= 1
+                if self._countdown == 0:
+                    call, self._inside = self._inside, None
+                    self._nested = True
+                    try:
+                        call()
+                    finally:
+                        self._nested = False
+            return real(*args, **keywords)
+
+        return place
+
+    def _round(self) -> None:
+        power = bool(self._rng.random() < 0.5)
+        with boot(self._boot):
+            with self._broken_by("coming back"):
+                self._come_back()
+            for _ in range(int(self._rng.integers(3, 12))):
+                self._step()
+            left = self._base.parent / f"{self._base.name}-left"
+            left.mkdir()
+            if power:
+                self._cut(left)
+            else:
+                self._kill(left)
+        if power:
+            self._boot += 1
+        self._let_go()
+        shutil.rmtree(self._base)
+        left.rename(self._base)
+        self.log.append("power is lost" if power else "killed")
+        with boot(self._boot), self._broken_by("opening what is left"):
+            self._judge(power)
+
+    def _kill(self, left: Path) -> None:
+        """Copy what there is as a kill leaves it, in the middle of one more call or after it."""
+        taken = False
+
+        def take() -> None:
+            nonlocal taken
+            shutil.copytree(self._base, left, dirs_exist_ok=True)
+            taken = True
+
+        if self._rng.random() < 0.6:
+            self._last_step(take)
+        if not taken:
+            take()
+
+    def _cut(self, left: Path) -> None:
+        """Trace some calls, and build what a power loss in the middle of the last, or after it, leaves."""
+        for name in list(self._open):
+            self._look_at(name)
+        self.model.remember()
+        events = -1
+        with Trace(self._base) as trace:
+            self._trace = trace
+            for _ in range(int(self._rng.integers(2, 7))):
+                self._step(faults=True)
+
+            def take() -> None:
+                nonlocal events
+                events = trace.look("the end")
+
+            if self._rng.random() < 0.6:
+                self._last_step(take)
+            if events < 0:
+                take()
+            self._trace = None
+        disk: Disk = trace.disk()
+        for event in trace.events[:events]:
+            disk.apply(event)
+        build(disk.crash(POWER[int(self._rng.integers(len(POWER)))], self._rng), left)
+
+    def _last_step(self, take: Callable[[], None]) -> None:
+        """Make a call in the middle of which it all ends: whatever it writes may be there or not."""
+        before = {(kind, step): one.low for kind, steps in self.model.columns.items() for step, one in steps.items()}
+        durable = {(kind, step): one.durable for kind, steps in self.model.columns.items() for step, one in steps.items()}
+        flushed, ended, kept = set(self.model.flushed), False, {name: set(steps) for name, steps in self.model.kept.items()}
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            take()
+
+        self._step(inside=end)
+        if ended:
+            self.model.flushed = flushed
+            for name, steps in self.model.kept.items():  # those that were added, or evicted, meanwhile may be there or not
+                self.model.adding[name] |= steps ^ kept.get(name, set())
+            for kind, steps in self.model.columns.items():
+                for step, one in steps.items():
+                    one.low, one.durable = before.get((kind, step), 0), durable.get((kind, step), 0)
+
+    @contextlib.contextmanager
+    def _broken_by(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (BrokenError, Crashed):
+            raise
+        except Exception as error:
+            raise BrokenError(f"{what}: {error!r}\n{traceback.format_exc(limit=-6)}") from error
+
+    def _step(self, *, faults: bool = False, inside: Callable[[], None] | None = None) -> None:
+        """Make one call of a writer's or the learner's, perhaps with one of the other's in its middle."""
+        learner = bool(self._rng.random() < 0.6)
+        call = self._draw(learner)
+        if inside is None and self._rng.random() < 0.4:
+            other = self._draw(not learner)
+            inside = lambda: other(False)  # noqa: E731
+        self._inside, self._countdown = inside, int(self._rng.integers(1, 25))
+        try:
+            with self._broken_by(self.log[-1] if self.log else "a call"):
+                call(faults)
+        finally:
+            self._inside = None
+        self._nested = False
+        for check in self._later:
+            check()
+        self._later = []
+        for name in list(self._open):
+            self._look_at(name)
+
+    def _draw(self, learner: bool) -> Callable[[bool], None]:
+        if learner:
+            calls: dict[Callable[[bool], None], float] = {
+                self._write: 6, self._prioritize: 4, self._tag: 3, self._map: 1, self._returns: 1, self._flush: 3,
+                self._refresh: 5, self._compare: 4, self._compare_reader: 1.5, self._end_learner: 1, self._hand_over: 0.7,
+                self._remove: 0.3,
+            }  # fmt: skip
+        else:
+            calls = {self._add: 8, self._flush_writer: 1.5, self._clear: 0.5, self._end_writer: 0.7}
+        weights = np.array(list(calls.values()))
+        return list(calls)[int(self._rng.choice(len(calls), p=weights / weights.sum()))]
+
+    # Writers
+
+    def _root(self) -> Path:
+        return self._base / "all"
+
+    def _writer(self, name: str) -> db.ReplayBuffer:
+        if name not in self._open:
+            self.log.append(f"{name} opens")
+            capacity = self._capacity
+            self._open[name] = db.ReplayBuffer(
+                self._root(), capacity, columns=COLUMNS, n_envs=self._envs[name], writer=name, segment_rows=self._rows,
+                autoreset="disabled", threads=1, seed=0,
+            )  # fmt: skip
+            entry = read_description(Files(self._root())).find(name)
+            assert entry is not None
+            self._first[name] = entry.first_stream
+            self._look_at(name)
+        return self._open[name]
+
+    def _any_writer(self) -> str:
+        """Return a writer; in the middle of another call one that is open, as that call may be opening the other."""
+        names = [name for name in self._writers if name in self._open] if self._nested else self._writers
+        return str(self._rng.choice(names or self._writers[:1]))
+
+    def _look_at(self, name: str) -> None:
+        """See what a writer keeps by now."""
+        buffer = self._open[name]
+        if self._nested or buffer._store.holds_lock():
+            return
+        own = buffer.steps()
+        actions = buffer.at(own, columns=["action"])["action"].tolist() if len(own) else []
+        for step, action in zip(own.tolist(), actions, strict=True):
+            self.model.name(self._global(name, step), action)
+        self.model.kept[name] = set(actions)
+        self.model.adding[name].clear()
+
+    def _global(self, name: str, step: int) -> int:
+        return step // self._envs[name] * STREAMS + step % self._envs[name] + self._first[name]
+
+    def _add(self, _faults: bool) -> None:
+        name = self._any_writer()
+        if self._nested and name not in self._open:
+            return
+        buffer, env = self._writer(name), int(self._rng.integers(self._envs[name]))
+        n, ends = int(self._rng.integers(1, 3 * self._rows)), bool(self._rng.random() < 0.7)
+        model = self.model
+        numbers = list(range(model.next_step, model.next_step + n))
+        model.next_step += n
+        before = self._running.pop((name, env), None)
+        if before is not None:
+            model.over.add(before)
+        episode, model.next_episode = model.next_episode, model.next_episode + 1
+        model.episode_of |= dict.fromkeys(numbers, episode)
+        model.members[episode] = numbers
+        if not ends:
+            self._running[name, env] = episode
+        model.adding[name].update(numbers)
+        self.log.append(f"{name} adds {numbers[0]} to {numbers[-1]} in {env}, {'which ends' if ends else 'which runs'}")
+        actions = np.array(numbers)
+        obs = np.stack([np.append(actions, -1), np.append(actions, -1)], axis=1).astype(np.float32)
+        truncated = (np.arange(n) == n - 1) & ends
+        with self._gate.closed():
+            buffer.extend(
+                obs=obs, action=actions, reward=actions.astype(np.float32), truncated=truncated, env=env, new_episode=True
+            )
+        if ends:
+            model.over.add(episode)
+
+    def _flush_writer(self, _faults: bool) -> None:
+        name = self._any_writer()
+        if name in self._open and not self._open[name]._store.holds_lock():
+            self.log.append(f"{name} flushes")
+            before = set(self.model.kept[name])
+            self._open[name].flush()
+            self.model.flushed |= before
+
+    def _clear(self, _faults: bool) -> None:
+        name = self._any_writer()
+        if name in self._open:
+            self.log.append(f"{name} clears")
+            for env in range(self._envs[name]):
+                self.model.over.add(self._running.pop((name, env), 0))
+            self.model.cleared |= self.model.kept[name] | self.model.adding[name]
+            self._open[name].clear()
+
+    def _end_writer(self, _faults: bool) -> None:
+        name = self._any_writer()
+        if name in self._open and not self._open[name]._store.holds_lock():
+            self._look_at(name)
+            self.log.append(f"{name} ends")
+            self._gate._opened.set()
+            self._end(self._open.pop(name))
+            self.model.flushed |= self.model.kept[name]
+
+    def _end(self, buffer: db.ReplayBuffer) -> None:
+        if not self._drops:
+            buffer.close()
+            return
+        process = buffer._closed
+        del buffer
+        gc.collect()
+        assert process is False
+
+    # The learner
+
+    def _learn(self) -> db.ReplayBuffer:
+        if self._learner is None:
+            self.log.append("the learner opens")
+            self._learner, self._sampler = db.ReplayBuffer(self._root(), mode="r", threads=1, seed=0), None
+        return self._learner
+
+    def _some(self, learner: db.ReplayBuffer) -> list[int]:
+        """Return some of the steps that the learner sees, by name."""
+        there = learner.steps()
+        return [int(n) for n in self._rng.permutation(there)[: int(self._rng.integers(1, 40))]]
+
+    def _numbers(self, learner: db.ReplayBuffer, names: Sequence[int]) -> list[int]:
+        """Return the numbers of steps that the learner sees, of which some may be new to the model."""
+        unknown = [name for name in names if name not in self.model.named]
+        if unknown:
+            adding = set().union(*self.model.adding.values())
+            batch = self._at_some(learner, unknown)
+            for name, action in zip(*(batch[key].tolist() for key in ("steps", "action")), strict=True):
+                if action not in adding:
+                    raise BrokenError(f"name {name} has step {action}, which nobody added there")
+                self.model.name(name, action)
+        return [self.model.named[name] for name in names if name in self.model.named]
+
+    @staticmethod
+    def _at_some(learner: db.ReplayBuffer, names: Sequence[int], columns: list[str] | None = None) -> dict[str, Any]:
+        """Return those of some steps that are there still."""
+        with learner._store.lock:
+            while True:
+                names = np.array(names, np.int64)
+                names = names[learner.remaining(names) > 0]
+                try:
+                    return learner.at(names, columns=columns)
+                except db.InputError:  # evicted since, as a refresh in the middle has told
+                    continue
+
+    def _change(self, kind: str, names: Sequence[int], value: Callable[[int], Any], call: Callable[[], int | None]) -> None:
+        """Make a call that writes values of steps, and note it; what it returns must be true."""
+        model, learner = self.model, self._learn()
+        numbers = self._numbers(learner, names)
+        before = self._kept_now() & set(numbers)
+        try:
+            written = call()
+        except OSError:
+            self.counts["errors"] += 1
+            self.log.append("   it fails")
+            model.write(kind, before, value, certain=False)
+            self._note_failure()
+            return
+        model.write(kind, before, value)
+        if written is None:  # of everything, as of now
+            model.write(kind, set(self._numbers(learner, learner.steps().tolist())) - before, value, certain=False)
+            return
+
+        def check() -> None:
+            after = self._kept_now() & set(numbers)
+            cleared = model.cleared.intersection(numbers) - before  # which is seen by the next refresh
+            if not len(after) <= written <= len(before) + len(cleared):
+                there = f"{len(before)} were there before, {len(after)} after, and {len(cleared)} were cleared"
+                raise BrokenError(f"{kind}: {written} of {len(names)} reported as written, where {there}")
+
+        self._later.append(check)
+
+    def _kept_now(self) -> set[int]:
+        """Return the steps that are kept, of writers that are gone, too."""
+        for name in self._open:
+            self._look_at(name)
+        nested, self._nested = self._nested, True
+        try:
+            for name in self._writers:
+                if name not in self._open and (self._root() / name).exists() and name in self._first:
+                    with db.ReplayBuffer(self._root(), mode="r", writer=name, threads=1) as buffer:
+                        own = buffer.steps()
+                        self.model.kept[name] = set(buffer.at(own)["action"].tolist()) if len(own) else set()
+        finally:
+            self._nested = nested
+        found = self.model.every_kept()
+        return found | set().union(*self.model.adding.values()) if self._nested else found
+
+    def _note_failure(self) -> None:
+        if self._trace is not None and self._trace.fault is not None and self._trace.fault.failed:
+            self.model.lose()
+
+    @contextlib.contextmanager
+    def _faulty(self, faults: bool, often: float) -> Iterator[None]:
+        if faults and self._trace is not None and self._rng.random() < often:
+            lasting = int(self._rng.choice([0, 0, 2, 10**6]))
+            self._trace.fault = Fault(int(self._rng.integers(12)), errno.EIO, lasting, only="fsync")
+        try:
+            yield
+        finally:
+            if self._trace is not None:
+                self._trace.fault = None
+
+    def _next_version(self) -> int:
+        self.model.version += 1
+        return self.model.version
+
+    def _write(self, faults: bool) -> None:
+        learner = self._learn()
+        names, version = self._some(learner), self._next_version()
+        if not names:
+            return
+        numbers = dict(zip(names, self._numbers(learner, names), strict=False))
+        names = list(numbers)
+        self.log.append(f"the learner writes version {version} to {names}")
+        values = np.array([numbers[name] * 10_000 + version for name in names])
+        with self._faulty(faults, 0.2):
+            self._change("score", names, lambda step: step * 10_000 + version, lambda: learner.write("score", names, values))
+
+    def _prioritize(self, faults: bool) -> None:
+        learner = self._learn()
+        if not len(learner):
+            return
+        if self._sampler is None:
+            self._sampler = db.Prioritized(alpha=1.0, seed=int(self._rng.integers(100)))
+        sampler, version = self._sampler, self._next_version()
+        with self._faulty(faults, 0.2):
+            try:
+                batch = learner.sample(int(self._rng.integers(1, 30)), sampler)
+            except db.EmptyBufferError:
+                return
+            except OSError:
+                self.log.append("a draw fails")
+                self._note_failure()
+                return
+            finally:
+                self.model.maxima.add(sampler._largest)
+            names = np.unique(batch["steps"].numpy()).tolist() if self._rng.random() < 0.5 else self._some(learner)
+            numbers = dict(zip(names, self._numbers(learner, names), strict=False))
+            names = list(numbers)
+            self.log.append(f"the learner sets priorities of version {version} of {names}")
+            errors = np.array([self._priority(numbers[name], version) for name in names])
+            try:
+                self._change(
+                    "priority", names, lambda step: self._priority(step, version), lambda: sampler.update(np.array(names), errors)
+                )
+            finally:
+                self.model.maxima.add(sampler._largest)
+
+    @staticmethod
+    def _priority(step: int, version: int) -> float:
+        return float(np.float32(1000 + step * 64 + version % 64))
+
+    def _tag(self, faults: bool) -> None:
+        learner, model = self._learn(), self.model
+        episodes = learner.episodes
+        if not len(episodes):
+            return
+        one = int(self._rng.integers(len(episodes)))
+        name, tag = int(episodes.start[one]), str(self._rng.choice(TAGS))
+        numbers = self._numbers(learner, [name])
+        if not numbers:
+            return
+        members = [step for step in model.members[model.episode_of[numbers[0]]] if step in self._kept_now()]
+        self.log.append(f"the learner tags the episode of {name}, of steps {members[:1]} to {members[-1:]}, {tag}")
+        with self._faulty(faults, 0.2):
+            try:
+                learner.tag(tag, [name])
+            except db.InputError:
+                return  # evicted, or not over: nothing is written, which is compared
+            except OSError:
+                model.write("tag", members, lambda _: tag, certain=False)
+                self._note_failure()
+                return
+        model.write("tag", members, lambda _: tag)
+
+    def _map(self, faults: bool) -> None:
+        learner, version = self._learn(), self._next_version()
+        if not len(learner):
+            return
+        names = learner.steps().tolist()
+        self.log.append(f"the learner maps version {version}")
+
+        def function(batch: dict[str, Any]) -> Array:
+            return np.asarray(batch["action"].numpy() * 10_000 + version)
+
+        def call() -> None:
+            learner.map(function, 16, "score", progress=False, threads=1)
+
+        with self._faulty(faults, 0.2):
+            self._change("score", names, lambda step: step * 10_000 + version, call)
+
+    def _returns(self, faults: bool) -> None:
+        learner = self._learn()
+        if not len(learner):
+            return
+        self.log.append("the learner computes returns")
+
+        def call() -> None:
+            learner.returns_and_advantages(gamma=0.0, values=None)
+
+        with self._faulty(faults, 0.2):
+            self._change("return", learner.steps().tolist(), float, call)
+
+    def _flush(self, faults: bool) -> None:
+        learner = self._learn()
+        self.log.append("the learner flushes")
+        with self._faulty(faults, 0.5):
+            try:
+                learner.flush()
+            except OSError:
+                self.counts["flushes that failed"] += 1
+                self.log.append("   it fails")
+                self._note_failure()
+                return
+        self.model.flush()
+
+    def _refresh(self, _faults: bool) -> None:
+        self.log.append("the learner refreshes")
+        self._learn().refresh()
+
+    def _compare(self, _faults: bool) -> None:
+        self.log.append("the learner's view is compared")
+        self.compare(self._learn())
+
+    def _compare_reader(self, _faults: bool) -> None:
+        """Have a reader that is there all the time see what the learner wrote."""
+        if self._reader is None:
+            self.log.append("a reader opens")
+            self._reader = db.ReplayBuffer(self._root(), mode="r", threads=1, seed=0)
+        self.log.append("a reader's view is compared")
+        self._reader.refresh()
+        self.compare(self._reader)
+
+    def _end_learner(self, _faults: bool) -> None:
+        if self._learner is not None and not self._nested:
+            self.log.append("the learner ends")
+            learner, self._learner, self._sampler = self._learner, None, None
+            self._end(learner)
+            del learner
+            self.model.flush()
+
+    def _hand_over(self, _faults: bool) -> None:
+        """Have the reader go on in the learner's place."""
+        if self._reader is not None and not self._nested:
+            self.log.append("the reader is the learner from now on")
+            self._end_learner(False)
+            self._learner, self._reader = self._reader, None
+
+    def _remove(self, faults: bool) -> None:
+        learner, model = self._learn(), self.model
+        if "score" in learner.derived:
+            self.log.append("the learner removes a column")
+            with self._faulty(faults, 0.0):
+                learner.remove_column("score")
+            for one in model.columns["score"].values():
+                one.write(0)
+                one.durable = one.low
+
+    # What there is
+
+    def compare(self, buffer: db.ReplayBuffer, *, power: bool = False, back: bool = False) -> None:
+        """Compare every value of every step that a buffer sees with the model.
+
+        After a loss of `power` older values may be there; and of steps that had been evicted, and are `back`, any.
+        """
+        model, names = self.model, buffer.steps()
+        if not len(names):
+            return
+        batch = self._at_some(buffer, names.tolist())
+        actions, found = batch["action"].tolist(), batch["steps"].tolist()
+        for name, action in zip(found, actions, strict=True):
+            if model.named.get(name) != action:
+                if action not in set().union(*model.adding.values()) and not (power and model.name_of.get(action) == name):
+                    raise BrokenError(f"name {name} has step {action}, and was step {model.named.get(name)}'s")
+                model.name(name, action)
+        kept, names_of_tags = model.every_kept(), ("", *buffer.tags)
+        for kind in KINDS:
+            values = batch[kind].tolist() if kind in batch else [0] * len(actions)
+            for action, value in zip(actions, values, strict=True):
+                written = model.columns[kind].get(action) or Written()
+                seen = (names_of_tags[value] or 0) if kind == "tag" else value
+                low = written.durable if power else written.low
+                if power and action not in kept:
+                    low = 0
+                allowed = written.values[low:] if low else [0, *written.values]
+                if seen in allowed or (kind == "priority" and 0 in allowed and seen in model.maxima):
+                    continue
+                whose = "zero" if seen == 0 else str(seen)
+                whose += " of another step" if kind == "score" and seen and seen // 10_000 != action else ""
+                raise BrokenError(f"{kind} of step {action}, {model.name_of.get(action)}, is {whose}, expected one of {allowed}")
+        self.counts["values"] += len(actions) * len(KINDS)
+        del back
+
+    def _come_back(self) -> None:
+        for name in self._rng.permutation(self._writers).tolist():
+            self._writer(name)
+
+    def _judge(self, power: bool) -> None:
+        """Open what is left, and compare everything; the writers come back before a learner does, or after it."""
+        model = self.model
+        if not (self._root() / "zarr.json").exists():
+            if not power or model.flushed:
+                raise BrokenError("the directory is gone")
+            return
+        first = bool(self._rng.random() < 0.5)
+        if first:
+            with db.ReplayBuffer(self._root(), mode="r", threads=1) as learner:
+                self.compare(learner, power=power)
+        kept, adding = model.every_kept(), set().union(*model.adding.values())
+        for name in self._writers:
+            if (self._root() / name).exists():
+                self._open_after(name)
+        there = model.every_kept()
+        missing = kept - adding - there
+        if missing and not power:
+            raise BrokenError(f"steps {sorted(missing)} are gone")
+        learner = self._learn()
+        self.compare(learner, power=power)
+        self._settle(learner, power)
+        for name in self._writers:
+            model.adding[name].clear()
+        self._running.clear()
+        if self._rng.random() < 0.5:
+            self._end_learner(False)
+
+    def _open_after(self, name: str) -> None:
+        buffer = self._writer(name)
+        own = buffer.steps()
+        self.model.kept[name] = set(buffer.at(own, columns=["action"])["action"].tolist()) if len(own) else set()
+
+    def _settle(self, learner: db.ReplayBuffer, power: bool) -> None:
+        """Take what is there for what was written."""
+        model, names = self.model, learner.steps()
+        batch = learner.at(names) if len(names) else {}
+        actions = batch["action"].tolist() if len(names) else []
+        there = set(actions)
+        names_of_tags = ("", *learner.tags)
+        for kind in KINDS:
+            values = batch[kind].tolist() if kind in batch else [0] * len(actions)
+            for action, value in zip(actions, values, strict=True):
+                seen = (names_of_tags[value] or 0) if kind == "tag" else value
+                written = model.columns[kind][action]
+                if power or len(written.values) - 1 > written.low:
+                    written.values.append(seen)
+                    written.low = len(written.values) - 1
+                    if power:
+                        written.values, written.low, written.durable, written.lost = [seen], 0, 0, -1
+                if kind == "priority":
+                    model.maxima.add(seen)
+        for step in set(model.name_of) - there:
+            for kind in KINDS:
+                model.columns[kind].pop(step, None)
+            if step not in model.flushed:  # lost: its name may be another's
+                name = model.name_of.pop(step)
+                if model.named.get(name) == step:
+                    del model.named[name]
+        model.over |= set(model.members)
+
+    def _let_go(self) -> None:
+        """Forget the buffers of a process that is gone."""
+        buffers = [*self._open.values(), self._learner, self._reader]
+        self._open, self._learner, self._reader, self._sampler = {}, None, None, None
+        for buffer in buffers:
+            if buffer is not None:
+                with contextlib.suppress(OSError, db.DiskBufferError):
+                    buffer.close()
+        buffers.clear()
+
+
+def run(seed: int, number: int) -> tuple[str, dict[str, int]]:
+    """Run one schedule; return what went wrong, or nothing, and figures."""
+    with scratch() as base, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (base / "now").mkdir()
+        schedule = Schedule(seed, number, base / "now")
+        try:
+            schedule.run()
+        except BrokenError as broken:
+            return "\n    ".join([str(broken), *schedule.log[-12:]]), dict(schedule.counts)
+        except Exception:  # noqa: BLE001  every one is counted
+            return "\n    ".join([traceback.format_exc(limit=-8), *schedule.log[-12:]]), dict(schedule.counts)
+        return "", dict(schedule.counts)
+
+
+def _alone(seed: int, number: int) -> tuple[str, dict[str, int]]:
+    """Run a schedule in a fork, which it may take down."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def child() -> None:
+        theirs.send(run(seed, number))
+        theirs.close()
+        os._exit(0)
+
+    process = context.Process(target=child)
+    process.start()
+    theirs.close()
+    try:
+        found: tuple[str, dict[str, int]] = ours.recv() if ours.poll(120) else ("it hangs", {})
+    except EOFError:
+        process.join()
+        found = f"it ends the process with {process.exitcode}", {}
+    process.kill()
+    process.join()
+    return found
+
+
+def main(scale: float = 1.0, *, seed: int = 0, count: int | None = None, first: int = 0) -> Row:
+    """Run 2,000 schedules, times `scale`."""
+    count, broken, figures = round(SCHEDULES * scale) if count is None else count, list[str](), Counter[str]()
+    run(seed, 10**6)  # what is compiled is compiled before the first fork
+    for number in range(first, first + count):
+        found, counts = _alone(seed, number)
+        figures.update(counts)
+        if found:
+            broken.append(f"schedule {number}: {found}")
+    notes = [", ".join(f"{n:,} {what}" for what, n in sorted(figures.items())), *broken[:SHOWN]]
+    return Row("writers beside a learner that writes columns, killed or cut off from power", count, len(broken), notes)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=SCHEDULES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first schedule")
+    parser.add_argument("--only", type=int, help="run this schedule alone, in this process")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    if options.only is not None:
+        print(run(options.seed, options.only)[0] or "nothing is wrong")
+    else:
+        print(main(seed=options.seed, count=options.count, first=options.first))
+    print(f"{time.monotonic() - begun:.1f} s")
