@@ -11,6 +11,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
+from diskbuffer.commands.output import complain
 from diskbuffer.errors import DiskBufferError
 from diskbuffer.version import __version__
 
@@ -51,7 +52,7 @@ def _plain(arguments: Sequence[str]) -> int:
     try:
         return int(options.run(options))
     except (DiskBufferError, OSError) as error:
-        print(error, file=sys.stderr)
+        complain(str(error))
         return 2
 
 

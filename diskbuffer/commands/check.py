@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.output import WELL, WRONG, show_json
+from diskbuffer.commands.output import WELL, WRONG, show_json, show_lines
 from diskbuffer.paths import local_path
 from diskbuffer.store.system.files import Files
 
@@ -38,5 +38,5 @@ def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool
         figures = {"ok": report.ok, "repaired": report.repaired, "rows": report.rows, "dropped": report.dropped}
         show_json({"path": str(report.path), **figures, "problems": problems})
     else:
-        print(report)
+        show_lines(*str(report).split("\n"))
     return WELL if report.ok or report.repaired else WRONG

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer import closed_marks
-from diskbuffer.commands.output import WELL, show_json
+from diskbuffer.commands.output import WELL, show_json, show_lines
 
 
 def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int:
@@ -23,6 +23,6 @@ def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int
     names = closed_marks.marks(path)
     if json:
         show_json(list(names))
-    elif remove is None:
-        print(*names, sep="\n", end="\n" if names else "")
+    elif remove is None and names:
+        show_lines(*names)
     return WELL

@@ -31,13 +31,21 @@ def console() -> Console:
 
 def show(*things: Any) -> None:
     """Show tables and texts."""
+    from rich.text import Text
+
     for thing in things:
-        console().print(thing)
+        console().print(Text(plain(thing)) if isinstance(thing, str) else thing)
+
+
+def show_lines(*lines: str) -> None:
+    """Write lines to stdout, as they are; names from files may be part of them."""
+    print(*map(plain, lines), sep="\n")
 
 
 def show_json(value: Any) -> None:
     """Write a value as JSON; figures that are NaN or infinite, which JSON has not, become null."""
-    print(json.dumps(_finite(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    text = json.dumps(_finite(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
+    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def _finite(value: Any) -> Any:
@@ -49,8 +57,8 @@ def _finite(value: Any) -> Any:
 
 
 def complain(*lines: str) -> None:
-    """Write lines to stderr."""
-    print(*lines, sep="\n", file=sys.stderr)
+    """Write lines to stderr; names from files, and what libraries say of them, may be part of them."""
+    print(*map(plain, "\n".join(lines).split("\n")), sep="\n", file=sys.stderr)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), title: str | None = None) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, plain, show, show_json, table
+from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, show, show_json, show_lines, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
 from diskbuffer.inspect.view import StoreView
@@ -69,8 +69,8 @@ def _show(view: StoreView, found: dict[str, Any]) -> None:
     show(table(("", "mean", "std", "min", "1 %", "median", "99 %", "max", " "), rows, left=("", " ")), "")
     endings = ", ".join(f"{n:,} {name}" for name, n in found["endings"].items())
     show(f"Episodes: {endings or 'none'}", "")
-    lines = [plain(f"- {finding['text']}.") for finding in found["findings"]]
-    print(*(lines or ["Nothing looks wrong."]), sep="\n")
+    lines = [f"- {finding['text']}." for finding in found["findings"]]
+    show_lines(*(lines or ["Nothing looks wrong."]))
 
 
 def _shape(values: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from diskbuffer.formats.filling import fill
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
+from diskbuffer.formats.strangers import refuse_links
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.options import with_transforms
 from diskbuffer.paths import local_path
@@ -96,6 +97,8 @@ def import_(
             "trust=True (--trust)"
         )
     check(format, found.read, 1, options)
+    if path.is_dir():
+        refuse_links(path)
     with closing(found.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import io
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
+from diskbuffer.formats.rlds_metadata import check_features, check_files
 from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.runtime.packages import needed
 from diskbuffer.schema import is_obs, part_of
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_LARGEST = 16 * 1024**2  # bytes of metadata
-_KNOWN = "tensorflow_datasets.core.features."
+_PICTURES = ("PNG", "JPEG", "BMP")
 
 
 class RLDSSource:
@@ -41,13 +42,16 @@ class RLDSSource:
     def __init__(self, path: Path, *, split: str = "train", last: str | None = None, tag: str | None = None) -> None:
         if last not in (None, "final", "step"):
             raise InputError(f"last must be 'final' or 'step', found {last!r}")
-        _refuse_classes(path)
+        check_features(path)
         tfds = needed("tensorflow_datasets", "tensorflow-datasets", "rlds", "reading RLDS")
         self._path, self._given = path, last
         try:
             builder = tfds.builder_from_directory(path)
             features = builder.info.features
-            self._episodes: Any = builder.as_data_source(split)
+            check_files(path, tfds.core.splits.SplitDict(split_infos=builder.info.splits.values())[split].file_instructions)
+            self._episodes: Any = builder.as_data_source(split, decoders=_undecoded(tfds, features) or None)
+        except SourceError:
+            raise
         except Exception as error:
             raise SourceError(
                 f"{path} cannot be read as a data set of TFDS: {type(error).__name__}: {error}. Files must be of ArrayRecord: "
@@ -62,6 +66,7 @@ class RLDSSource:
             raise InputError(f"there is no text {tag!r} of steps in {path}; there are {', '.join(texts) or 'none'}")
         self.losses: Mapping[str, str] = _losses(features, leaves, [text for text in texts if text != self._tag])
         self._keys = _columns(leaves, path)
+        self._pictures = {key: leaf for key, leaf in leaves.items() if isinstance(leaf, tfds.features.Image)}
         columns = {at: column_of(_Shape(leaves[key]), path, "/".join(key)) for at, key in self._keys.items()}
         self.contents = Contents(columns, len(self._episodes), final=last != "step", tags=bool(self._tag))
 
@@ -87,7 +92,8 @@ class RLDSSource:
         n = len(steps) - (self._given != "step")
         columns: dict[str, Rows] = {}
         for path, key in self._keys.items():
-            rows = _Rows(steps, key, self.contents.columns[path].shape, self.contents.columns[path].np_dtype)
+            column = self.contents.columns[path]
+            rows = _Rows(steps, key, column.shape, column.np_dtype, self._pictures.get(key))
             columns[path] = rows if is_obs(path) else Part(rows, 0, n)
         terminal = bool(end.get("is_terminal", False))
         for flag, value in (("terminated", terminal), ("truncated", bool(end.get("is_last", True)) and not terminal)):
@@ -126,23 +132,41 @@ class _Steps:
 
 
 class _Rows:
-    """A column of an episode."""
+    """A column of an episode; `picture` is the feature where it is of encoded pictures."""
 
-    def __init__(self, steps: _Steps, key: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._steps, self._key = steps, key
+    def __init__(
+        self, steps: _Steps, key: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype[Any], picture: Any = None
+    ) -> None:
+        self._steps, self._key, self._picture = steps, key, picture
         self.shape, self.dtype = (len(steps), *shape), dtype
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         first, last, _ = rows.indices(self.shape[0])
         found = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
         for at, step in enumerate(self._steps.some(first, max(first, last))):
-            value = np.asarray(_at(step, self._key))
+            value = np.asarray(_at(step, self._key) if self._picture is None else self._decoded(_at(step, self._key)))
             if value.shape != self.shape[1:] or value.dtype != self.dtype:
                 raise SourceError(
                     f"{'/'.join(self._key)} should be {self.dtype}{list(self.shape[1:])}, and is {value.dtype}{list(value.shape)}"
                 )
             found[at] = value
         return found
+
+    def _decoded(self, encoded: Any) -> Any:
+        """Return a picture, which is decoded once its header says that it has the right size."""
+        image, (height, width) = needed("PIL.Image", "pillow", "rlds", "pictures in RLDS"), self.shape[1:3]
+        where = "/".join(self._key)
+        try:
+            with warnings.catch_warnings():  # of huge sizes, which are refused below
+                warnings.simplefilter("ignore")
+                size = image.open(io.BytesIO(encoded), formats=_PICTURES).size
+            if size != (width, height):
+                raise SourceError(f"{where}: a picture is {size[0]} x {size[1]}, and should be {width} x {height}")
+            return self._picture.decode_example_np(encoded)
+        except SourceError:
+            raise
+        except Exception as error:
+            raise SourceError(f"{where}: a picture is damaged: {error}") from error
 
 
 class _Shape:
@@ -155,24 +179,18 @@ class _Shape:
         return np.empty(self.shape, self.dtype)
 
 
-def _refuse_classes(path: Path) -> None:
-    """Refuse features of classes that are not TFDS's own: it would import whatever module they name."""
-    try:
-        with (path / "features.json").open("rb") as file:
-            told = json.loads(file.read(_LARGEST))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is no data set of TFDS, as its features.json cannot be read: {error}") from error
-    left = [told]
-    while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            for key in ("pythonClassName", "type"):
-                name = one.get(key, _KNOWN)
-                if isinstance(name, str) and "." in name and not name.startswith(_KNOWN):
-                    raise SourceError(f"{path}: features.json names {name!r}, and only classes of TFDS itself are used")
-            left += one.values()
-        elif isinstance(one, list):
-            left += one
+def _undecoded(tfds: Any, feature: Any) -> dict[str, Any]:
+    """Return which features TFDS should leave encoded: pictures, which it would decode whatever their size."""
+    found: dict[str, Any] = {}
+    for name, inner in feature.items():
+        plain = inner
+        while isinstance(plain, tfds.features.Sequence):  # episodes' steps are one
+            plain = plain.feature
+        if isinstance(plain, tfds.features.FeaturesDict):
+            found[name] = _undecoded(tfds, plain)
+        elif isinstance(plain, tfds.features.Image):
+            found[name] = tfds.decode.SkipDecoding()
+    return {name: inner for name, inner in found.items() if inner != {}}
 
 
 def _leaves(feature: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

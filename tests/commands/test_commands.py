@@ -341,6 +341,33 @@ def test_what_needs_no_parser_does_the_same_without(
     assert not app._is_simple([*line, "--help"])
 
 
+ESCAPES = "\x1b[31m\x9b5m\u202e\x07"
+
+
+def test_what_a_terminal_would_act_upon_is_written_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = tmp_path / f"name {ESCAPES}"
+    hostile.mkdir()
+    (hostile / f"{ESCAPES}.npz").write_bytes(b"")
+    path = hostile / "store"
+    fill(path, FLOATS)
+    with db.ReplayBuffer(path) as buffer:
+        buffer.tag(f"tag {ESCAPES}", buffer.episodes.start[:1])
+    (tmp_path / "no store").mkdir()
+    lines = [
+        ["import", "dreamer", hostile, tmp_path / "new"],
+        ["info", tmp_path / f"missing {ESCAPES}"],
+        ["check", tmp_path / f"missing {ESCAPES}"],
+        *(line for line in each(path, tmp_path) if line[0] != "snapshot"),
+        ["stats", path],
+        ["stats", path, "--json"],
+    ]
+    for line in lines:
+        told = Told(capsys, *line)
+        assert re.search(r"[^\n\x20-\x7e\xa0-\uffff]|\u202e", told.out + told.err) is None, line
+    rows = Told(capsys, "episodes", path, "--json").json()
+    assert f"tag {ESCAPES}" in {row["tag"] for row in rows}
+
+
 def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, FLOATS, n_envs=5)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +144,81 @@ def test_hostile_data_sets_are_errors(tmp_path: Path) -> None:
         import_("rlds", tmp_path / "missing", tmp_path / "store", progress=False)
     with pytest.raises(db.InputError, match="last must be"):
         import_("rlds", path, tmp_path / "store", last="all", progress=False)
+
+
+CORE = "tensorflow_datasets.core.features"
+STRANGE = "strange_module.Thing"
+
+
+def nested(feature: dict[str, Any]) -> dict[str, Any]:
+    """Return a feature whose content is JSON in a text."""
+    return {"pythonClassName": f"{CORE}.features_dict.FeaturesDict", "jsonFeature": {"json": json.dumps({"a": feature})}}
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "protobuf's own spelling": {"python_class_name": STRANGE, "text": {}},
+    "a text of older JSON": nested({"type": STRANGE, "content": {}}),
+    "a text of protobuf's JSON": nested({"python_class_name": STRANGE, "text": {}}),
+    "a text in a text": nested(nested({"type": STRANGE, "content": {}})),
+    "older JSON": {"type": STRANGE, "content": {}},
+    "a text in older JSON": {
+        "type": f"{CORE}.sequence_feature.Sequence",
+        "proto_cls": "tensorflow_datasets.Sequence",
+        "content": json.dumps({"feature": {"python_class_name": STRANGE, "text": {}}}),
+    },
+    "another module of TFDS": {"pythonClassName": f"{CORE}.feature_test.AnInputConnector", "text": {}},
+}
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_no_module_that_a_data_set_names_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    path = make(tmp_path, made.some(1, 3, COLUMNS, longest=3))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "strange_module.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    before = set(sys.modules)
+    features = json.loads((path / "features.json").read_text())
+    features["featuresDict"]["features"]["about"] = FEATURES[kind]
+    (path / "features.json").write_text(json.dumps(features))
+    with pytest.raises(db.SourceError, match="names the class"):
+        import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
+    assert not {"strange_module", f"{CORE}.feature_test"} & (set(sys.modules) - before)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_no_file_outside_of_a_data_set_is_opened(tmp_path: Path) -> None:
+    path = make(tmp_path, made.some(1, 3, COLUMNS, longest=3))
+    (record,) = path.glob("*.array_record*")
+    shutil.copy(record, tmp_path / record.name)
+    info = json.loads((path / "dataset_info.json").read_text())
+    template = info["splits"][0]["filepathTemplate"]
+    for name in (f"../{template}", f"{tmp_path}/{template}"):
+        info["splits"][0]["filepathTemplate"] = name
+        (path / "dataset_info.json").write_text(json.dumps(info))
+        with pytest.raises(db.SourceError, match="lies elsewhere"):
+            import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
+    features = (path / "features.json").read_text()
+    content = {"json": json.dumps({"names_file": "../labels"})}
+    labels = json.dumps({"pythonClassName": f"{CORE}.class_label_feature.ClassLabel", "jsonFeature": content})
+    for changed in (
+        features.replace('"about"', '"../about"'),
+        features.replace('"about": {', f'"labels": {labels}, "about": {{'),
+    ):
+        assert changed != features
+        (path / "features.json").write_text(changed)
+        with pytest.raises(db.SourceError, match=r"elsewhere|names a file"):
+            import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_picture_of_another_size_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = png(np.zeros((3000, 4000, 3), np.uint8)).getvalue()
+    monkeypatch.setattr(sys.modules[__name__], "png", lambda _: io.BytesIO(large))
+    monkeypatch.setattr(tfds.features.Image, "decode_example_np", lambda *_: pytest.fail("it was decoded"))
+    path = make(tmp_path, made.some(1, 3, COLUMNS, longest=3))
+    with pytest.raises(db.SourceError, match="a picture is 4000 x 3000, and should be 12 x 10"):
+        import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
 
 
 @pytest.mark.nightly

@@ -18,6 +18,7 @@ from diskbuffer.formats.hdf5.files import Hdf5File
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySource, columns_of, last_of, numbered
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Repeated
+from diskbuffer.formats.strangers import is_file_beside
 from diskbuffer.schema import part_of
 from diskbuffer.wording import counted
 
@@ -90,7 +91,7 @@ def _ends(found: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
 
 def _noted(path: Path) -> dict[str, Any]:
     """Return what the file beside says; nothing where there is none."""
-    if not path.is_file():
+    if not is_file_beside(path.parent, path.name):
         return {}
     try:
         if path.stat().st_size > _MOST_JSON:

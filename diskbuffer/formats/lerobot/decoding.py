@@ -61,6 +61,8 @@ def _from(path: Path, pixels: Pixels, fps: float, first: int, *, seek: bool) -> 
         if not container.streams.video:
             raise SourceError(f"{path} has no video in it")
         stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise SourceError(f"{path} has a video of a kind that FFmpeg does not know")
         _check_size(path, pixels, stream.codec_context.width, stream.codec_context.height)
         stream.codec_context.options = {"max_pixels": str(2 * (pixels.height + 64) * (pixels.width + 64))}
         stream.thread_type, stream.codec_context.thread_count = "AUTO", _THREADS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -16,12 +17,14 @@ from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
+from diskbuffer.formats.strangers import is_file_beside
 from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
 from diskbuffer.schema import is_obs, part_of
 
 FLAGS = ("done", "terminated", "truncated")
 _BOOKKEEPING = re.compile(r"(next/)?(index|_weight|priority_weight|is_init|_data/.*)|(done|terminated|truncated)")
 STREAM = "env"
+_MOST_ENVS = 65535
 
 
 class TensorDictSource:
@@ -52,6 +55,8 @@ class TensorDictSource:
         if not axes or (time is not None and (not isinstance(time, int) or not -axes <= time < axes)):
             raise InputError(f"time must be an axis of the batch, whose shape is {list(self._found.shape)}, found {time!r}")
         time = (0 if is_storage else axes - 1) if time is None else time % axes
+        if math.prod(n for axis, n in enumerate(self._found.shape) if axis != time) > _MOST_ENVS:
+            raise SourceError(f"{path} is of {list(self._found.shape)} steps, more than {_MOST_ENVS:,} environments")
         self._lines = [
             _Line(self._found, time, place_of, filled, cursor)
             for place_of in np.ndindex(*(n for axis, n in enumerate(self._found.shape) if axis != time))
@@ -194,7 +199,7 @@ def _ring(place: Path, found: Found) -> tuple[int, int, bool]:
             f"{place}: it should have at most {size * inner} steps, and storage_metadata.json tells of {str(length)[:50]}"
         )
     cursor = 0
-    if (place.parent / "writer" / "metadata.json").exists():
+    if is_file_beside(place.parent, "writer", "metadata.json"):
         told = read_json(place.parent / "writer" / "metadata.json")
         cursor = told.get("cursor", told.get("_cursor", 0))
         if type(cursor) is not int or not 0 <= cursor <= size:

@@ -10,6 +10,7 @@ import bz2
 import itertools
 import lzma
 import math
+import struct
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -21,13 +22,15 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.strangers import damaged
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.files import GroupFiles
+from diskbuffer.store.format.codec import HEADER, MEMCPYED, MOST
 
 _LARGEST_CHUNK = 1024**3  # bytes
+_LARGEST_DICTIONARY = 128 * 1024**2  # bytes that LZMA takes: its highest level needs 65 MiB, and a file can ask for 4 GiB
 _INFLATING: dict[str, Callable[[], Any]] = {
     "zlib": zlib.decompressobj,
     "gzip": lambda: zlib.decompressobj(wbits=31),
     "bz2": bz2.BZ2Decompressor,
-    "lzma": lzma.LZMADecompressor,
+    "lzma": lambda: lzma.LZMADecompressor(memlimit=_LARGEST_DICTIONARY),
 }
 
 
@@ -138,6 +141,21 @@ class ZarrRows:
         return bytes(numcodecs.get_codec({"id": self._codec}).decode(data))
 
 
+def _blosc_size(data: bytes) -> int:
+    """Return how many bytes a chunk of Blosc's tells that it holds; -1 where its header does not fit what is there.
+
+    c-blosc gets the chunk's address alone, and takes its length from the header.
+    """
+    if len(data) < HEADER:
+        return -1
+    flags, size, block, length = data[2], *struct.unpack_from("<III", data, 4)
+    if length != len(data) or not 0 < size <= MOST or not 0 < block <= size:
+        return -1
+    blocks = 0 if flags & MEMCPYED else -(-size // block)
+    needed = HEADER + (size if flags & MEMCPYED else 4 * blocks)  # the chunk as it is, or where each of its blocks begins
+    return size if needed <= len(data) else -1
+
+
 def _zstd_size(data: bytes) -> int:
     """Return how many bytes a frame of Zstandard tells that it holds; -1 where it does not."""
     if data[:4] != b"\x28\xb5\x2f\xfd":
@@ -152,7 +170,7 @@ def _zstd_size(data: bytes) -> int:
 
 # Those that tell how much they hold, which is believed only where it is what a chunk has.
 _SIZED: dict[str, Callable[[bytes], int]] = {
-    "blosc": lambda data: int.from_bytes(data[4:8], "little"),
+    "blosc": _blosc_size,
     "lz4": lambda data: int.from_bytes(data[:4], "little"),
     "zstd": _zstd_size,
 }

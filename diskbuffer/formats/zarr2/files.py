@@ -35,6 +35,8 @@ class GroupFiles:
             self.size = os.stat(path).st_size
             if sum(member.compress_size for member in members) > self.size:
                 raise SourceError(f"{path} is damaged, or made to do harm: its members overlap")
+            if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+                raise SourceError(f"{path} is compressed in a way that no program zips Zarr groups")
             names = [member.filename for member in members]
         elif path.is_dir():
             self.size, names = 0, []

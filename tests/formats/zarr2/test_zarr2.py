@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
+import struct
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -263,6 +265,48 @@ def test_chunks_that_hold_more_than_they_should_are_not_inflated(tmp_path: Path)
         assert tracemalloc.get_traced_memory()[1] < 16 * 1024**2
         tracemalloc.stop()
         shutil.rmtree(tmp_path / ".store.unfinished", ignore_errors=True)
+
+
+def header(size: int, block: int, length: int, flags: int = 2) -> bytes:
+    """Return the header of a chunk of Blosc's; by default one that is a copy of what it holds."""
+    return bytes([2, 1, flags, 1]) + struct.pack("<III", size, block, length)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        header(100, 100, 116),
+        header(100, 100, 116) + bytes(99),
+        header(100, 100, 4096) + bytes(100),
+        header(100, 100, 116, flags=0x20) + bytes(3),
+        header(100, 1, 116, flags=0x20) + bytes(100),
+        header(100, 0, 116) + bytes(100),
+        header(100, 100, 20, flags=0x20) + struct.pack("<I", 4000),
+        header(100, 100, 116)[:15],
+    ],
+)
+def test_a_chunk_of_bloscs_that_claims_more_than_is_there_is_an_error(tmp_path: Path, chunk: bytes) -> None:
+    shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
+    (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(chunk)  # of 5 rows of 5 float32
+    with pytest.raises(db.SourceError):
+        import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
+
+
+def test_lzma_that_asks_for_much_memory_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
+    change("data/state", compressor={"id": "lzma"})(tmp_path / "in")
+    asks = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**29}]
+    (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(lzma.compress(bytes(100), filters=asks))
+    with pytest.raises(db.SourceError, match=r"[Mm]emory"):
+        import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
+
+
+def test_a_directory_in_the_place_of_a_chunk_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
+    (tmp_path / "in" / "data" / "state" / "0.0").unlink()
+    (tmp_path / "in" / "data" / "state" / "0.0").mkdir()
+    with pytest.raises(db.SourceError):
+        import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
 
 def test_more_than_files_can_hold_is_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,285 @@
+"""Data sets from strangers: whatever is in them, an import refuses it in words, or stores what the format's own library reads.
+
+    python -m soak.imports --count 20000 --seed 0 [--minutes 10] [--workers 2] [--only d4rl ...] [--number 17]
+
+Small data sets of every format are changed by a seeded mutator (`soak.hostile_data_sets`) and imported in a process that may
+crash, hang (10 s), take too much memory (2 GB), import modules, run code, or open files elsewhere. Python's audit events tell of
+these, and the kernel (inotify) of what libraries in C open in the directory that links and names in the data sets lead to. What
+was imported is compared with what the format's own library reads of the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import collections
+import contextlib
+import io
+import logging
+import os
+import random
+import re
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskbuffer.commands.output import complain
+from diskbuffer.formats import import_
+from diskbuffer.formats.stored import StoreSource
+from soak import fuzz, links
+from soak.data_sets import KINDS, Columns, Kind
+from soak.hostile_data_sets import CANARY, mutate
+from soak.table import Row
+from soak.workers import Answer, Job, Pool, scratch_directory, serve
+
+MODULE = "soak.imports"
+LOSSES = ("arrays", "attributes", "episode_metadata", "final_info", "groups", "infos", "meta", "metadata", "others", "strings")
+LOSSES += ("subtasks", "tags", "tasks", "text", "texts")
+FINE = {
+    "refused": "refused in words",
+    "imported": "imported, the same as the format's own library reads",
+    "unread": "imported, and refused by the format's own library",
+}
+BROKEN = {
+    "crash": "the process crashed",
+    "hang": "the process hung",
+    "memory": "took more than 2 GB",
+    "code": "ran code",
+    "module": "imported a module",
+    "outside": "opened files elsewhere",
+    "untyped": "an error that is no DiskBufferError",
+    "terminal": "wrote control characters to the terminal",
+    "rows": "stored rows that differ from the source",
+}
+
+_CYTHON = r"code.__new__ (b'\x97\x00\x02\x00e\x00"  # an empty function, of which Cython makes its tracebacks
+
+
+class Bench:
+    """Copies of data sets, which are changed, imported and thrown away."""
+
+    def __init__(self, directory: Path) -> None:
+        self._pristine, self._directory = directory.parent / "data sets", directory
+        self._watch = fuzz.Watch()
+        self._outside = ""  # the kind that is in the directory which nobody should open
+
+    def do(self, job: Job) -> Answer:
+        """Import a changed data set, or make one."""
+        kind = KINDS[job["kind"]]
+        if job["what"] == "make":
+            made(self._pristine, job["kind"])
+            return {"made": job["kind"]}
+        inside, outside = self._directory / "inside", self._directory / "outside"
+        fuzz._remove(inside)
+        root = inside / "set"
+        shutil.copytree(self._pristine / job["kind"], root)
+        (inside / "new").mkdir()
+        if self._outside != job["kind"]:
+            fuzz._remove(outside)
+            shutil.copytree(self._pristine / job["kind"], outside)
+            os.mkfifo(outside / "pipe")
+            self._outside = job["kind"]
+        rng = random.Random(f"{job['seed']} {job['kind']} {job['number']}")
+        done = [] if job["number"] < 0 else mutate(root, outside, rng, root / kind.name)
+        watch = links.Watch(outside)
+        modules = set(sys.modules)
+        try:
+            with self._watch.over(inside):
+                answer = attempt(kind, root / kind.name, inside / "new" / "store")
+            opened = watch.seen()
+        finally:
+            watch.close()
+        if answer["class"] in ("read", "refused"):
+            loaded = sorted(set(sys.modules) - modules)
+            above = [str(path) for path in inside.resolve().parents]  # which are synced when a store is made
+            seen = [one for one in self._watch.seen if one[1] not in above and not one[1].startswith(_CYTHON)]
+            seen += [("outside", path) for path in opened]
+            if loaded:
+                answer = {"class": "module", "error": ", ".join(loaded[:4])}
+            elif seen:
+                answer = {"class": seen[0][0], "error": seen[0][1]}
+            elif answer["class"] == "read":
+                answer = compared(kind, root / kind.name, inside / "new" / "store")
+        return {**answer, "done": done}
+
+
+def made(directory: Path, name: str) -> Path:
+    """Make a data set, where it is not there yet."""
+    path = directory / name
+    if not path.exists():
+        path.mkdir(parents=True)
+        KINDS[name].make(path)
+    return path
+
+
+def attempt(kind: Kind, source: Path, store: Path) -> Answer:
+    """Import a data set; judge an error, and what a terminal would be sent of it."""
+    said = io.StringIO()
+
+    def run() -> str | None:
+        with contextlib.redirect_stderr(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                import_(kind.format, source, store, allow_loss=LOSSES, progress=False, **kind.options)
+            except fuzz.db.DiskBufferError as error:
+                complain(str(error))
+                raise
+        return None
+
+    answer = fuzz.tried(run)
+    if answer["class"] == "refused" and re.search(
+        r"[^\n\x20-\x7e\u00a0-\U0010ffff]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]", said.getvalue()
+    ):
+        return {"class": "terminal", "error": ascii(said.getvalue())[:300]}
+    return {**answer, "said": said.getvalue()[:300]}
+
+
+def compared(kind: Kind, source: Path, store: Path) -> Answer:
+    """Compare what was stored with what the format's own library reads."""
+    if kind.read is None:
+        return {"class": "imported"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wanted = kind.read(source)
+    except Exception as error:  # noqa: BLE001  there are many libraries, of many errors
+        return {"class": "unread", "error": f"{type(error).__name__}: {str(error)[:200]}"}
+    found = stored(store)
+    for path, rows in wanted.items():
+        if path in found and not same(found[path], rows):
+            return {"class": "rows", "error": f"{path}: {found[path].dtype}{found[path].shape}, {rows.dtype}{rows.shape}"}
+    if not wanted.keys() & found.keys():
+        return {"class": "unread", "error": f"nothing to compare: {', '.join(wanted)}; {', '.join(found)}"}
+    return {"class": "imported"}
+
+
+def stored(store: Path) -> Columns:
+    """Return the rows of each column, one episode after the other; of observations without the final ones."""
+    with contextlib.closing(StoreSource(store)) as source:
+        parts = list(source.episodes())
+        return {path: np.concatenate([np.asarray(one.columns[path][: one.steps]) for one in parts]) for path in parts[0].columns}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether rows are equal, NaN included; a row may be flat in one of them."""
+    if one.size != other.size or len(one) != len(other):
+        return False
+    a, b = one.reshape(-1), other.reshape(-1)
+    return bool(np.all((a == b) | ((a != a) & (b != b))))
+
+
+# The campaign
+
+
+def jobs(names: list[str], count: int, seed: int) -> Iterator[Job]:
+    """Yield as many jobs of each kind."""
+    for name in names:
+        for number in range(-(-count // len(names))):
+            yield {"what": "import", "kind": name, "number": number, "seed": seed}
+
+
+def run(pool: Pool, count: int, seed: int, names: list[str], seconds: float | None = None) -> Row:
+    """Import hostile data sets."""
+    for name in names:
+        if "made" not in pool.do({"what": "make", "kind": name}):
+            raise RuntimeError(f"the data set {name!r} could not be made")
+        pristine = pool.do({"what": "import", "kind": name, "number": -1, "seed": seed})
+        if pristine.get("class") not in ("imported", "refused" if name == "sb3" else "imported"):
+            raise RuntimeError(f"the data set {name!r} should be imported as it is, and was not: {pristine}")
+    cases = [(job, fuzz._settled(answer)) for job, answer in pool.do_all(jobs(names, count, seed), seconds)]
+    return summary(cases)
+
+
+def summary(cases: list[tuple[Job, Answer]]) -> Row:
+    """Return what became of all of them, by format."""
+    classes = collections.Counter(answer["class"] for _, answer in cases)
+    row = Row("hostile data sets imported", len(cases), sum(classes[name] for name in BROKEN))
+    row.notes += [f"{classes[name]:,} {meaning}" for name, meaning in {**FINE, **BROKEN}.items()]
+    for name in KINDS:
+        mine = collections.Counter(answer["class"] for job, answer in cases if job["kind"] == name)
+        if mine:
+            row.notes.append(f"{name}: {mine.total():,}: {', '.join(f'{n:,} {what}' for what, n in mine.most_common())}")
+    kinds: dict[str, list[tuple[Job, Answer]]] = {}
+    for job, answer in cases:
+        if answer["class"] in BROKEN:
+            error = str(answer.get("error"))
+            short = error if answer["class"] != "untyped" else error.split(" (")[-1] + error.split(":")[0]
+            kinds.setdefault(f"{job['kind']}: {answer['class']}: {short[:150]}", []).append((job, answer))
+    for name, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        job, answer = found[0]
+        row.notes.append(f"{len(found)} times {name}; number {job['number']}, {str(answer.get('done'))[:300]}")
+        row.notes.append(f"    {str(answer.get('error'))[:300]}")
+    return row
+
+
+def main(count: int, seed: int = 0, minutes: float | None = None, workers: int = 2, names: list[str] | None = None) -> Row:
+    """Run the campaign."""
+    with scratch_directory() as name, Pool(MODULE, Path(name), workers) as pool:
+        return run(pool, count, seed, names or list(KINDS), None if minutes is None else minutes * 60)
+
+
+def warm(names: Iterable[str]) -> None:
+    """Import and compile what is needed, also for what is refused, so that what happens later is a data set's doing."""
+    logging.disable()
+    from PIL import Image
+
+    Image.init()  # which imports readers of all formats, as soon as one is not known
+    for name in ("utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "idna"):  # which JSON may have
+        codecs.lookup(name)
+    with scratch_directory() as name:
+        for kind in names:
+            root, of = made(Path(name), kind), KINDS[kind]
+            for n in range(6):
+                inside, outside = Path(name) / "inside" / "set", Path(name) / "outside"
+                shutil.copytree(root, inside)
+                shutil.copytree(root, outside)
+                if n:
+                    mutate(inside, outside, random.Random(f"{kind} {n}"), inside / of.name)
+                if n < 2:
+                    attempt(of, inside / of.name, inside.parent / "store")
+                    if not n:
+                        compared(of, inside / of.name, inside.parent / "store")
+                shutil.rmtree(inside.parent)
+                shutil.rmtree(outside)
+
+
+def child(directory: Path) -> Bench:
+    """Return what does the jobs, in the process that does them. The threads of ArrayRecord do not survive a fork."""
+    warm(["rlds"])
+    modules = directory.parent / "modules"
+    modules.mkdir(exist_ok=True)
+    (modules / f"{CANARY}.py").write_text("")
+    sys.path.append(str(modules))
+    return Bench(directory)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--number", type=int, help="only this case, of the kind that --only names, in this process")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve_at: Path = given.serve
+        serve(lambda: warm(name for name in KINDS if name != "rlds"), lambda: child(serve_at).do)
+    elif given.number is not None:
+        with scratch_directory() as scratch:
+            (Path(scratch) / "bench").mkdir()
+            warm(given.only)
+            bench = child(Path(scratch) / "bench")
+            bench.do({"what": "make", "kind": given.only[0]})
+            print(bench.do({"what": "import", "kind": given.only[0], "number": given.number, "seed": given.seed}), flush=True)
+    else:
+        begin = time.monotonic()
+        print(main(given.count, given.seed, given.minutes, given.workers, given.only), flush=True)
+        print(f"{time.monotonic() - begin:.0f} s")
