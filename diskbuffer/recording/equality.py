@@ -1,4 +1,4 @@
-"""Whether values in memory are the same: numbers, not bytes, so that 0.0 is -0.0, and NaN is NaN."""
+"""Whether values in memory are the same, or of a kind: numbers, not bytes, so that 0.0 is -0.0, and NaN is NaN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcmp
-from diskbuffer.native.memory import load_i64, load_u8, load_u32
+from diskbuffer.native.memory import load_i64, load_u8, load_u32, store_u8
 
 
 def float_bytes(dtype: np.dtype[Any]) -> int:
@@ -82,6 +82,22 @@ def has_nan(address: int, size: int, width: int) -> bool:
         if _bits(address + k, width) & magnitude > infinity:
             return True
     return False
+
+
+@compiled
+def are_bools(address: int, size: int) -> bool:
+    """Return whether `size` bytes are 0 or 1 each, as truth values that are stored must be."""
+    found = 0
+    for k in range(size):
+        found |= load_u8(address + k)
+    return bool(found <= 1)
+
+
+@compiled
+def copy_bools(target: int, source: int, size: int) -> None:
+    """Copy `size` truth values as bytes of 0 or 1; onto themselves, too."""
+    for k in range(size):
+        store_u8(target + k, load_u8(source + k) != 0)
 
 
 @compiled

@@ -15,7 +15,7 @@ from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
 from diskbuffer.native.memory import load_any_u32, load_any_u64, load_u8, store_any_u32, store_any_u64, store_u8, store_u32
-from diskbuffer.recording.equality import all_zero, same_values
+from diskbuffer.recording.equality import all_zero, are_bools, same_values
 from diskbuffer.recording.kernel import (
     CHECK,
     CUT_OFF,
@@ -48,6 +48,18 @@ EVENT_FIELDS = 3
 _TOGETHER = 64  # rows whose checksums are computed together
 _FEW = 4  # rows of which that does not pay
 _NARROW = 256  # bytes of a row, at most
+
+
+@compiled
+def bools_are_clean(places: Any, bools: Any, n: int) -> bool:
+    """Return whether all truth values of `n` steps are bytes of 0 or 1. `places` and `bools` are of `FlatSteps`."""
+    for k in range(bools.shape[0]):
+        column, field, size = bools[k]
+        address, apart = places[column, field], places[column, field + 1]
+        for i in range(n):
+            if not are_bools(address + i * apart, size):
+                return False
+    return True
 
 
 @compiled

@@ -13,6 +13,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.native.memory import address_of
 from diskbuffer.recording import flat_kernel, kernel
 from diskbuffer.recording.cut_offs import CutOffs
+from diskbuffer.recording.equality import copy_bools
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.format.layout import NEXT_STEP, Layout
 
@@ -55,6 +56,10 @@ class FlatSteps:
         self._obs_places = [place[path] for path in schema.obs]
         self._step_paths, self._obs_paths = schema.step, schema.obs
         self._next_step = layout.autoreset == NEXT_STEP
+        bools = [(place[path], kernel.VALUE) for path in (*schema.step, *schema.obs) if schema[path].np_dtype == np.bool_]
+        bools += [(place[path], kernel.NEXT) for path in schema.obs if schema[path].np_dtype == np.bool_]
+        # Where truth values are: the column, the field of a place, and the bytes of one step's.
+        self._bools = np.array([(c, field, sources[c, kernel.ROW_BYTES]) for c, field in bools], np.int64)
 
     def record_arrays(
         self,
@@ -83,13 +88,15 @@ class FlatSteps:
         ----------
         places : (columns, 4) int64
             Of every recorded column of the schema, in its order: the address of the first step's value, and how far that of the
-            next lies from it; of observations the same of those after the steps. Nothing of it is checked.
+            next lies from it; of observations the same of those after the steps. Nothing of it is checked, but truth values that
+            are other bytes than 0 and 1 are not taken from there: they count as true.
         n, stream : int
         told : (n,) bool, optional
             Which steps start an episode; where it is missing, values tell.
         """
         sources, table, segments = self._sources, self._index.table, self._log.writer.segments
         sources[:, : kernel.ROW_BYTES] = places
+        clean = [] if flat_kernel.bools_are_clean(places, self._bools, n) else self._clean_bools(n)
         rows, limits = self._layout.segment_rows, self._log.writer.limits
         events = np.empty((n, flat_kernel.EVENT_FIELDS), np.int64)
         n = flat_kernel.decide(
@@ -135,4 +142,16 @@ class FlatSteps:
         finally:
             self._cut_offs.steps += done
             self._cut_offs.note(int((kinds[:done] == kernel.CUT_OFF).sum()))
+            del clean  # until here, compiled code reads it
         return np.asarray(events[:, flat_kernel.POSITION])
+
+    def _clean_bools(self, n: int) -> list[Array]:
+        """Have all truth values of `n` steps read from copies, of bytes of 0 or 1; return these, to be kept meanwhile."""
+        copies = []
+        for column, field, size in self._bools.tolist():
+            address, apart = self._sources[column, field : field + 2].tolist()
+            copies.append(np.empty((n, size), np.uint8))
+            for step, copy in enumerate(copies[-1]):
+                copy_bools(address_of(copy), address + step * apart, size)
+            self._sources[column, field : field + 2] = address_of(copies[-1]), size
+        return copies

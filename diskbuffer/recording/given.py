@@ -22,7 +22,7 @@ from diskbuffer.native.libraries import memcpy
 from diskbuffer.native.memory import int8_array, int64_array, load_f64, load_i32, load_i64, store_f32, store_i64, store_u8
 from diskbuffer.native.objects import ALIGNED, CONTIGUOUS, DATA, DTYPE, FLAGS, NDIM, NUMBER, SHAPE, TYPE
 from diskbuffer.recording import kernel
-from diskbuffer.recording.equality import float_bytes, same_values
+from diskbuffer.recording.equality import are_bools, float_bytes, same_values
 from diskbuffer.recording.rolling_stacks import RollingStacks
 from diskbuffer.schema import Column, Schema
 
@@ -46,7 +46,7 @@ LAST, KNOWN = 11, 12  # the last stacks, and whether they are known: both of `Ro
 FIELDS = 13
 
 EVERY_STEP = ("action", "reward", "terminated", "truncated")
-_OTHER, _FLAG, _SINGLE, _DOUBLE = range(4)  # kinds: flags, float32 and float64, of which Python and numpy have several types
+_OTHER, _FLAG, _SINGLE, _DOUBLE = range(4)  # kinds: truth values, float32 and float64, which may be of several types
 _EXACT = 2**11  # up to which every float can say every integer
 _STAGED = 4096  # bytes of numbers that are rounded to float32
 NOT_FOUND = -(2**40)  # of `record_given`: less than what `kernel.record` returns
@@ -120,7 +120,7 @@ def _find_array(table: Any, n: int, array: int, ndim: int, lengths: int) -> int:
         size *= load_i64(shape + 8 * d)
     data, dtype = load_i64(array + DATA), load_i64(array + DTYPE)
     if dtype == table[n, TYPED]:
-        return int(data)
+        return int(data) if table[n, KIND] != _FLAG or are_bools(data, size) else 0
     if dtype != table[0, DTYPE64] or table[n, KIND] != _SINGLE or not _round(data, size, table[n, STAGED]):
         return 0
     return int(table[n, STAGED])

@@ -53,14 +53,21 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
     if array.shape not in shapes:
         expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
         raise InputError(f"{path}: expected shape {expected}, found {array.shape}")
-    if array.dtype != dtype:
-        array = convert(path, dtype, array)
+    array = bools(array) if array.dtype == dtype else convert(path, dtype, array)
     if dtype.kind in "fc" and not column.allow_nan and np.isnan(array).any():
         raise InputError(
             f"{path}: found NaN, which this column does not allow; find where it comes from, or declare the column with "
             "Column(..., allow_nan=True)"
         )
     return np.ascontiguousarray(array).reshape(shapes[0])
+
+
+def bools(array: Array) -> Array:
+    """Return an array of which truth values are bytes of 0 or 1, as code that counts or compares bytes takes them to be.
+
+    In a view of other memory, such as a mask of bytes of 255, any byte but 0 is true.
+    """
+    return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
 
 
 def convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
@@ -101,4 +108,4 @@ def flags(name: str, value: Any, n: int) -> npt.NDArray[np.bool_]:
     flags = np.asarray(value)
     if flags.dtype != np.bool_ or flags.shape not in ((), (n,)):
         raise InputError(f"{name} must be None, True or False, or {n} of these, found {flags.dtype} of shape {flags.shape}")
-    return np.array(np.broadcast_to(flags, (n,)))
+    return np.array(np.broadcast_to(bools(flags), (n,)))

@@ -35,6 +35,7 @@ from diskbuffer.adapters.sb3 import (
     DiskRolloutBuffer,
 )
 from diskbuffer.adapters.sb3.stored import Stored
+from tests.bools import bytes_of_bools, disguised
 
 Array = np.ndarray[Any, Any]
 
@@ -682,3 +683,13 @@ def test_a_training_that_is_killed_goes_on_and_can_be_evaluated_while_it_runs(tm
             assert len(left) >= told
             before = len(left)
     assert db.check(path, progress=False).ok
+
+
+def test_true_is_one_byte_only(tmp_path: Path) -> None:
+    space, actions, rng = spaces.Box(0, 1, (5,), np.bool_), spaces.Discrete(3), np.random.default_rng(0)
+    obs, done = disguised(rng.random((60, 2, 5)) < 0.3, rng), disguised(rng.random((60, 2)) < 0.1, rng)
+    buffer = DiskReplayBuffer(200, space, actions, "cpu", n_envs=2, path=tmp_path / "store")
+    for t in range(59):
+        buffer.add(obs[t], obs[t + 1], np.zeros(2, np.int64), np.ones(2, np.float32), done[t], [{}, {}])
+    buffer.close()
+    assert bytes_of_bools(tmp_path / "store") == {0, 1}

@@ -35,6 +35,7 @@ from diskbuffer.adapters.tianshou import (  # noqa: E402
     DiskVectorReplayBuffer,
 )
 from diskbuffer.adapters.tianshou.stored import Stored  # noqa: E402
+from tests.bools import bytes_of_bools, disguised  # noqa: E402
 
 
 class Environment:
@@ -739,3 +740,15 @@ def test_all_steps_have_their_weights(tmp_path: Path) -> None:
         buffer.update_weight(np.arange(3), np.arange(1, 4))
     same(theirs.sample(0)[0].weight, ours.sample(0)[0].weight)
     same(theirs.sample(0)[0], ours.sample(0)[0].in_memory())
+
+
+def test_true_is_one_byte_only(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ours = DiskReplayBuffer(60, path=tmp_path / "store", segment_rows=16)
+    masks, flags = disguised(rng.random((41, 4)) < 0.3, rng), disguised(rng.random((40, 2, 1)) < 0.1, rng)
+    for mask, following, (terminated, truncated) in zip(masks, masks[1:], flags, strict=False):
+        flag = {"terminated": terminated.reshape(()), "truncated": truncated.reshape(())}
+        ours.add(Batch(obs=mask, act=mask[:2], rew=1.0, obs_next=following, info={"seen": mask}, policy=Batch(), **flag))
+    assert np.array_equal(ours.done[:40], flags.view(np.uint8).any(axis=(1, 2)))
+    ours.close()
+    assert bytes_of_bools(tmp_path / "store") == {0, 1}

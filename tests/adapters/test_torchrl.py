@@ -33,6 +33,7 @@ from torchrl.data import (  # noqa: E402
 from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler  # noqa: E402
 
 from diskbuffer.adapters.torchrl import DiskSampler, DiskSliceSampler, DiskStorage  # noqa: E402
+from tests.bools import bytes_of_bools, disguised  # noqa: E402
 
 
 class Environment:
@@ -996,3 +997,29 @@ def test_a_pickled_storage_knows_where_the_writer_was_last(tmp_path: Path) -> No
     assert later._last_cursor_index == 6
     for one in (storage, copy, later):
         one.close()
+
+
+def test_true_is_one_byte_only(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def bools(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.from_numpy(rng.random(shape) < 0.3)
+
+    def steps(n: int) -> TensorDict:
+        after = {"observation": torch.zeros(n, 2), "seen": bools((n, 3)), "reward": torch.zeros(n, 1)}
+        after |= {"terminated": bools((n, 1)), "truncated": bools((n, 1))}
+        now = {"observation": torch.zeros(n, 2), "seen": bools((n, 3)), "action": bools((n,)), "mask": bools((n, 2))}
+        after["done"] = after["terminated"] | after["truncated"]
+        return TensorDict(now | {"next": TensorDict(after, [n])}, [n])
+
+    storages = [DiskStorage(200, tmp_path / name, segment_rows=32) for name in ("clean", "disguised")]
+    buffers = [ReplayBuffer(storage=storage, batch_size=4) for storage in storages]
+    for n in (10, 10, 1, 30):
+        given = steps(n)
+        other = given.apply(lambda t: torch.from_numpy(disguised(t.numpy(), rng)) if t.dtype == torch.bool else t)
+        for buffer, data in zip(buffers, (given, other), strict=True):
+            buffer.extend(data) if n > 1 else buffer.add(data[0])
+    same(buffers[0][:].to_tensordict(), buffers[1][:].to_tensordict())
+    for storage in storages:
+        storage.close()
+    assert bytes_of_bools(tmp_path / "disguised") == {0, 1}
