@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+
+import diskbuffer as db
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -46,6 +50,25 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
             subprocess.run([sys.executable, "page.py"], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
         else:
             exec(compile(code, page.name, "exec"), names)
+
+
+def test_the_recurrent_network_of_the_docs_does_not_run_over_padding(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "recurrent.md").read_text(), re.DOTALL)
+    exec(compile(code.partition("\ncolumns = ")[0], "recurrent.md", "exec"), names)
+    core, obs = torch.nn.GRU(6, 5, batch_first=True), np.random.default_rng(0).normal(size=(11, 6)).astype(np.float32)
+    columns = {"obs": db.Column((6,)), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer, torch.no_grad():
+        buffer.extend(obs=obs, action=np.zeros(10, int), reward=np.zeros(10))
+        batch = buffer.sample(7, db.Slices(4, burn_in=6, replace=False))  # from every step on, once
+        mask, padded = batch["mask"], batch["obs"].clone()
+        assert sorted(mask[:, :6].sum(1).tolist()) == list(range(7))
+        for filling in (0.0, 1e3, float("nan")):
+            padded[~mask] = filling
+            found, _ = core(padded[:, 6:], names["state_after"](core, padded[:, :6], mask[:, :6]))
+            for outputs, steps, there in zip(found, batch["steps"], mask, strict=True):
+                alone, _ = core(torch.from_numpy(obs[steps[there].numpy()])[None])  # the same steps, and nothing else
+                torch.testing.assert_close(outputs, alone[0, -4:])
 
 
 IN_A_READ_ONLY_SYSTEM = r"""
