@@ -27,6 +27,13 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
     values[name] = value
 
 
+def value_at(values: Any, path: str) -> Any:
+    """Return what `put` has put in its place."""
+    for part in path.split("/"):
+        values = values[key_of(part)]
+    return values
+
+
 def one_of(values: Any, n: int) -> Any:
     """Return number `n` along the first axis of values, nested or not."""
     return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]

@@ -38,6 +38,7 @@ TAKEN = (
 CHECKSUM = "row_checksum"
 TAG = "tag"  # the column of tags
 STRINGS = "x_strings"  # columns below it have numbers of strings that the store names, as the column "tag" has
+_EMPTY = "%"
 _PLAIN = {*string.ascii_letters, *string.digits, "_", "-"}  # in a column's path, beside what identifiers have
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
 _CODEC = re.compile(r"none|lz4|(lz4hc|zstd):[1-9]|webp:([1-9][0-9]?|100)")
@@ -164,7 +165,7 @@ class Schema:
             parts = path.split("/")
             if "" in parts:
                 raise SchemaError(f"a column's name, and a key of a dict, must not be empty, found {path!r}")
-            if not all(part_of(key_of(part)) == part for part in parts):
+            if not all(map(is_part, parts)):
                 raise SchemaError(
                     f"a column's name must be an identifier without a leading underscore, found {path!r}; other characters "
                     "are written as %20"
@@ -232,8 +233,6 @@ class Schema:
         """Return a schema with one more column; a SchemaError where its name is none."""
         if "/" in name:
             raise SchemaError(f"a column that is written later cannot be nested, found {name!r}")
-        if not name.isidentifier():
-            raise SchemaError(f"a column's name must be an identifier without a leading underscore, found {name!r}")
         return Schema({**self.columns, name: column}, self.derived | {name})
 
     def without_derived(self, name: str) -> Schema:
@@ -285,16 +284,33 @@ def _column_of(a: Mapping[str, Any]) -> Column:
 
 
 def part_of(key: str) -> str:
-    """Return a key of a dict as a part of a column's path: as it is, where that is a name, else with %20 for what is none."""
+    """Return a key of a dict as a part of a column's path: as it is, where that is a name, else with %20 for what is none.
+
+    The empty key is ``"%"``, which no other becomes.
+    """
     if key.isidentifier() and not key.startswith("_"):
         return key
+    if not key:
+        return _EMPTY
     quoted = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode(errors="surrogatepass")) for c in key)
     return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
 
 
 def key_of(part: str) -> str:
     """Return the key that a part of a column's path stands for."""
-    return unquote(part) if "%" in part else part
+    if part == _EMPTY:
+        return ""
+    if "%" not in part:
+        return part
+    try:
+        return unquote(part, errors="surrogatepass")
+    except UnicodeDecodeError:  # of a damaged file, or a stranger's: `part_of` does not write it
+        return unquote(part)
+
+
+def is_part(name: str) -> bool:
+    """Return whether a name is one that `part_of` gives to some key."""
+    return part_of(key_of(name)) == name
 
 
 def is_obs(path: str) -> bool:

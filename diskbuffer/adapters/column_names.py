@@ -1,29 +1,29 @@
-"""Names of columns for other libraries' keys, which may be any string."""
+"""Names of columns for other libraries' keys, which may be any string; what is no name is escaped as the core escapes it."""
 
 from __future__ import annotations
 
+from diskbuffer import schema
 from diskbuffer.adapters.place_column import OURS
-from diskbuffer.schema import TAKEN
+from diskbuffer.schema import STRINGS, TAKEN
 
-_TAKEN = {*OURS, *TAKEN, "obs", "reward", "protect"}  # by stores, their batches, and `add`
-_ESCAPED = "x_"  # begins the names of columns whose keys are no names of columns
-
-
-def name_of(key: str) -> str:
-    """Return the name of a part of a column's path: the key, where that is one."""
-    return key if key.isidentifier() and not key.startswith(("_", _ESCAPED)) else escape(key)
+_TAKEN = {*OURS, *TAKEN, STRINGS, "obs", "reward", "protect"}  # by stores, their batches, and `add`
 
 
 def column_of(key: str, *others: str) -> str:
-    """Return the name of a key's column: none that stores use themselves, nor one of the `others`."""
-    return escape(key) if key in _TAKEN or key in others else name_of(key)
+    """Return the name of a key's column: none that stores use themselves, nor one of the `others`.
+
+    Those are followed by an underscore, as Python's keywords are: ``steps_``, and ``steps__`` where the key is ``steps_``.
+    """
+    return schema.part_of(f"{key}_" if _is_taken(key, others) else key)
 
 
-def escape(key: str) -> str:
-    """Return a name that says which key it stands for, and is no other's."""
-    return _ESCAPED + key.encode().hex()
+def key_of(name: str, *others: str) -> str:
+    """Return the key whose column has a name."""
+    key = schema.key_of(name)
+    return key.removesuffix("_") if _is_taken(key, others) else key
 
 
-def key_of(name: str) -> str:
-    """Return the key that a name stands for."""
-    return bytes.fromhex(name.removeprefix(_ESCAPED)).decode() if name.startswith(_ESCAPED) else name
+def _is_taken(key: str, others: tuple[str, ...]) -> bool:
+    """Tell whether a key is a taken name, with or without underscores behind it."""
+    plain = key.rstrip("_")
+    return plain in _TAKEN or plain in others

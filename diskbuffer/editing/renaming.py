@@ -74,5 +74,5 @@ def _check(source: StoreSource, old: str, name: str) -> None:
         raise SchemaError(f"columns of strings are below {STRINGS}/, and nothing else is: {old!r} cannot be called {name!r}")
     if name in columns:
         raise SchemaError(f"there is a column {name!r} already")
-    if old in derived and ("/" in name or not name.isidentifier()):
-        raise SchemaError(f"a column that was written later has an identifier as its name, found {name!r}")
+    if old in derived and "/" in name:
+        raise SchemaError(f"a column that was written later cannot be nested, found {name!r}")

@@ -564,17 +564,6 @@ def test_what_came_after_a_step_need_not_be_known(given: dict[str, Any], tmp_pat
             ours = DiskReplayBuffer(60, path=tmp_path / "store", **given)
 
 
-@pytest.mark.parametrize("key", ["action", "is_last", "mask", "obs_", "reward", "slot", "steps", "tag", "weights"])
-def test_later_keys_may_have_any_name(key: str, tmp_path: Path) -> None:
-    ours = DiskReplayBuffer(10, path=tmp_path / "store")
-    for t in range(5):
-        ours.add(numbered(t))
-    ours.set_array_at_key(np.arange(5.0), key, np.arange(5))
-    assert ours[np.arange(5)][key].tolist() == list(range(5))
-    ours.close()
-    assert DiskReplayBuffer(10, path=tmp_path / "store")[np.arange(5)][key].tolist() == list(range(5))
-
-
 def test_rewards_are_others_for_a_while_where_agents_are_several(tmp_path: Path) -> None:
     ours = DiskVectorReplayBuffer(20, 2, path=tmp_path / "store")
     for t in range(8):

@@ -52,7 +52,7 @@ def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
         ("action/move", "action", "inside another"),
         ("action/move", "_hidden", "identifier"),
         ("action/move", "x_strings/move", "strings"),
-        ("value", "a/b", "identifier"),
+        ("value", "a/b", "nested"),
     ],
 )
 def test_names_that_cannot_be_are_refused(old: str, name: str, message: str, tmp_path: Path) -> None:

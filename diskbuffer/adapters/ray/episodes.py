@@ -14,7 +14,7 @@ from diskbuffer.paths import local_path
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.schema import Column
+from diskbuffer.schema import Column, part_of
 
 
 class Recording:
@@ -141,6 +141,6 @@ def _columns(path: str, values: Any) -> dict[str, Column]:
     if isinstance(values, dict):
         found: dict[str, Column] = {}
         for name, part in values.items():
-            found |= _columns(f"{path}/{name}", part)
+            found |= _columns(f"{path}/{part_of(str(name))}", part)
         return found
     return {path: Column(values.shape[1:], values.dtype.name)}

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from diskbuffer.adapters.ray.buffer import RayReplayBuffer
 from diskbuffer.errors import InputError
+from diskbuffer.nested import put, value_at
 from diskbuffer.samplers import Sampler
 
 Key = str | tuple[str, ...]
@@ -89,9 +90,9 @@ class CollectorShards:
         shape = batch["steps"].shape
         found, following = TensorDict(batch_size=shape), TensorDict(batch_size=shape)
         for column, key in self._columns.items():
-            found[key] = _get(batch, column)
+            found[key] = value_at(batch, column)
             if column.split("/")[0] == "obs":
-                following[key] = _get(batch, "next_" + column)
+                following[key] = value_at(batch, "next_" + column)
         for name in _OF_NEXT:
             following[name] = batch[name].unsqueeze(-1)
         following["done"] = following["terminated"] | following["truncated"]
@@ -104,14 +105,8 @@ class CollectorShards:
 
 
 def _put(values: dict[str, Any], column: str, value: torch.Tensor) -> None:
-    *parents, name = column.split("/")
-    for parent in parents:
-        values = values.setdefault(parent, {})
-    values[name] = value.numpy(force=True)
-
-
-def _get(batch: Any, column: str) -> torch.Tensor:
-    for part in column.split("/"):
-        batch = batch[part]
-    found: torch.Tensor = batch
-    return found
+    top, _, below = column.partition("/")
+    if below:
+        put(values.setdefault(top, {}), below, value.numpy(force=True))
+    else:
+        values[top] = value.numpy(force=True)

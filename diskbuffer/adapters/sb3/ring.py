@@ -205,7 +205,7 @@ def _at(index: Any, size: int) -> Array:
 def observations_of(ring: Ring, name: str, space: spaces.Space[Any], shapes: Any) -> Any:
     """Return the array of observations, or one for each part of dict observations; `name` is theirs in a batch."""
     if not isinstance(space, spaces.Dict):
-        return RingColumn(ring, (obs_path(""),), lambda batch: batch[name], shapes, space.dtype)
+        return RingColumn(ring, (obs_path(None),), lambda batch: batch[name], shapes, space.dtype)
     return {
         part: RingColumn(ring, (obs_path(part),), partial(_part, name, part), shapes[part], of.dtype)
         for part, of in space.spaces.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 from gymnasium import spaces
 
 from diskbuffer.adapters.advice import ON_CUT_OFFS, advise, advising
-from diskbuffer.adapters.column_names import name_of
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
@@ -23,11 +22,12 @@ from diskbuffer.environment import describe
 from diskbuffer.errors import DiskBufferError, InputError, SchemaError
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.values import fit
-from diskbuffer.schema import Column
+from diskbuffer.schema import Column, part_of
 from diskbuffer.store.building import is_there
 
 Array = npt.NDArray[Any]
-Obs = Array | dict[str, Array]
+Part = str | None  # the name of a part of dict observations; None where an observation is one array
+Obs = Array | dict[Part, Array]
 _NOTHING: dict[str, Any] = {}
 Tensors = torch.Tensor | dict[str, torch.Tensor]
 
@@ -74,17 +74,16 @@ class Stored(OpenedLate):
         environment = describe(space, action_space)
         super().__init__(path, n_envs=n_envs, autoreset="disabled", environment=environment, **options)
         self._capacity, self._columns, self.n_envs, self._frame_stack = capacity, dict(columns), n_envs, frame_stack
-        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
-        shapes = shapes if isinstance(shapes, dict) else {"": shapes}
-        self._plain_shape = None if isinstance(space, spaces.Dict) else (n_envs, *shapes[""])
+        parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+        shapes = shapes if isinstance(shapes, dict) else {None: shapes}
+        self._plain_shape = None if isinstance(space, spaces.Dict) else (n_envs, *shapes[None])
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}
         self._whole = {
             name: Column((n_envs, *shape), dtype.name, allow_nan=True) for name, (shape, dtype) in self._shapes.items()
         }
         self.obs_bytes = sum(column.row_bytes for column in self._whole.values())
-        self._keys = {name: name_of(name) for name in parts}  # of the observations' parts in the store
         self._obs_paths = tuple(map(obs_path, parts))
-        self._frames: dict[str, Frames] = {}
+        self._frames: dict[Part, Frames] = {}
         self._takes_as_given = False  # observations, as the store does
         self.open_to_read()
 
@@ -95,9 +94,9 @@ class Stored(OpenedLate):
         frames = self._frames_of(opened)
         self._refuse_another(opened)
         self._frames = frames
-        self._takes_as_given = self._plain_shape is not None and frames[""].are_side_by_side
+        self._takes_as_given = self._plain_shape is not None and frames[None].are_side_by_side
 
-    def _frames_of(self, opened: ReplayBuffer) -> dict[str, Frames]:
+    def _frames_of(self, opened: ReplayBuffer) -> dict[Part, Frames]:
         """Find out how the store's frames make up observations; a SchemaError where they cannot."""
         found = {}
         for name, (shape, dtype) in self._shapes.items():
@@ -187,7 +186,7 @@ class Stored(OpenedLate):
         """Do as `add`, with an action that may lack its axis, if nothing else is to be converted; return whether it was done."""
         if not self._takes_as_given or not self._writes:
             return False
-        if self._frames[""].stack > 1 and not (self._fits(obs) and self._fits(next_obs)):  # single frames mean something else
+        if self._frames[None].stack > 1 and not (self._fits(obs) and self._fits(next_obs)):  # single frames mean something else
             return False
         if action.__class__ is np.ndarray and action.ndim == 1:
             action = action[:, None]
@@ -220,14 +219,14 @@ class Stored(OpenedLate):
         """Return what comes after a step of every environment, made up where it is `unknown`."""
         if self.n_envs == 1:
             made_up = {name: self._frames[name].moved_on(before) for name, before in parts_of(obs).items()}
-            return made_up if isinstance(obs, dict) else made_up[""]
+            return made_up if isinstance(obs, dict) else made_up[None]
         found = {}
         befores, afters = parts_of(obs), parts_of(next_obs)
         for name, before in befores.items():
             moved = self._frames[name].moved_on(before)
             where = unknown.reshape(-1, *(1,) * (before.ndim - 1))
             found[name] = np.where(where, moved, afters[name])
-        return found if isinstance(obs, dict) else found[""]
+        return found if isinstance(obs, dict) else found[None]
 
     def observations(self, ages: Array, envs: Array) -> Obs:
         """Return observations of steps by age, read in this thread, in memory of their own."""
@@ -253,39 +252,38 @@ class Stored(OpenedLate):
 
     def _batched(self, what: str, obs: Any) -> Obs:
         """Return observations as arrays with a leading axis of environments, and those parts that the space has."""
-        parts = obs if isinstance(obs, dict) else {"": obs}
+        parts = obs if isinstance(obs, dict) else {None: obs}
         missing = [name for name in self._shapes if name not in parts]
         if missing:
-            raise InputError(f"{what}: expected {', '.join(self._shapes) or 'an array'}, found {', '.join(parts) or 'an array'}")
+            raise InputError(f"{what}: expected {_listed(self._shapes)}, found {_listed(parts)}")
         found = {
-            name: batched(f"{what}[{name!r}]" if name else what, parts[name], (self.n_envs, *shape))
+            name: batched(f"{what}[{name!r}]" if name is not None else what, parts[name], (self.n_envs, *shape))
             for name, (shape, _) in self._shapes.items()
         }
-        return found.get("", found)
+        return found.get(None, found)
 
     def held(self, what: str, obs: Any) -> Obs:
         """Return a copy of observations of a step of every environment, in the space's dtypes."""
-        if self._fits(obs) and obs.dtype == self._whole[""].np_dtype and self._whole[""].allow_nan:
+        if self._fits(obs) and obs.dtype == self._whole[None].np_dtype and self._whole[None].allow_nan:
             return obs.copy()  # type: ignore[no-any-return]
         parts = self._batched(what, obs)
         found = {}
         for name, part in parts_of(parts).items():
-            found[name] = np.array(fit(f"{what}[{name!r}]" if name else what, self._whole[name], part, (part.shape,)))
-        return found if isinstance(parts, dict) else found[""]
+            found[name] = np.array(fit(f"{what}[{name!r}]" if name is not None else what, self._whole[name], part, (part.shape,)))
+        return found if isinstance(parts, dict) else found[None]
 
     def _split(self, obs: Obs) -> Any:
         if not isinstance(obs, dict):
-            frames = self._frames[""]
+            frames = self._frames[None]
             return obs if frames.stack == 1 else frames.split(obs)
-        return {self._keys[name]: frames.split(obs[name]) for name, frames in self._frames.items()}
+        return {name: frames.split(obs[name]) for name, frames in self._frames.items()}
 
     def join(self, obs: Any) -> Any:
         """Turn observations of a batch into those of the environment, contiguous as the library's are."""
         if not isinstance(obs, dict):
-            frames = self._frames[""]
+            frames = self._frames[None]
             return obs if frames.stack == 1 and obs.is_contiguous() else frames.copied(obs)
-        keys = self._keys
-        return {name: frames.copied(obs[keys[name]]) for name, frames in self._frames.items() if keys[name] in obs}
+        return {name: frames.copied(obs[name]) for name, frames in self._frames.items() if name in obs}
 
     def batch(
         self, ages: Array, envs: Array, *, n_step: int = 1, gamma: float = 0.99, columns: Sequence[str] | None = None
@@ -305,7 +303,7 @@ class Stored(OpenedLate):
         batch: Batch = {}
         for path in ("obs", "next_obs"):
             obs = {name: torch.from_numpy(np.zeros((size, *shape), dtype)) for name, (shape, dtype) in self._shapes.items()}
-            batch[path] = obs.get("", obs)
+            batch[path] = obs.get(None, obs)
         batch |= {path: torch.from_numpy(np.zeros((size, *c.shape), c.np_dtype)) for path, c in self._columns.items()}
         flags = {path: torch.zeros(size, dtype=torch.bool) for path in ("terminated", "truncated")}
         return batch | flags | {"steps": torch.full((size,), -1)}
@@ -356,15 +354,19 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
         ) from None
 
 
-def obs_path(name: str) -> str:
-    """Return the path of the column for a part of observations; "" is all of one."""
-    return f"obs/{name_of(name)}" if name else "obs"
+def obs_path(name: Part) -> str:
+    """Return the path of the column for a part of observations."""
+    return "obs" if name is None else f"obs/{part_of(name)}"
 
 
 def _is(frames: Frames, column: Column | None) -> bool:
     return column is not None and (column.shape, column.dtype) == (frames.column.shape, frames.column.dtype)
 
 
-def parts_of(obs: Obs) -> dict[str, Array]:
-    """Return parts of dict observations by name; others as one whose name is empty."""
-    return obs if isinstance(obs, dict) else {"": obs}
+def _listed(parts: Iterable[Part]) -> str:
+    return ", ".join(repr(name)[1:-1] for name in parts if name is not None) or "an array"
+
+
+def parts_of(obs: Obs) -> dict[Part, Array]:
+    """Return parts of dict observations by name; others as one without a name."""
+    return obs if isinstance(obs, dict) else {None: obs}

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from tianshou.data import Batch
 
+from diskbuffer import schema
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError
-from diskbuffer.schema import Column
+from diskbuffer.schema import Column, part_of
 
 Array = npt.NDArray[Any]
 
@@ -23,6 +24,7 @@ TOP = {"obs": "obs", "act": "action", "rew": "reward"}  # columns of a key, or a
 MINE = ("info", "policy")  # keys that are always there, and may be empty
 FLAGS = ("terminated", "truncated")
 _OTHERS = "more"  # above the columns of other keys
+_TAKEN = (*TOP.values(), *MINE, _OTHERS)
 
 
 def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
@@ -34,7 +36,7 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
         if key == "obs_next":
             path = "next_obs"
         else:
-            path = TOP.get(key) or (key if key in MINE and has_keys(value) else f"{_OTHERS}/{column_names.name_of(key)}")
+            path = TOP.get(key) or (key if key in MINE and has_keys(value) else f"{_OTHERS}/{part_of(key)}")
         found.update(_leaves(path, value, needed=key not in MINE))
     return found
 
@@ -42,7 +44,7 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
 def _leaves(path: str, value: Any, *, needed: bool) -> Iterator[tuple[str, Array]]:
     if has_keys(value):
         for key, inner in value.items():
-            yield from _leaves(f"{path}/{column_names.name_of(str(key))}", inner, needed=needed)
+            yield from _leaves(f"{path}/{part_of(str(key))}", inner, needed=needed)
         return
     array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     if array.dtype.kind in "biufc" and array.ndim:
@@ -107,15 +109,20 @@ def key_of(path: str) -> str:
     """Return the key of a batch that a column is of, or below."""
     first, *rest = path.split("/")
     if first == _OTHERS:
-        return column_names.key_of(rest[0])
-    return next((key for key, top in TOP.items() if top == first), column_names.key_of(first))
+        return schema.key_of(rest[0])
+    return next((key for key, top in TOP.items() if top == first), first if rest else column_names.key_of(first, *_TAKEN))
+
+
+def written_as(key: str) -> str:
+    """Return the name of the column of a key that is written later."""
+    return column_names.column_of(key, *_TAKEN)
 
 
 @functools.cache
 def nested(path: str) -> tuple[str, ...]:
     """Return where below its key a column is; () where it is the key's alone."""
     parts = path.split("/")
-    return tuple(map(column_names.key_of, parts[2 if parts[0] == _OTHERS else 1 :]))
+    return tuple(map(schema.key_of, parts[2 if parts[0] == _OTHERS else 1 :]))
 
 
 def put_together(values: Mapping[tuple[str, ...], Any]) -> Any:

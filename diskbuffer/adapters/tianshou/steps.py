@@ -94,6 +94,10 @@ class LazySteps(Batch):
     def __getattr__(self, name: str) -> Any:
         if name in _OWN or name.startswith("__"):
             raise AttributeError(name)
+        return self._value(name)
+
+    def _value(self, name: str) -> Any:
+        """Return a key, which is read as a whole."""
         if name in self._kept:
             kept = self._kept[name]
             return self._as_given(name, np.array(kept)) if isinstance(kept, np.memmap) else kept
@@ -107,7 +111,7 @@ class LazySteps(Batch):
             if default:
                 return default[0]
             raise KeyError(key)
-        value = getattr(self, key)
+        value = self._value(key)
         self._gone.add(key)
         return value
 
@@ -134,7 +138,7 @@ class LazySteps(Batch):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            return getattr(self, index)
+            return self._value(index)
         found = self._read(self._places[index])
         for name in self._gone:
             found.__dict__.pop(name, None)
@@ -150,15 +154,15 @@ class LazySteps(Batch):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a key, which is read as a whole."""
-        return getattr(self, key) if key in self else default
+        return self._value(key) if key in self else default
 
     def items(self) -> Any:
         """Return all keys, which are read as a whole."""
-        return [(key, getattr(self, key)) for key in self.get_keys()]
+        return [(key, self._value(key)) for key in self.get_keys()]
 
     def values(self) -> Any:
         """Return all keys' values, which are read as a whole."""
-        return [getattr(self, key) for key in self.get_keys()]
+        return [self._value(key) for key in self.get_keys()]
 
     __hash__ = None  # type: ignore[assignment]
 

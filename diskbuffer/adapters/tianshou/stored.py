@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from tianshou.data import Batch
 
-from diskbuffer.adapters import column_names
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by
 from diskbuffer.adapters.tianshou.columns import (
@@ -24,10 +23,12 @@ from diskbuffer.adapters.tianshou.columns import (
     key_of,
     nested,
     put_together,
+    written_as,
 )
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.nested import flatten as in_paths
+from diskbuffer.nested import put, value_at
+from diskbuffer.schema import is_obs
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -175,14 +176,14 @@ class Stored(OpenedLate):
         for first in range(0, len(places), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
             steps = self.steps(places[some][there[some]])
-            opened.write(column_names.column_of(key, *TOP.values()), steps, np.ascontiguousarray(values[some][there[some]]))
+            opened.write(written_as(key), steps, np.ascontiguousarray(values[some][there[some]]))
 
     # Reading
 
     def _later(self) -> list[str]:
         """Return the keys that were written later."""
         opened = self.open_to_read()
-        return [] if opened is None else [column_names.key_of(path) for path in opened.columns if path in opened.derived]
+        return [] if opened is None else [key_of(path) for path in opened.columns if path in opened.derived]
 
     def keys(self) -> list[str]:
         """Return the keys that steps have, flags apart."""
@@ -237,8 +238,7 @@ class Stored(OpenedLate):
         for first in range(0, len(there), _AT_ONCE):
             some = there[first : first + _AT_ONCE]
             got: Any = opened.at(self.steps(places[some]), columns=[path])
-            for part in name.split("/"):
-                got = got[part]
+            got = value_at(got, name)
             values[some] = got[:, -1] if path.split("/")[0] == "obs" and self.stack_num > 1 else got
         return values
 
@@ -275,7 +275,9 @@ class Stored(OpenedLate):
         opened = self.opened
         ages, envs = self._ages(places)
         batch = opened.recent(ages, envs)
-        flat = {path: values.numpy() for path, values in in_paths(batch).items()}
+        paths = [path for path in opened._delivered_columns() if path not in OURS]
+        paths += ["next_" + path for path in paths if is_obs(path)]
+        flat = {path: value_at(batch, path).numpy() for path in paths}
         if self.stack_num > 1:
             elapsed, left = opened.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages
             for path, values in flat.items():
@@ -287,8 +289,6 @@ class Stored(OpenedLate):
                     flat[path] = _begun(values, np.minimum(elapsed, left))
         keys: dict[str, dict[tuple[str, ...], Any]] = {}
         for path, values in flat.items():
-            if path in (*FLAGS, SLOT, "steps", "tag"):
-                continue
             is_next = path.split("/")[0] == "next_obs"
             keys.setdefault("obs_next" if is_next else key_of(path), {})[nested(path)] = values
         return {key: put_together(values) for key, values in keys.items()}
@@ -322,9 +322,8 @@ def _arguments(rows: Mapping[str, Array]) -> dict[str, Any]:
     """Return columns as arguments of `add` and `extend`: those of an observation in dicts."""
     found: dict[str, Any] = {}
     for path, values in rows.items():
-        top, _, rest = path.partition("/")
-        if top in ("obs", "next_obs", "action", "reward") and rest:
-            found.setdefault(top, {})[rest] = values
+        if path.split("/")[0] in ("obs", "next_obs", "action", "reward"):
+            put(found, path, values)
         else:
             found[path] = values
     return found

@@ -14,13 +14,14 @@ import torch
 from tensordict import is_leaf_nontensor, is_non_tensor, is_tensor_collection
 from torch.utils._pytree import tree_flatten_with_path
 
+from diskbuffer import schema
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.adapters.torchrl.strings import COLUMN_DTYPE, Strings
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.schema import STRINGS, Column
+from diskbuffer.schema import STRINGS, Column, part_of
 
 Array = npt.NDArray[Any]
 Key = tuple[str, ...]
@@ -28,28 +29,31 @@ Key = tuple[str, ...]
 NEXT = "next"
 NOTHING = "obs"  # the observation of what has none
 _REWARD = (NEXT, "reward")
+_BARE = "tensor"  # the column of what is a tensor, and no tensordict
+_KEYS: dict[str, Key] = {"reward": _REWARD, _BARE: ()}
 
 
 def column_of(key: Key, *, paired: bool) -> str:
     """Return the path of the column for an entry; `paired` if there is one below "next", too, of which it is the observation."""
     if paired:
-        return "/".join(["obs", *map(column_names.name_of, key)])
+        return "/".join(["obs", *map(part_of, key)])
     if key == _REWARD:
         return "reward"
-    first, *rest = key or ("",)
-    return "/".join([column_names.column_of(first), *map(column_names.name_of, rest)])
+    if not key:
+        return _BARE
+    first, *rest = key
+    return "/".join([column_names.column_of(first, _BARE), *map(part_of, rest)])
 
 
 def key_of(path: str) -> tuple[Key, bool]:
     """Return the entry that a column holds, and whether it is one of a pair."""
     if path.startswith(f"{STRINGS}/"):
-        return tuple(map(column_names.key_of, path.split("/")[1:])), False
-    if path == "reward":
-        return _REWARD, False
-    parts = path.split("/")
-    paired = parts[0] == "obs"
-    key = tuple(map(column_names.key_of, parts[paired:]))
-    return (() if key == ("",) else key), paired
+        return tuple(map(schema.key_of, path.split("/")[1:])), False
+    if path in _KEYS:
+        return _KEYS[path], False
+    first, *rest = path.split("/")
+    below = tuple(map(schema.key_of, rest))
+    return (below, True) if first == "obs" else ((column_names.key_of(first, _BARE), *below), False)
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,13 @@ class Entry:
     def path(self) -> str:
         """The column's."""
         if self.strings:
-            return "/".join([STRINGS, *map(column_names.name_of, self.key)])
+            return "/".join([STRINGS, *map(part_of, self.key)])
         return column_of(self.key, paired=self.paired)
 
     @cached_property
     def _below(self) -> tuple[str, ...]:
         """Where its values are in a batch, below "obs" or "next_obs" where it is paired."""
-        return tuple(self.path.split("/")[self.paired :])
+        return tuple(map(schema.key_of, self.path.split("/")[self.paired :]))
 
     def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:
         """Return its values out of a batch; `at` is "obs" or "next_obs" where it is paired. `stack` is the store's."""
@@ -223,9 +227,8 @@ class Entries:
             if entry.strings:
                 continue
             if entry.paired:
-                name = tuple(entry.path.split("/")[1:])
-                put(rows["obs"], name, apart(entry.frames.split(array(entry.key, entry.frames))))
-                put(rows["next_obs"], name, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
+                put(rows["obs"], entry.key, apart(entry.frames.split(array(entry.key, entry.frames))))
+                put(rows["next_obs"], entry.key, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
             else:
                 rows[entry.path] = apart(array(entry.key, entry.frames))
         if not rows["obs"]:

@@ -29,7 +29,7 @@ class OneStep:
 
     def __init__(self, entries: Entries) -> None:
         self._wanted = Wanted(entries)
-        self._pairs = [(entry.key, tuple(entry.path.split("/")[1:]), entry.frames) for entry in entries if entry.paired]
+        self._pairs = [(entry.key, entry.frames) for entry in entries if entry.paired]
         others = [entry for entry in entries if not entry.paired]
         self._numbers = [(e.key, e.path) for e in others if e.frames.shape == () and e.frames.dtype.kind in "biuf"]
         self._arrays = [(e.key, e.path) for e in others if (e.key, e.path) not in self._numbers]
@@ -54,9 +54,9 @@ class OneStep:
             step[path] = found[key].numpy()[None]
         obs: Any = {} if self._pairs else _NOTHING
         following: Any = {} if self._pairs else _NOTHING
-        for key, name, frames in self._pairs:
-            put(obs, name, frames.split(found[key].numpy()[None]))
-            put(following, name, frames.split(found[NEXT, *key].numpy()[None]))
+        for key, frames in self._pairs:
+            put(obs, key, frames.split(found[key].numpy()[None]))
+            put(following, key, frames.split(found[NEXT, *key].numpy()[None]))
         return step | {"obs": obs, "next_obs": following} | _flags(found)
 
 

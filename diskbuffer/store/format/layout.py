@@ -21,7 +21,7 @@ import google_crc32c
 
 from diskbuffer.environment import is_sane
 from diskbuffer.errors import CorruptionError, FormatError, NotAStoreError, SchemaError
-from diskbuffer.schema import Schema
+from diskbuffer.schema import Schema, is_part
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.sizes import CHUNK_ROWS
 
@@ -250,7 +250,7 @@ class Layout:
             and self.generation >= 0
             and 0 <= self.removals < 2**62
             and len(self.removed) < 2**16
-            and all(path.isidentifier() and not path.startswith("_") and len(path) <= 200 for path in self.removed)
+            and all(is_part(path) and "/" not in path and len(path) <= 200 for path in self.removed)
             and len(self.begins) in (0, self.streams)
             and all(0 <= n < 2**62 for n in self.begins)
             and is_sane(self.environment)
