@@ -212,6 +212,10 @@ class DerivedColumns:
         segments = self._kept[name] = ColumnSegments(self, name, column, check)
         return segments
 
+    def release(self, name: str) -> None:
+        """Let another sampler keep a column. The one that kept it must not be used any more."""
+        self._kept.pop(name, None)
+
     # Passes over the columns of whole streams
 
     def pieces(self, stream: int, some: Int64 | None = None) -> Iterator[Piece]:

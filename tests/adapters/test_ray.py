@@ -102,6 +102,42 @@ def test_a_shard_that_is_killed_keeps_what_it_acknowledged(cluster: None, tmp_pa
     assert stored(tmp_path / "all") == Counter((1, n) for n in range(150))  # each once
 
 
+def test_a_learner_that_drew_by_priority_is_replaced(cluster: None, tmp_path: Path) -> None:
+    @ray.remote(num_cpus=0)
+    class Learner:
+        def learn(self, buffer: RayReplayBuffer, favourite: int) -> None:
+            """Draw, and make a step the only one that matters."""
+            self.sampler = db.Prioritized(alpha=1.0, beta=1.0, seed=0)
+            buffer.sample(8, self.sampler)
+            names = buffer.steps()
+            buffer.update(self.sampler, names, np.where(names == favourite, 1e6, 0.0))
+            buffer.flush(sync=False)
+
+    with RayReplayBuffer(tmp_path / "all", shards=1, columns=COLUMNS, block=8, patience=20.0, near=False) as buffer:
+        Actor(buffer, 1).extend(40)
+        buffer.flush(sync=False)
+        favourite = int(buffer.steps()[7])
+
+        def draw(sampler: db.Prioritized) -> set[int]:
+            return set(map(int, buffer.sample(8, sampler)["steps"]))
+
+        first = Learner.remote()
+        ray.get(first.learn.remote(buffer, favourite))
+        ray.kill(first)
+        second: Any = db.Prioritized(alpha=1.0, seed=1)
+        assert draw(second) == {favourite}  # by the priorities that are there
+        del second
+        third, fourth = (db.Prioritized(alpha=1.0, seed=seed) for seed in (2, 3))
+        assert draw(third) == draw(fourth) == {favourite}
+        for _ in range(2):
+            with pytest.raises(db.InputError, match="another sampler keeps its priorities in 'priority' since"):
+                draw(third)
+            buffer.refresh()  # which asks about the third, too
+            assert draw(fourth) == {favourite}
+        assert draw(db.Prioritized(column="of_another"))
+        assert draw(fourth) == {favourite}
+
+
 @pytest.mark.nightly
 def test_shards_that_are_killed_keep_what_they_acknowledged_and_batches_are_of_all(cluster: None, tmp_path: Path) -> None:
     def make(**how: Any) -> RayReplayBuffer:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diskbuffer.adapters.ray.names import SHARDS
 from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.packing import joined
-from diskbuffer.adapters.ray.shard import Sent
+from diskbuffer.adapters.ray.shard import Sent, replaced_error
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
 from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import EmptyBufferError, UnreachableError
@@ -69,7 +69,10 @@ class Drawing:
         UnreachableError
             No shard that has steps answers.
         """
-        self._shards.watch(self.describe(sampler) if isinstance(sampler, Prioritized) else None)
+        if isinstance(sampler, Prioritized):
+            self._shards.watch(sampler, self.describe(sampler))
+        else:
+            self._shards.watch()
         if self.is_all_near(sampler):
             assert self._near is not None
             return self._near.sample(size, sampler)
@@ -87,6 +90,8 @@ class Drawing:
     def _draw(self, size: int, sampler: Sampler | None, sent: Sent) -> list[Batch]:
         """Return parts of a batch: all of it, or less where a shard did not give its part in time."""
         by_priority = isinstance(sampler, Prioritized)
+        if isinstance(sampler, Prioritized) and any(one.state and sent.token in one.state.replaced for one in self._shards.known):
+            raise replaced_error(sampler.column)
         near = None if by_priority else self._nearby
         known = [one for one in self._shards.known if near is None or one.number not in near.shards]
         there = [one for one in known if one.answers]

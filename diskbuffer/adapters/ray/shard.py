@@ -58,6 +58,7 @@ class State(NamedTuple):
     added: int
     priorities: dict[str, tuple[float, float]]  # of each sampler by priority: the sum of what is drawn by, and the least
     written: tuple[str, ...] = ()  # columns that were written later, but for those of samplers
+    replaced: tuple[str, ...] = ()  # samplers by priority whose columns others keep since
 
 
 class Sent(NamedTuple):
@@ -101,6 +102,7 @@ class Shard:
         self._buffer: ReplayBuffer | None = None
         self._owners: dict[int, tuple[str, float]] = {}  # of streams: a client, and when it was last heard of
         self._samplers: dict[str, Sampler] = {}
+        self._replaced: dict[str, str] = {}  # samplers by priority whose columns others keep since, and the columns
         self._lock = threading.Lock()
         self._delivery = Delivery(ArraysPool())
         self._path.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,8 @@ class Shard:
     def state(self, samplers: tuple[Sent, ...] = ()) -> State:
         """Tell what there is."""
         for sent in samplers:
-            self._sampler(sent)
+            if sent.token not in self._replaced:
+                self._sampler(sent)
         return self._state()
 
     def _state(self) -> State:
@@ -161,6 +164,7 @@ class Shard:
             int(ever.sum()),
             {token: found.masses() for token, found in by_priority},
             tuple(sorted(buffer.derived - of_samplers)),
+            tuple(self._replaced),
         )
 
     @ray.method(concurrency_group="ask")
@@ -335,17 +339,40 @@ class Shard:
         return sampler.update(steps, priorities), self._state()
 
     def _sampler(self, sent: Sent) -> Sampler:
-        """Return a sampler of this shard's own, which is made when a client first asks for it."""
+        """Return a sampler of this shard's own, which is made when a client first asks for it.
+
+        Nothing tells whether a client, or its sampler, is still alive. So the newest sampler by priority keeps its column, and
+        the one that kept it before is refused from then on.
+        """
         with self._lock:
             found = self._samplers.get(sent.token)
             if found is None:
+                if sent.token in self._replaced:
+                    raise replaced_error(self._replaced[sent.token])
                 found = pickle.loads(sent.pickled)  # from our own client, over Ray
                 found.seed_again(self._number, int(self._opened.counts()[1].sum()))
+                if isinstance(found, Prioritized):
+                    self._release(found.column)
                 self._opened._attach(found)
                 self._samplers[sent.token] = found
         if sent.beta is not None and isinstance(found, Prioritized):
             found.beta = sent.beta
         return found
+
+    def _release(self, column: str) -> None:
+        """Take a column of priorities from the sampler that keeps it."""
+        for token, one in list(self._samplers.items()):
+            if isinstance(one, Prioritized) and one.column == column:
+                del self._samplers[token]
+                self._replaced[token] = column
+        self._opened._derived.release(column)
+
+
+def replaced_error(column: str) -> InputError:
+    """Return what is raised where a sampler is used after another one took its column."""
+    return InputError(
+        f"another sampler keeps its priorities in {column!r} since this one drew last; give one of them column= of another name"
+    )
 
 
 def _after(value: Any, count: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from diskbuffer.adapters.ray.shard import Sent, State
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.samplers import Sampler
 
 _AGAIN = 0.5  # seconds until a shard that failed is asked again
 
@@ -75,7 +77,7 @@ class Shards:
     def __init__(self, handles: Sequence[Any], patience: float, every: float) -> None:
         self.known = [Known(number, handle) for number, handle in enumerate(handles)]
         self.patience, self._every = patience, every
-        self._samplers: dict[str, Sent] = {}
+        self._samplers: dict[str, tuple[Sent, weakref.ref[Sampler]]] = {}
         self._reading = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,13 +91,16 @@ class Shards:
         self._thread = threading.Thread(target=self._watch, name="diskbuffer-shards", daemon=True)
         self._thread.start()
 
-    def watch(self, sampler: Sent | None = None) -> None:
-        """Keep asking all from now on, about a sampler by priority, too. The first time, wait for the first answers."""
+    def watch(self, sampler: Sampler | None = None, sent: Sent | None = None) -> None:
+        """Keep asking all from now on; about a sampler by priority, too, as long as it lives.
+
+        The first time, wait for the first answers.
+        """
         if self._reading and sampler is None:
             return  # as most calls: batches by themselves are made in tens of microseconds
-        is_new = sampler is not None and sampler.token not in self._samplers
-        if sampler is not None:
-            self._samplers[sampler.token] = sampler
+        is_new = sent is not None and sent.token not in self._samplers
+        if sampler is not None and sent is not None:
+            self._samplers[sent.token] = sent, weakref.ref(sampler)
         self._reading = True
         if self._thread is None:
             self._start()
@@ -104,11 +109,14 @@ class Shards:
 
     def ask_all(self) -> None:
         """Ask every shard now that is not away, and wait for those that answer in time."""
-        samplers = tuple(self._samplers.values())
+        samplers = self._watched()
         asked = [(known, known.handle.state.remote(samplers)) for known in self.known if known.away_since is None]
         until = time.monotonic() + self.patience
         for known, ref in asked:
             receive(known, ref, until)
+
+    def _watched(self) -> tuple[Sent, ...]:
+        return tuple(sent for sent, sampler in list(self._samplers.values()) if sampler() is not None)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._every):
@@ -121,7 +129,7 @@ class Shards:
         if known.asked is None:
             if known.away_since is not None and now - known.asked_at < _AGAIN:
                 return
-            known.asked, known.asked_at = known.handle.state.remote(tuple(self._samplers.values())), now
+            known.asked, known.asked_at = known.handle.state.remote(self._watched()), now
         done, _ = ray.wait([known.asked], timeout=0, fetch_local=False)
         if done:
             ref, known.asked = known.asked, None
