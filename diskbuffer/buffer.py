@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     import zarr
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
+T = TypeVar("T")
 
 
 class ReplayBuffer:
@@ -548,6 +549,29 @@ class ReplayBuffer:
             if self.limiter is not None:
                 self._note_added(self.limiter)
         return positions * self._store.layout.streams + env
+
+    def _extend_to_any_stack(self, obs: Any, next_obs: Any, env: int, **values: Any) -> None:
+        """Add steps of one environment as `extend` does, of which the last may lead to any stack, as adapters' callers give it.
+
+        Batches have its frame behind the others of the step's own stack, but for those of the adapter: see `_stacks_apart`.
+        """
+        if self.limiter is not None:
+            self._wait_to_add(self.limiter)
+        with self._store.lock:
+            self._writing().extend(values, obs, next_obs, env, any_stack=True)
+            if self.limiter is not None:
+                self._note_added(self.limiter)
+
+    def _stacks_apart(
+        self, read: Callable[[], tuple[T, npt.NDArray[np.int64]]], columns: Sequence[str]
+    ) -> tuple[T, npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
+        """Return what `read` reads, and the stacks that lie apart to which some of the steps lead, whose names it returns, too.
+
+        The second value is the places of those steps, (n,), the third their stacks by column, (n, frame_stack, ...). What is
+        evicted in between is read anew.
+        """
+        self._check_open()
+        return self._reader.stacks_apart(read, columns)
 
     def _newest_step(self, env: int = 0) -> int:
         """Return the name of an environment's newest step; there must be one."""

@@ -7,12 +7,10 @@ from contextlib import contextmanager
 
 from diskbuffer.errors import DiskBufferError
 from diskbuffer.options import OPEN_ALONE
-from diskbuffer.recording.blocks import STORE_WHOLE
 from diskbuffer.store.system.writer_lock import READ_BESIDE, READ_ONLY
 
 ADVICE = {
     OPEN_ALONE: "Give the environment and the sizes that it was made with",
-    STORE_WHOLE: "give frame_stack=1, which stores them whole, and another path",
     READ_BESIDE: "give another path. To read beside it, add nothing: a buffer is opened for writing by its first add",
     READ_ONLY: "without an add it is only read",
 }

@@ -345,6 +345,42 @@ class Reader(ABC):
         self.gatherer.run(plan, memory)
         return memory.blocks[0].array
 
+    def stacks_apart(
+        self, read: Callable[[], tuple[T, Int64]], paths: Sequence[str]
+    ) -> tuple[T, Int64, dict[str, npt.NDArray[Any]]]:
+        """Return what `read` reads, and which of the steps that it names lead to stacks that are not theirs, moved on, and these.
+
+        Such a stack lies behind its step's episode: as many rows as it has frames, each of which is an episode, and all but the
+        last terminated and not truncated. Where a power loss left less of them, the step leads to the frame that is its
+        episode's last.
+        """
+        while True:
+            index, dropped = self.index, self.index.dropped
+            found, names = read()
+            which, drawn = self._apart(names)
+            stack = self.frame_stack
+            stacks = {path: self.rows(path, lambda _: drawn, stack - 1, stack) for path in paths if len(which)}
+            if self.index is index and index.dropped == dropped:  # nor were other rows read than those that were meant
+                return found, which, stacks
+
+    def _apart(self, names: Int64) -> tuple[Int64, Draw]:
+        """Return which steps lead to stacks that lie apart, and the last frames of these."""
+        with self._store.lock:
+            streams, positions = names % self.streams, names // self.streams
+            _, ends = self.index.episodes_of(streams, positions)
+            which = np.flatnonzero(ends == positions + 1)
+            there = [self.index.rows_alone(int(streams[n]), int(ends[n]) + 1, self.frame_stack) for n in which]
+        which = which[there]
+        last = ends[which] + self.frame_stack
+        drawn = Draw(streams[which], last, last + 1 - self.frame_stack, last)
+        if len(which):  # other rows that are episodes are those of lead-ins, or were dropped by a repair
+            terminated, truncated = (
+                self.rows(path, lambda _: drawn, self.frame_stack - 1, self.frame_stack) for path in ("terminated", "truncated")
+            )
+            some = terminated[:, :-1].all(axis=1) & ~truncated.any(axis=1)
+            which, drawn = which[some], Draw(*(part[some] for part in drawn[:4]))
+        return which, drawn
+
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
         stack, index = self.frame_stack, self.index

@@ -15,9 +15,6 @@ from diskbuffer.recording.equality import compare_rows, compare_stacks, float_by
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-STORE_WHOLE = (
-    "create a store with frame_stack=1, which holds them whole"  # what the error advises: adapters say it in their own terms
-)
 Int64 = npt.NDArray[np.int64]
 
 
@@ -60,7 +57,8 @@ def does_not_roll(what: str, frame_stack: int) -> str:
     """Tell what is wrong with an observation that is no rolling stack, and what can be done."""
     return (
         f"{what}: expected a rolling stack of {frame_stack} frames, but next_obs is not obs moved on by one frame, so that they "
-        f"cannot be stored as single frames. If each observation is as it should be, {STORE_WHOLE}"
+        "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which holds "
+        "them whole"
     )
 
 

@@ -280,13 +280,24 @@ class Recorder:
         return (table[:, HEAD] >= 0) & ~ended, ended & self._next_step
 
     def extend(
-        self, values: dict[str, Any], obs: Any, next_obs: Any, env: int, new_episode: Any = None, *, cut: bool = False
+        self,
+        values: dict[str, Any],
+        obs: Any,
+        next_obs: Any,
+        env: int,
+        new_episode: Any = None,
+        *,
+        cut: bool = False,
+        any_stack: bool = False,
     ) -> int:
-        """Record arrays of steps of one stream; return how many there were. `cut` makes them episodes of their own."""
+        """Record arrays of steps of one stream; return how many there were.
+
+        `cut` makes them episodes of their own, and with `any_stack` the last may lead to any stack.
+        """
         self._forget_what_is_prepared()
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_steps(obs, next_obs)
-        return self._trajectories.extend(values, obs, next_obs, env, new_episode, cut=cut)
+        return self._trajectories.extend(values, obs, next_obs, env, new_episode, cut=cut, any_stack=any_stack)
 
     def record_from(self, places: npt.NDArray[np.int64], n: int, stream: int) -> npt.NDArray[np.int64]:
         """Record `n` steps of one stream, whose values lie at `places`; return their positions. See `FlatSteps.record`."""

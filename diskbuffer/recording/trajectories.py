@@ -55,9 +55,21 @@ class Trajectories:
         self._next_step = layout.autoreset == NEXT_STEP
 
     def extend(
-        self, values: dict[str, Any], obs: Any, next_obs: Any, env: int, new_episode: Any = None, *, cut: bool = False
+        self,
+        values: dict[str, Any],
+        obs: Any,
+        next_obs: Any,
+        env: int,
+        new_episode: Any = None,
+        *,
+        cut: bool = False,
+        any_stack: bool = False,
     ) -> int:
-        """Record arrays of steps; return how many there were. `cut` starts an episode. See `ReplayBuffer.extend`."""
+        """Record arrays of steps; return how many there were. `cut` starts an episode. See `ReplayBuffer.extend`.
+
+        With `any_stack` the last step may lead to a stack that is not its own, moved on: its episode is over then, and that stack
+        has rows of its own behind it (`Reader.stacks_apart`).
+        """
         self._cut_offs.warn_if_due()
         columns = self._fit_steps(values)
         n = len(columns["terminated"])
@@ -83,6 +95,7 @@ class Trajectories:
                     {path: array[part] for path, array in after.items()},
                     None if told is None else told[part],
                     env,
+                    any_stack=any_stack and first + block >= n,
                 )
         if cut:  # nothing can go on after it
             self._rows.cut_off(env)
@@ -127,7 +140,14 @@ class Trajectories:
             ) from error
 
     def _extend_block(
-        self, columns: dict[str, Array], before: dict[str, Array], after: dict[str, Array], told: Bools | None, env: int
+        self,
+        columns: dict[str, Array],
+        before: dict[str, Array],
+        after: dict[str, Array],
+        told: Bools | None,
+        env: int,
+        *,
+        any_stack: bool = False,
     ) -> int:
         if self._flat is not None and before and not self._stacked(before):
             return self._flat.record_arrays(columns, before, after, told, env)
@@ -146,14 +166,16 @@ class Trajectories:
                 same, rolls = self._follow_on(before, after, told, running_before, env)
         goes_on = same & running_before
         head = int(self._index.heads[env])
+        apart = any_stack and not all(each[-1] for each in rolls.values())
         for path, each in rolls.items():
-            refuse_what_does_not_roll(path, each, self._stack)
+            refuse_what_does_not_roll(path, each[:-1] if apart else each, self._stack)
+        final = {path: after[path][-1] for path in self._schema.obs} if apart else {}
         block, leading = self._with_leads(head, goes_on, ended, before, after)
         cut_off = running_before & ~goes_on
         cut_off[0] &= head >= 0
-        self._write(block, columns, before, after, leading, env)
+        self._write(block, columns, before, after, leading, final, env)
         self._cut_offs.steps += len(ended)
-        self._cut_offs.note(int(cut_off.sum()))
+        self._cut_offs.note(int(cut_off.sum()) + (apart and not ended[-1]))
         return len(ended)
 
     def _with_leads(
@@ -228,15 +250,26 @@ class Trajectories:
         before: dict[str, Array],
         after: dict[str, Array],
         leading: dict[str, list[Array]],
+        final: dict[str, Array],
         env: int,
     ) -> None:
-        """Write a block's rows."""
+        """Write a block's rows, and behind them those of a stack that is `final`, each of which is an episode of its own."""
         rows = {path: block.values(array) for path, array in columns.items()}
         rows |= {path: block.observations(before[path], after[path], leading[path]) for path in self._schema.obs}
         rows["is_last"], leads, first = block.flags(cut=not block.goes_on[0])
         rows["truncated"] |= leads
         rows["terminated"] |= first
-        self._rows.append(env, block.head, rows, block.starts, block.lead_ins)
+        starts = block.starts
+        if final:
+            rows["is_last"][-1] = True
+            nothing = {path: np.zeros((self._stack, *array.shape[1:]), array.dtype) for path, array in rows.items()}
+            nothing["is_last"][:] = True
+            nothing["terminated"][:-1] = True  # and not truncated, as rows of a lead-in are
+            for path, stack in final.items():
+                nothing[path][:] = stack
+            rows = {path: np.concatenate([array, nothing[path]]) for path, array in rows.items()}
+            starts = np.concatenate([starts, block.new_head + 1 + np.arange(self._stack)])
+        self._rows.append(env, block.head, rows, starts, block.lead_ins)
 
 
 def _is_given(obs: Any) -> bool:

@@ -234,16 +234,6 @@ def jump(buffer: Any, steps: int) -> None:
         buffer.add(obs, after, np.zeros((1, 1), int), np.ones(1), np.zeros(1, bool), [{}])
 
 
-def test_a_stack_that_does_not_roll_is_refused_with_advice_for_this_buffer(tmp_path: Path, opened: list[Any]) -> None:
-    space = STACKS["first"][0]
-    opened.append(DiskReplayBuffer(100, space, ACTIONS, "cpu", path=tmp_path / "store"))
-    fill(opened, space, 5, stack=4)
-    with pytest.raises(db.StackError, match="give frame_stack=1, which stores them whole, and another path"):
-        fill(opened, space, 1)
-    opened.append(DiskReplayBuffer(100, space, ACTIONS, "cpu", path=tmp_path / "other", frame_stack=1))
-    fill(opened[1:], space, 20)
-
-
 def test_a_second_writer_is_told_what_it_can_do(tmp_path: Path, opened: list[Any]) -> None:
     for _ in range(2):
         opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))

@@ -29,7 +29,8 @@ class DiskReplayBuffer(ReplayBuffer):
     """Stable-Baselines3's `ReplayBuffer`, its steps in a store on disk.
 
     What a model draws is what it would draw from the library's own buffer, with the same seed, bit for bit. Frame stacks
-    (`VecFrameStack`, channels first or last) are recognised when the first step is added, and each frame is stored once.
+    (`VecFrameStack`, channels first or last) are recognised when the first step is added, and each frame is stored once. A
+    `next_obs` that is not `obs` moved on by a frame, such as the next episode's first, is stored as well, all of its frames.
 
     The store is opened, never wiped: a model that is made or loaded with the same `path` goes on with what is there. It is
     opened for reading until the first `add`, so that a script that evaluates can load a model whose training runs.
@@ -123,8 +124,6 @@ class DiskReplayBuffer(ReplayBuffer):
         ------
         InputError
             A shape does not fit, or a value does not fit the space's dtype. Nothing was added.
-        StackError
-            The store holds single frames, and these are no rolling stack of them. Nothing was added.
         """
         stored, timed_out = self.stored, False
         if self.handle_timeout_termination:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gymnasium import spaces
+from torch.utils._pytree import tree_map
 
 from diskbuffer.adapters.advice import ON_CUT_OFFS, advise, advising
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise, ways_to_stack
@@ -19,7 +20,8 @@ from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.endings import CUT_OFF
 from diskbuffer.environment import describe
-from diskbuffer.errors import DiskBufferError, InputError, SchemaError
+from diskbuffer.errors import DiskBufferError, InputError, SchemaError, StackError
+from diskbuffer.nested import put
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.values import fit
 from diskbuffer.schema import Column, part_of
@@ -198,7 +200,8 @@ class Stored(OpenedLate):
         if not self._fits(obs) or not self._fits(next_obs):
             obs, next_obs = self._batched("obs", obs), self._batched("next_obs", next_obs)
         if not self._writes:
-            self._make(obs, next_obs, np.ones(self.n_envs, bool))
+            ended = columns["terminated"] | columns["truncated"]  # then any observation may come, such as the next episode's
+            self._make(obs, next_obs, ~ended if self._frame_stack or not ended.all() else np.ones(self.n_envs, bool))
         self._add(obs, next_obs, columns)
 
     def add_held(self, obs: Obs, next_obs: Obs, unknown: Array, **columns: Array) -> None:
@@ -209,8 +212,13 @@ class Stored(OpenedLate):
 
     def _add(self, obs: Obs, next_obs: Obs, columns: dict[str, Array]) -> None:
         assert self._buffer is not None
+        before, after = self._split(obs), self._split(next_obs)
         try:
-            self._buffer.add(obs=self._split(obs), next_obs=self._split(next_obs), **columns)
+            self._buffer.add(obs=before, next_obs=after, **columns)
+        except StackError:  # as the library takes any observation after a step, such as the next episode's first one
+            for env in range(self.n_envs):
+                step = {name: values[env : env + 1] for name, values in columns.items()}
+                self._buffer._extend_to_any_stack(_of_env(before, env), _of_env(after, env), env, **step)
         except DiskBufferError as error:
             advise(error)
             raise
@@ -292,7 +300,29 @@ class Stored(OpenedLate):
         buffer = self.open_to_read()
         if buffer is None:
             return self._zeros(len(ages))
-        batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns)
+        if buffer.frame_stack == 1:
+            return self._joined(buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns))
+
+        def read() -> tuple[Batch, npt.NDArray[np.int64]]:
+            batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns)
+            steps = batch["steps"].numpy()
+            lasts = steps if n_step == 1 else steps + (np.minimum(buffer.remaining(steps), n_step) - 1) * self.n_envs
+            return batch, lasts
+
+        paths = [path for path in self._obs_paths if columns is None or path in columns]
+        batch, which, stacks = buffer._stacks_apart(read, paths)
+        batch = self._joined(batch)
+        if len(which) and paths:
+            nested: dict[str, Any] = {}
+            for path, frames in stacks.items():
+                put(nested, path, torch.from_numpy(frames))
+            following, apart = batch["next_obs"], self.join(nested["obs"])
+            if columns is not None:  # else it has memory of its own
+                following = batch["next_obs"] = tree_map(torch.clone, following)
+            tree_map(lambda values, others: values.__setitem__(which, others), following, apart)
+        return batch
+
+    def _joined(self, batch: Batch) -> Batch:
         for name in ("obs", "next_obs"):
             if name in batch:
                 batch[name] = self.join(batch[name])
@@ -357,6 +387,11 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 def obs_path(name: Part) -> str:
     """Return the path of the column for a part of observations."""
     return "obs" if name is None else f"obs/{part_of(name)}"
+
+
+def _of_env(obs: Any, env: int) -> Any:
+    """Return what one environment has of observations: of one step, (1, ...)."""
+    return {name: _of_env(part, env) for name, part in obs.items()} if isinstance(obs, dict) else obs[env : env + 1]
 
 
 def _is(frames: Frames, column: Column | None) -> bool:

@@ -1,0 +1,165 @@
+"""Scripts that give another stack after a step than the step's own, moved on: the library's buffer gives it back, and so does ours.
+
+CleanRL's `dqn_atari.py` gives the next episode's first stack where a step is terminal.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+import diskbuffer as db
+from tests.amounts import examples
+
+pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+
+from diskbuffer.adapters.sb3 import DiskDictReplayBuffer, DiskReplayBuffer
+
+ACTIONS = spaces.Discrete(3)
+
+
+class Environments:
+    """Stacks of frames, channels first or last, of environments that reset where an episode ends."""
+
+    def __init__(self, rng: np.random.Generator, n_envs: int, *, last: bool, zeros: bool, stack: int = 4) -> None:
+        self.rng, self.n_envs, self._last, self._zeros, self._stack = rng, n_envs, last, zeros, stack
+        self._frames = [self._first() for _ in range(n_envs)]
+
+    def frame(self) -> Any:
+        return self.rng.integers(0, 256, (12, 11), np.uint8)
+
+    def _first(self) -> list[Any]:
+        frame = self.frame()
+        return [np.zeros_like(frame) if self._zeros else frame] * (self._stack - 1) + [frame]
+
+    def _obs(self, frames: list[Any]) -> Any:
+        return np.stack(frames, -1 if self._last else 0)
+
+    def step(self, *, odd: float) -> tuple[Any, ...]:
+        """Return what `add` is given; so often any observation comes after a step that ends no episode."""
+        obs, following, done, infos = [], [], self.rng.random(self.n_envs) < 0.15, []
+        for env, frames in enumerate(self._frames):
+            obs.append(self._obs(frames))
+            moved, first = [*frames[1:], self.frame()], self._first()
+            anything = [first, [self.frame() for _ in frames], [0 * moved[0]] * len(frames), [self.frame()] * len(frames), moved]
+            timeout = bool(done[env] and self.rng.random() < 0.3)
+            infos.append({"TimeLimit.truncated": timeout})
+            is_odd = done[env] or self.rng.random() < odd
+            after = anything[self.rng.integers(len(anything))] if is_odd else moved
+            following.append(self._obs(after))
+            self._frames[env] = first if done[env] else after if self.rng.random() < 0.5 else moved
+        step = np.stack(obs), np.stack(following), self.rng.integers(0, 3, (self.n_envs, 1))
+        return *step, self.rng.normal(size=self.n_envs), done, infos
+
+
+def same(one: Any, other: Any) -> None:
+    """Compare batches, bit for bit."""
+    assert one._fields == other._fields
+    for field in one._fields:
+        part, of = getattr(one, field), getattr(other, field)
+        for values, others in [(part[name], of[name]) for name in part] if isinstance(part, dict) else [(part, of)]:
+            if values is None:
+                assert others is None
+            else:
+                assert values.dtype == others.dtype, field
+                assert np.array_equal(values, others), (field, np.flatnonzero((values != others).reshape(len(values), -1).any(1)))
+
+
+def draw(buffer: Any, seed: int, size: int) -> Any:
+    np.random.seed(seed)  # noqa: NPY002  as the library draws
+    return buffer.sample(size)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    n_envs=st.integers(1, 3),
+    last=st.booleans(),
+    zeros=st.booleans(),
+    n_steps=st.sampled_from([1, 1, 3]),
+    frame_stack=st.sampled_from([None, 4]),
+)
+@examples(6, 300)
+def test_batches_have_whatever_stack_came_after_a_step(
+    seed: int, n_envs: int, last: bool, zeros: bool, n_steps: int, frame_stack: int | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    world, size = Environments(rng, n_envs, last=last, zeros=zeros), int(rng.integers(20, 90))
+    space = spaces.Box(0, 255, (12, 11, 4) if last else (4, 12, 11), np.uint8)
+    theirs: Any = (ReplayBuffer if n_steps == 1 else NStepReplayBuffer)(
+        size * n_envs, space, ACTIONS, "cpu", n_envs, **({} if n_steps == 1 else {"n_steps": n_steps, "gamma": 0.99})
+    )
+    with tempfile.TemporaryDirectory() as directory:
+
+        def make() -> DiskReplayBuffer:
+            how: dict[str, Any] = {"n_steps": n_steps, "frame_stack": frame_stack, "segment_rows": 32}
+            return DiskReplayBuffer(size * n_envs, space, ACTIONS, "cpu", n_envs, path=Path(directory) / "store", **how)
+
+        ours, steps = make(), int(rng.integers(30, 200))
+        for t in range(steps):
+            step = world.step(odd=0.03 if t and n_steps == 1 else 0.0)
+            theirs.add(*step)
+            ours.add(*step)
+            if rng.random() < 0.05:
+                same(draw(theirs, t, 32), draw(ours, t, 32))
+            if rng.random() < 0.02:
+                ours.close()
+                ours = make() if rng.random() < 0.5 else pickle.loads(pickle.dumps(ours))
+        for _ in range(2):
+            for t in range(3):
+                same(draw(theirs, t, 64), draw(ours, t, 64))
+                same(draw(theirs, t, 1), draw(ours, t, 1))
+            filled = theirs.size()
+            assert np.array_equal(ours.observations[:filled], theirs.observations[:filled])
+            assert np.array_equal(ours.next_observations[:filled], theirs.next_observations[:filled])
+            assert (ours.dones[:filled][theirs.dones[:filled] == 1] == 1).all()
+            assert ours.stored.buffer is not None
+            if ours.stored.writes:
+                assert ours.stored.buffer.check().ok
+            ours.close()
+            ours = make()
+        ours.close()
+
+
+def test_dict_observations_have_them_too(tmp_path: Path) -> None:
+    world, other = (Environments(np.random.default_rng(seed), 2, last=False, zeros=False) for seed in (1, 2))
+    space = spaces.Dict({name: spaces.Box(0, 255, (4, 12, 11), np.uint8) for name in ("left", "right")})
+    theirs = DictReplayBuffer(100, space, ACTIONS, "cpu", 2)
+    ours = DiskDictReplayBuffer(100, space, ACTIONS, "cpu", 2, path=tmp_path / "store", frame_stack=4)
+    for _ in range(80):
+        left, right = world.step(odd=0.0), other.step(odd=0.0)
+        obs, after = ({"left": left[n], "right": right[n]} for n in (0, 1))
+        done = left[4] | right[4]
+        for buffer in (theirs, ours):
+            buffer.add(obs, after, left[2], left[3], done, left[5])
+    assert ours.stored.buffer is not None
+    assert ours.stored.buffer.frame_stack == 4
+    for t in range(5):
+        same(draw(theirs, t, 64), draw(ours, t, 64))
+    ours.close()
+
+
+def test_a_stack_after_a_step_costs_its_frames(tmp_path: Path) -> None:
+    world = Environments(np.random.default_rng(0), 1, last=False, zeros=False)
+    ours = DiskReplayBuffer(2_000, spaces.Box(0, 255, (4, 12, 11), np.uint8), ACTIONS, "cpu", path=tmp_path / "store")
+    for _ in range(1_000):
+        ours.add(*world.step(odd=0.0))
+    buffer = ours.stored.buffer
+    assert buffer is not None
+    assert buffer.frame_stack == 4
+    rows = int(buffer._reader.index.heads[0])
+    assert 1_000 < rows < 1_000 + 6 * 1_000 * 0.25
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+        assert len(reader) == 1_000
+        assert len(reader.episodes) > 100
+        assert reader.sample(64)["next_obs"].shape == (64, 4, 12, 11)
+    ours.close()
