@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import math
 import os
-import sys
 import threading
 import warnings
 import weakref
@@ -20,20 +19,13 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.bucket import Bucket, place_of
+from diskbuffer.closing import Closing
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
 from diskbuffer.episodes import Episode, Episodes, pick_episode
-from diskbuffer.errors import (
-    ClosedError,
-    CorruptionError,
-    DiskBufferError,
-    InputError,
-    LockedError,
-    NotAStoreError,
-    ReadOnlyError,
-)
+from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.marking import make_mark
@@ -223,7 +215,6 @@ class ReplayBuffer:
         writer: str | None = None,
         limiter: SampleToInsertRatio | None = None,
     ) -> None:
-        self._closed = True  # until it is open
         self.limiter: Limiter | None = None
         self._process = os.getpid()
         if mode not in ("a", "r", "r+", "w-"):
@@ -257,6 +248,7 @@ class ReplayBuffer:
         opened = open_place(self._place, wanted, mode, mark, writer)
         self._place, self._store, self._gathered = opened.place, opened.store, opened.gathered
         self.path = cast(Path, self._place)  # which a bucket takes after: it is shown, and joined with names
+        self._closing = Closing(self._store)
         try:
             refuse_another(self.path, self._store.layout, opened.wanted)
             doubt = doubts(self.path, self._store.layout, opened.wanted)
@@ -266,25 +258,25 @@ class ReplayBuffer:
             self.frame_stack = layout.frame_stack
             kind = StoreReader if self._gathered is None else GatheredReader
             self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
+            self._closing.reader, self._closing.gathered = self._reader, self._gathered
             self._derived = DerivedColumns(self._store, self._reader)
             if limiter is not None:
                 self.limiter = join_limiter(opened, limiter, mode, mark, writer, self._reader.index)
+                self._closing.limiter = self.limiter
             self._log: StreamLog | None = None
             if mode != "r":
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
-                self._log = StreamLog(self._store, self._reader.index, shared)
+                self._log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
-            if self.limiter is not None:
-                self.limiter.close()
-            self._store.unlock()
+            self._closing.abandon()
             raise
         self._marking, self._building = threading.Lock(), threading.Lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._how |= {} if writer is not None and mode == "r" else {"limiter": limiter}
-        self._closed = False
+        self._closing.close_when_dropped(self)
 
     # Writing
 
@@ -623,7 +615,7 @@ class ReplayBuffer:
         log.wait_for_sealing()
 
     def _writing(self) -> Recorder:
-        if self._closed or self._log is None or not self._store.writable:
+        if self._closing.closed or self._log is None or not self._store.writable:
             self._refuse_to_write()
         return self._recorder
 
@@ -1566,7 +1558,7 @@ class ReplayBuffer:
     def _repr_html_(self) -> str | None:
         from diskbuffer.inspect.notebook import buffer
 
-        if self._closed:
+        if self._closing.closed:
             return None  # as its `repr` says
         return buffer.html(EpisodeReader(self._reader), self.stats(), self.derived, self.episodes)
 
@@ -1650,7 +1642,7 @@ class ReplayBuffer:
         return figures | {"disk_bytes": self._store.disk_bytes()} | elsewhere
 
     def __repr__(self) -> str:
-        if self._closed:
+        if self._closing.closed:
             return f"<ReplayBuffer {self.path}, closed>"
         index = self._reader.index
         episodes = index.count_episodes()
@@ -1666,43 +1658,11 @@ class ReplayBuffer:
 
         In a fork of the process that opened the buffer, this only releases the child's copy.
         """
-        with self._store.lock:
-            if self._closed:
-                return
-            self._closed = True
-        if self.limiter is not None:
-            self.limiter.close()
-        if self._process != os.getpid():
-            self._reader.close()
-            return  # a fork: the store and its lock are the other's
-        try:
-            if self._log is not None:
-                self._log.close(self._store.lock)
-            elif self._gathered is not None and self._gathered.columns.is_writing:
-                self._gathered.sync()
-        finally:
-            self._reader.close()
-            self._store.unlock()
+        self._closing.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closing.closed:
             raise ClosedError(f"{self.path} was closed; open it again with ReplayBuffer({str(self.path)!r})")
-
-    def __del__(self) -> None:
-        """Close what nobody has any more; at the end of the process the system releases the lock."""
-        if getattr(self, "_closed", True) or sys.is_finalizing():
-            return
-        if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():
-            self._close_dropped()
-        else:  # garbage may be collected anywhere, also where what closing waits for waits for this thread
-            threading.Thread(target=self._close_dropped, name="diskbuffer-close").start()
-
-    def _close_dropped(self) -> None:
-        try:
-            self.close()
-        except (OSError, DiskBufferError) as error:
-            if self._store.files.is_in_place():  # and not gone, too
-                warnings.warn(f"{self.path}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
 
     def __enter__(self) -> Self:
         return self

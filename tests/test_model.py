@@ -358,13 +358,7 @@ def _arrays(obs: Any) -> list[Array]:
 
 
 def abandon(buffer: db.ReplayBuffer) -> None:
-    log = buffer._log
-    assert log is not None
-    log.sealer.stop()
-    log.writer.close()
-    buffer._reader.close()
-    buffer._store.unlock()
-    buffer._closed = True
+    buffer._closing.abandon()
 
 
 ENDINGS = st.sampled_from(["goes on"] * 6 + ["terminated", "truncated", "cut off"])
@@ -400,7 +394,7 @@ def test_every_step_is_what_was_added(data: st.DataObject) -> None:
         try:
             play(world, data)
         finally:  # where an example is given up, the directory goes, and nothing can be closed any more
-            if not world.buffer._closed:
+            if not world.buffer._closing.closed:
                 abandon(world.buffer)
 
 

@@ -266,6 +266,10 @@ class Columns:
             self.epoch.retired, self.epoch.following = tuple(retired), Epoch()
             self.epoch = self.epoch.following
 
+    def close(self) -> None:
+        """Unmap all files, those that plans read once these are done."""
+        self._retire(list(self._held))
+
     def to_sync(self) -> list[str]:
         """Return what to sync for all that was written to be on the disk: files, then directories.
 

@@ -56,7 +56,7 @@ def _copy_store(source: Files, copy: Files) -> None:
     try:
         StreamLog(store, read_index(store, store.layout.frame_stack - 1, Index)).close(store.lock)
     finally:
-        store.unlock()
+        store.close()
 
 
 def _copy_columns(files: Files, building: Files) -> None:

@@ -49,7 +49,6 @@ class Member:
         self._follower: IndexFollower | None = None
         self.index: Index | None = None
         self.numbers: Int64 = np.empty(0, np.int64)
-        self._gone: list[Store] = []  # that were removed: plans may read what is mapped of them
         self._copied: tuple[Epoch, int] | None = None  # of the store's maps, when they were last looked at
         self._moved_in: Store | None = None  # the store whose slots were last asked for
         self._stamp: Stamp | None = None  # as of the last look
@@ -81,13 +80,13 @@ class Member:
             self.watched = watching.finished(self.index)
             self._watching = watching
         except NotAStoreError:  # it is not made yet, or was removed
-            self._forget()
+            self.close()
         except LockedError:  # it is being recovered, and there is nothing new
             return
         except CorruptionError:
             if self._store is None or self._store.files.is_in_place():
                 raise
-            self._forget()
+            self.close()
         self._stamp = stamp if self._store is None or self.watched is not None else None
 
     def _open(self, common: Description, context: int) -> None:
@@ -102,9 +101,10 @@ class Member:
         """Have everything be read at the next look."""
         self._stamp = self.watched = None
 
-    def _forget(self) -> None:
+    def close(self) -> None:
+        """Forget the store, and unmap its files, those that plans read once these are done."""
         if self._store is not None:
-            self._gone.append(self._store)
+            self._store.close()
         self._store = self._follower = self.index = self._copied = self._watching = self.watched = self.own = None
 
     def forget_rows(self) -> None:
@@ -127,10 +127,10 @@ class Member:
         return changed
 
     def take_moved(self) -> set[int] | None:
-        """Return the slots that have other rows than when this was last called; None for all of them, as it is another store."""
-        known, self._moved_in = self._moved_in, self.store
-        moved = self.store.following.take_moved()
-        return moved if known is self.store else None
+        """Return the slots that have other rows than when this was last called; None for all of them, of another store or none."""
+        known, self._moved_in = self._moved_in, self._store
+        moved = set[int]() if self._store is None else self._store.following.take_moved()
+        return moved if known is not None and known is self._store else None
 
     def refuse_evicted(self, slots: Sequence[int]) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that the index has there."""

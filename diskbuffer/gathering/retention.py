@@ -141,4 +141,4 @@ class SharedRetention:
             finally:
                 log.close(store.lock)
         finally:
-            store.unlock()
+            store.close()

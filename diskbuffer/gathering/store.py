@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import NotAStoreError, ReadOnlyError
+from diskbuffer.errors import ClosedError, EvictedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering.columns import Columns, Key
 from diskbuffer.gathering.description import Description, read_description
 from diskbuffer.gathering.members import BLOCK, Member
@@ -70,6 +70,7 @@ class GatheredStore:
     def __init__(self, files: Files, *, of_mark: bool = False) -> None:
         self.all_files, self.root, self._of_mark = files, files.root, of_mark
         self.lock = threading.RLock()
+        self.closed = False
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
         self._description = read_description(self.all_files)
@@ -108,6 +109,7 @@ class GatheredStore:
 
     def read(self, context: int) -> GatheredIndex:
         """See which writers there are by now, and what they have added and evicted; the lock must be held."""
+        self.check_open()
         self._describe()
         before = self.columns.what
         stale = self.columns.look()
@@ -123,13 +125,18 @@ class GatheredStore:
                 member.forget_rows()
             self.maps.forget()
             raise
-        there = [member for member in look if member.is_there]
-        for member in there:
-            self._number(member)
-        self.maps.look(there)
+        for member in look:
+            if member.is_there:
+                self._number(member)
+        self.maps.look(look)
         if self._index is None or look:
             self._index = self._gathered(context, look)
         return self._index
+
+    def check_open(self) -> None:
+        """Raise a ClosedError where it was closed."""
+        if self.closed:
+            raise ClosedError(f"{self.root} was closed; open it again")
 
     def _look(self, members: Sequence[Member], context: int) -> None:
         if not self.all_files.block_bytes:
@@ -262,9 +269,15 @@ class GatheredStore:
         found = {(status.st_dev, status.st_ino): status.st_blocks * 512 for _, status in self.all_files.walk()}
         return sum(found.values())
 
-    def unlock(self) -> None:
-        """Let another process write columns."""
+    def close(self) -> None:
+        """Let another process write columns, and unmap all files, as `Store.close` does."""
         self.columns.end_writing()
+        with self.lock:
+            self.closed = True
+            for member in self.members:
+                member.close()
+            self.columns.close()
+            self.maps.forget()
 
     def holds_lock(self) -> bool:
         """Tell whether this thread has the lock."""
@@ -335,13 +348,17 @@ class GatheredMaps:
         return (self._store.columns.epoch, *there)
 
     def look(self, members: Sequence[Member]) -> None:
-        """Follow what the stores' own maps have."""
+        """Follow what the stores' own maps have; of stores that are gone, nothing."""
         more = self._store.slots - self.sources.shape[1]
         if more:
             self.sources = np.concatenate([self.sources, np.zeros((len(self.sources), more, 2), np.int64)], axis=1)
-        changed = [member for member in members if member.has_changed_maps()]
+        for member in members:
+            if not member.is_there:
+                self.sources[:, member.numbers] = 0
+        changed = [member for member in members if not member.is_there or member.has_changed_maps()]
         for member in changed:
-            self._copy(member)
+            if member.is_there:
+                self._copy(member)
         for member in members:
             self.forget_columns(self._store.columns.of_others(member))
 
@@ -394,7 +411,11 @@ class GatheredMaps:
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""
+        self._store.check_open()
         wanted = self._store.by_member(slots)
+        for member in wanted:
+            if not member.is_there:
+                raise EvictedError(f"{self._store.root}/{member.entry.name} was removed; refresh, and draw again")
         paths, derived = self._paths if paths is None else tuple(paths), self._store.layout.derived
         recorded = [path for path in paths if path not in derived]
         self._store.all_files.expect(self._names(wanted, recorded, derived.intersection(paths)))

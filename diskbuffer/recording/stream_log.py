@@ -303,3 +303,4 @@ class StreamLog:
                     self._store.note_closed()
         finally:
             self.writer.close()
+            del self.retention  # which may map what writers share

@@ -312,10 +312,14 @@ class Store:
         if self._writer_lock is not None:
             self._writer_lock.note_same_rows()
 
-    def unlock(self) -> None:
-        """Let others write; twice is fine."""
+    def close(self) -> None:
+        """Let others write, and unmap all files, those that batches are gathered from once that is done. Twice is fine."""
         if self._writer_lock is not None:
             self._writer_lock.release()
+        with self.lock:
+            self.maps.close(self.tails.values())
+            self.table.close()
+            self.tails = {}
 
     def holds_lock(self) -> bool:
         """Tell whether this thread has the store's lock."""
@@ -332,7 +336,7 @@ class Store:
 
     def before_fork(self) -> None:
         """Note which rows the slots hold, as every reader must: a fork is one."""
-        if self.writable:
+        if self.writable and not self.maps.closed:
             self.following.look()
 
     def after_fork(self) -> None:

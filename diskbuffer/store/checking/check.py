@@ -87,7 +87,7 @@ def _checked(root: Path, repair: bool, progress: bool) -> Report:
             if repair:
                 _close_repaired(opened, unchanged=collector.report.ok)
         finally:
-            store.unlock()
+            store.close()
     return collector.report
 
 

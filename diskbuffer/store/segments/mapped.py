@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError
+from diskbuffer.errors import ClosedError, CorruptionError
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.store.format.layout import IDENTITY_BYTES, Layout
 from diskbuffer.store.system.files import Files, Map
@@ -82,6 +82,7 @@ class Maps:
         # Whether files of derived columns are taken as they are, and as none where they are not whole: after a power loss each of
         # their values is an old or a new one.
         self.lenient = False
+        self.closed = False
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.epoch = Epoch()
 
@@ -110,6 +111,7 @@ class Maps:
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""
+        self._check_open()
         self.retire_gone()
         columns = [(path, self._paths.index(path)) for path in (self._paths if paths is None else paths)]
         slots, mapped = list(slots), []
@@ -136,6 +138,7 @@ class Maps:
 
     def get(self, path: str, slot: int) -> Map:
         """Return the map of a slot in one column, made now if it has to be."""
+        self._check_open()
         column = self._paths.index(path)
         mapped = self._held[column].get(slot)
         if mapped is None:
@@ -207,8 +210,10 @@ class Maps:
             column = self._paths.index(path)
             retired.append(self._held[column].pop(slot, None))
             self.sources[column, slot] = 0
-        if not any(retired):
-            return
+        if any(retired):
+            self._retire(retired)
+
+    def _retire(self, retired: Iterable[Any]) -> None:
         self.epoch.retired = tuple(retired)
         self.epoch.following = Epoch()
         self.epoch = self.epoch.following
@@ -217,6 +222,16 @@ class Maps:
         """Serve nothing from old maps any more."""
         for slot in sorted({slot for held in self._held for slot in held}):
             self.retire(slot)
+
+    def close(self, others: Iterable[Map]) -> None:
+        """Serve nothing any more; all maps, and some others that plans read, go with the plans that there are."""
+        self.closed = True
+        self.retire_all()
+        self._retire(others)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self._files.root} was closed; open it again")
 
 
 def checked_map(files: Files, name: str, size: int, check: Callable[[Map], None], **how: Any) -> Map:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import CorruptionError
+from diskbuffer.errors import ClosedError, CorruptionError
 from diskbuffer.store.format.checksums import UInt64, fold, length_word, length_words
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, TABLE_SLOTS, Layout
 from diskbuffer.store.system.files import Files, Map
@@ -36,6 +36,10 @@ class SegmentTable:
         self._entries = layout.table()
         self._parts: dict[str, list[tuple[Map, Any_]]] = {name: [] for name in self._entries}
         self.slots = 0
+
+    def close(self) -> None:
+        """Unmap all files, but for what somebody has a view of; nothing can be read any more."""
+        self._parts = _Closed()
 
     # Files
 
@@ -279,6 +283,13 @@ class SegmentTable:
                 "missing, or there twice; `diskbuffer check --repair` goes on without them"
             )
         return np.split(used, np.searchsorted(stream[used], np.arange(1, self._layout.streams)))
+
+
+class _Closed(dict[str, list[tuple[Map, Any_]]]):
+    """In place of what is mapped."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ClosedError(f"the store was closed, and {name} of its segment table can no longer be read; open it again")
 
 
 def table_files(layout: Layout, slots: int) -> dict[str, int]:

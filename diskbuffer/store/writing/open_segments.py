@@ -130,12 +130,14 @@ class OpenSegments:
         return [self._open[stream].pop(n).slot for n in done]
 
     def close(self) -> None:
-        """Remove segments that were made ahead, and that no row came into."""
+        """Remove segments that were made ahead, and that no row came into; write no more to the others."""
         for slot, making in self._ahead.values():
             making.exception()  # which waits for it
             with contextlib.suppress(OSError):  # the next opening does it
                 self._store.remove_files(slot)
         self._ahead.clear()
+        for segments in self._open:
+            segments.clear()
 
 
 def make_segment(store: Store, slot: int, first_row: int, *, create: bool) -> OpenSegment:

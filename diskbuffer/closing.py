@@ -1,0 +1,99 @@
+"""Closing what a buffer has open: once, when the buffer is closed, dropped, or cannot be opened."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from typing import TYPE_CHECKING
+
+from diskbuffer.errors import DiskBufferError
+
+if TYPE_CHECKING:
+    from diskbuffer.gathering.store import GatheredStore
+    from diskbuffer.limiting.limiter import Limiter
+    from diskbuffer.reading.reader import Reader
+    from diskbuffer.recording.stream_log import StreamLog
+    from diskbuffer.store.store import Store
+
+
+class Closing:
+    """Own what a buffer has open, and know nothing of the buffer itself.
+
+    A buffer that is dropped is closed by a `weakref.finalize`, which keeps this alive until then. A `__del__` of the buffer may
+    be too late: the garbage collector calls those of all objects in a cycle in any order, and maps are unmapped in theirs.
+
+    Attributes
+    ----------
+    closed : bool
+        Whether it was closed, or is being closed.
+    reader, gathered, log, limiter
+        As far as they were opened.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._process = store, os.getpid()
+        self.closed = False
+        self.reader: Reader | None = None
+        self.gathered: GatheredStore | None = None
+        self.log: StreamLog | None = None
+        self.limiter: Limiter | None = None
+        self._dropped: weakref.finalize[[], object] | None = None
+
+    def close_when_dropped(self, buffer: object) -> None:
+        """Close when nothing refers to the buffer any more, but not at the end of the process, when threads are gone."""
+        self._dropped = weakref.finalize(buffer, self._close_dropped)
+        self._dropped.atexit = False
+
+    def close(self) -> None:
+        """Write the newest rows to their columns, sync everything, and give back locks, threads and maps. Twice is fine."""
+        with self._store.lock:
+            if self.closed:
+                return
+            self.closed = True
+        try:
+            if self.limiter is not None:
+                self.limiter.close()
+            if self._process == os.getpid():  # of a fork, the store and its lock are the other's
+                self._write_and_sync()
+        finally:
+            self._release()
+
+    def _write_and_sync(self) -> None:
+        if self.log is not None:
+            self.log.close(self._store.lock)
+        elif self.gathered is not None and self.gathered.columns.is_writing:
+            self.gathered.sync()
+
+    def abandon(self) -> None:
+        """Give back locks, threads and maps, and leave the store as a kill would."""
+        self.closed = True
+        try:
+            if self.limiter is not None:
+                self.limiter.close()
+            if self.log is not None:
+                self.log.abandon()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+        self._store.close()
+        if self._dropped is not None:
+            self._dropped.detach()
+
+    def _close_dropped(self) -> None:
+        if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():
+            self._close_or_warn()
+        else:  # garbage may be collected anywhere, also where what closing waits for waits for this thread
+            threading.Thread(target=self._close_or_warn, name="diskbuffer-close").start()
+
+    def _close_or_warn(self) -> None:
+        try:
+            self.close()
+        except (OSError, DiskBufferError) as error:
+            root = self._store.root
+            if self._store.files.is_in_place():  # and not gone, too
+                warnings.warn(f"{root}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
