@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.editing.new_store import NewStore, identity, place_beside, some_columns
+from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.editing.newest import newest_steps
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData
@@ -151,11 +151,7 @@ def rewrite(
     if not len(source.table):
         raise InputError("there is no such episode: nothing would be in the new store")
 
-    def episodes() -> Iterator[EpisodeData]:
-        return map(through, source.episodes())
-
-    task = {"edit": what, "of": identity(source)}
-    return change(NewStore.like(source)).write(path, task, episodes, int(source.table.length.sum()), progress)
+    return change(NewStore.like(source)).write(path, what, [source], map(through, source.episodes()), progress)
 
 
 def _linked(store: StorePath, path: Path, resize: dict[str, int | None], frame_stack: int | None) -> Path:
@@ -164,7 +160,7 @@ def _linked(store: StorePath, path: Path, resize: dict[str, int | None], frame_s
         if not (resize or frame_stack):
             return buffer.snapshot(path)
         # No run goes on with what another has left: it may be older, and is made in a moment.
-        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}, anew=True) as unfinished:
+        with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}) as unfinished:
             buffer.snapshot(unfinished.place)
             with ReplayBuffer(unfinished.place, mode="r+", frame_stack=frame_stack) as made:
                 if frame_stack:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.editing.new_store import NewStore, identity, place_beside, some_columns
+from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.formats.data import EpisodeData, Rows
 from diskbuffer.formats.losses import refuse
@@ -94,9 +94,7 @@ def merge(
             tagged=any(one.tagged for one in alike),
             evict=capacity is not None,
         )
-        task = {"edit": "merge", "of": identity(*sources)}
-        steps = sum(int(source.table.length.sum()) for source in sources)
-        return merged.write(path, task, lambda: _episodes(sources, merged.tags), steps, progress)
+        return merged.write(path, "merge", sources, _episodes(sources, merged.tags), progress)
 
 
 def _episodes(sources: Sequence[StoreSource], tags: tuple[str, ...]) -> Iterator[EpisodeData]:

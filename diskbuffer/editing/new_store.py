@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,20 +125,19 @@ class NewStore:
                     buffer._store.resize(self.capacity, buffer._reader.index.table[:, LOW])
 
     def write(
-        self, path: Path, task: Mapping[str, Any], episodes: Callable[[], Iterable[EpisodeData]], steps: int, progress: bool
+        self, path: Path, what: str, sources: Sequence[StoreSource], episodes: Iterable[EpisodeData], progress: bool
     ) -> Path:
-        """Make it beside a path, and move it there; return the path. `task` names what is done, and with what, as JSON."""
+        """Make it beside a path, and move it there; return the path. `what` is done, to the sources that the episodes are of."""
         self.check()
-        with Unfinished(path, {**task, "store": self.describe()}, anew=True) as unfinished:
+        task = {"edit": what, "of": [source.fingerprint() for source in sources], "store": self.describe()}
+        steps = sum(int(source.table.length.sum()) for source in sources)
+        with Unfinished(path, task) as unfinished:
             with bar(steps, 0, progress, "steps") as shown:
-                self.make(unfinished.place, episodes(), shown.update)
+                self.make(unfinished.place, episodes, shown.update)
+            for source in sources:
+                source.warn_of_changes()
             unfinished.finish()
             return unfinished.target
-
-
-def identity(*sources: StoreSource) -> str:
-    """Return what tells whether the same episodes are read from the same stores."""
-    return hashlib.sha256(json.dumps([source.identity for source in sources]).encode()).hexdigest()
 
 
 def place_beside(new: Any, *stores: Any) -> Path:

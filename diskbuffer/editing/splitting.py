@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.editing.new_store import NewStore, identity, place_beside
+from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
@@ -83,17 +83,18 @@ def split(
 
 def _write(source: StoreSource, paths: list[Path], parts: list[Int64], stack: ExitStack, progress: bool) -> list[Path]:
     """Make all parts, and only then move them to their places, one after the other."""
-    task = {"edit": "split", "of": identity(source), "to": [str(path) for path in paths]}
+    task = {"edit": "split", "of": source.fingerprint(), "to": [str(path) for path in paths]}
     tasks = [{**task, "episodes": part.tolist()} for part in parts]
     others = [Unfinished(path, task).is_begun() for path, task in zip(paths, tasks, strict=True)]
     # A run that was killed between two of the moves left the later ones as they were.
     done = [is_there(path) and any(others[n + 1 :]) for n, path in enumerate(paths)]
     left = [n for n in range(len(paths)) if not done[n]]
-    places = {n: stack.enter_context(Unfinished(paths[n], tasks[n], anew=True)) for n in left}
+    places = {n: stack.enter_context(Unfinished(paths[n], tasks[n])) for n in left}
     with bar(sum(int(source.table.length[parts[n]].sum()) for n in left), 0, progress, "steps") as shown:
         for n in left:
             part = source.part(np.isin(source.table.episode, parts[n]))
             NewStore.like(part).make(places[n].place, part.episodes(), shown.update)
+    source.warn_of_changes()
     for n in left:
         places[n].finish()
     return paths

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -187,6 +188,8 @@ class Format:
         ``losses(contents, **options)`` returns what a target cannot hold: a name, and a sentence that says what and why.
     pickles : bool
         Whether reading loads pickles, which can run any code: only after ``trust=True``.
+    files : callable
+        ``files(path)`` returns what is read of a source: files, and directories with all that is in them. By default the path.
     """
 
     name: str
@@ -195,3 +198,4 @@ class Format:
     write: Callable[..., Writer] | None = None
     losses: Callable[..., Mapping[str, str]] = field(default=no_losses)
     pickles: bool = False
+    files: Callable[[Path], Collection[Path]] = field(default=lambda path: [path])

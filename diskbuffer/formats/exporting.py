@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Collection
 from contextlib import closing
@@ -34,7 +32,7 @@ def export(
     """Write the episodes of a store in another program's format.
 
     It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed is finished by
-    the same call, as long as the same episodes are there; if they are others by now, it begins anew.
+    the same call, as long as the same episodes are there, with the same values; if they are others by now, it begins anew.
 
     Parameters
     ----------
@@ -89,9 +87,9 @@ def export(
         task = {
             "export": format,
             "options": as_texts(options),
-            "episodes": hashlib.sha256(json.dumps(source.identity).encode()).hexdigest(),
+            "source": source.fingerprint(),
         }
-        with Unfinished(target, task, anew=True) as unfinished:
+        with Unfinished(target, task) as unfinished:
             with (
                 closing(found.write(unfinished.place, contents, **options)) as writer,
                 bar(contents.steps, 0, progress, "steps") as shown,
@@ -101,6 +99,7 @@ def export(
                     writer.write(episode)
                     shown.update(episode.steps)
                 writer.finish()
+            source.warn_of_changes()
             unfinished.finish()
             return unfinished.target
 

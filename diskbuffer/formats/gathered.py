@@ -11,8 +11,9 @@ import numpy.typing as npt
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import Draw
 from diskbuffer.inspect.episodes import EpisodeTable, build
+from diskbuffer.inspect.rows import read_rows
 from diskbuffer.reading.reader import until_found
-from diskbuffer.schema import Schema
+from diskbuffer.schema import CHECKSUM, Schema
 
 
 class GatheredView:
@@ -47,8 +48,12 @@ class GatheredView:
     def read(self, column: str, steps: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Read rows of a column by the names of their steps, (n, ...)."""
         streams, positions = steps % self.store.layout.streams, steps // self.store.layout.streams
+        reader = self._buffer._reader
+        if column == CHECKSUM:  # which is in no batch
+            with self.store.lock:
+                return until_found([reader], lambda: read_rows(self.store, reader.index, column, streams, positions))
         drawn = Draw(streams, positions, positions, positions)
-        return self._buffer._reader.rows(column, lambda _: drawn, before=0, rows=1)[:, 0]
+        return reader.rows(column, lambda _: drawn, before=0, rows=1)[:, 0]
 
     def let_go(self) -> None:
         """Do nothing: a buffer keeps its maps."""

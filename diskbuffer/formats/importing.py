@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import InputError
+from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.filling import fill
+from diskbuffer.formats.fingerprint import fingerprint
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
@@ -42,7 +43,7 @@ def import_(
     """Make a store of what another program has written.
 
     It is made beside its place, in a hidden directory, and moved there when it is whole. A run that was killed is finished by
-    the same call: steps that it has added are not added again.
+    the same call: steps that it has added are not added again. If the source is another by then, it begins anew.
 
     Parameters
     ----------
@@ -78,11 +79,11 @@ def import_(
     Raises
     ------
     InputError
-        There is no such format, option or column; something is at `store` already; or a value is NaN. Nothing is there then.
+        There is no such format, option or column; something is at `store` already; or a value is NaN.
     LossError
         Something would be lost.
     SourceError
-        The source is damaged, or is not what its format says.
+        The source is damaged, is not what its format says, or was changed while it was read.
     MissingPackageError
         What reads the format is not installed; the message says how to install it.
     LockedError
@@ -99,6 +100,7 @@ def import_(
     check(format, found.read, 1, options)
     if path.is_dir():
         refuse_links(path)
+    begun_with = fingerprint(found.files(path))
     with closing(found.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
@@ -107,7 +109,7 @@ def import_(
         settings: dict[str, Any] = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
         if transforms:
             settings["transforms"] = {path: notation(wanted[path].transforms) for path in sorted(transforms)}
-        task = {"import": format, "source": str(path), "options": as_texts(options), **settings}
+        task = {"import": format, "source": begun_with, "options": as_texts(options), **settings}
         with Unfinished(store, task) as unfinished:
             with (
                 ReplayBuffer(
@@ -125,6 +127,8 @@ def import_(
                 bar(contents.steps, 0, progress, "steps") as shown,
             ):
                 fill(buffer, reading.episodes(), shown.update, derived)
+            if fingerprint(found.files(path)) != begun_with:
+                raise SourceError(f"{path} was changed while it was read; import it again once nothing writes to it")
             unfinished.finish()
             return unfinished.target
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
+import json
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
-from diskbuffer.errors import CorruptionError, InputError
+from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.rows import MAPPED
 from diskbuffer.gathering.description import is_gathering
@@ -21,11 +25,12 @@ from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
 from diskbuffer.options import Options
 from diskbuffer.paths import local_path
-from diskbuffer.schema import KEPT, TAG, Column, is_obs
+from diskbuffer.schema import CHECKSUM, KEPT, TAG, Column, is_obs
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.system.files import Files
 
 _ALWAYS = ("terminated", "truncated")  # which a store has in any case
+_ROWS = 65536  # of a fingerprint, that are read at a time
 
 
 class StoreSource:
@@ -72,6 +77,7 @@ class StoreSource:
         self._table = table.select(np.lexsort((table.stream, table.start // self.layout.streams)))
         self._columns = self._chosen(columns)
         self._read = 0  # bytes, since maps were let go
+        self._derived: dict[str, str] = {}  # digests, as of the last fingerprint
         self.losses: Mapping[str, str] = {}
 
     def _chosen(self, columns: Collection[str] | None) -> dict[str, Column]:
@@ -116,13 +122,45 @@ class StoreSource:
         """The episodes, in the order in which they are read."""
         return self._table
 
-    @property
-    def identity(self) -> list[Any]:
-        """What is the same as long as the same episodes are read from the same store; as JSON."""
-        table = self._table
-        numbers = np.stack([table.stream, table.start, table.length], axis=1)
-        texts = [table.ending.tolist(), table.tag.tolist()]
-        return [self.layout.salt, numbers.tolist(), texts, sorted(self._columns), self._view.frame_stack]
+    def fingerprint(self) -> str:
+        """Return what is the same as long as the same is read: of the episodes, their rows' checksums, and derived columns."""
+        table, layout = self._table, self.layout
+        numbers = np.stack([table.stream, table.start, table.length], axis=1).tolist()
+        columns = {path: str(column) for path, column in self._columns.items()}
+        about = [layout.environment, layout.metadata, layout.n_envs, self._view.frame_stack, layout.padding, layout.tags]
+        told = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest(CHECKSUM, final=True)]
+        self._derived = self._digests()
+        return hashlib.sha256(json.dumps([*told, self._derived]).encode()).hexdigest()
+
+    def _digests(self) -> dict[str, str]:
+        """Return a digest of the values of each derived column, which change, as those that were recorded do not."""
+        return {name: self._digest(name) for name in sorted(self.contents.derived)}
+
+    def _digest(self, path: str, *, final: bool = False) -> str:
+        """Return a digest of a column's values at all steps; with `final`, at the rows after episodes' last steps, too."""
+        table, digest = self._table, hashlib.sha256()
+        rows = table.length + final
+        ends = np.cumsum(rows)
+        for first in range(0, int(rows.sum()), _ROWS):
+            numbers = np.arange(first, min(first + _ROWS, int(ends[-1])))
+            episode = np.searchsorted(ends, numbers, side="right")
+            offsets = numbers - (ends - rows)[episode]
+            digest.update(self._view.read(path, table.start[episode] + offsets * self.layout.streams).tobytes())
+            self.close()
+        return digest.hexdigest()
+
+    def warn_of_changes(self) -> None:
+        """Warn where a derived column has other values than when its `fingerprint` was taken: it was read meanwhile."""
+        with contextlib.suppress(EvictedError):  # of a training's store, in which these values change all the time
+            now = self._digests()
+            changed = [name for name, before in self._derived.items() if now[name] != before]
+            if changed:
+                warnings.warn(
+                    f"{self._view.path}: {', '.join(changed)} was written while it was read, so some of its values are older "
+                    "than others. If they should not be, do this again once nothing writes to the store",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from diskbuffer.errors import InputError, LockedError
+from diskbuffer.errors import DiskBufferError, InputError, LockedError
+from diskbuffer.formats.fingerprint import SUFFIX
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.paths import local_path
 
@@ -22,21 +23,21 @@ class Unfinished:
     """A place in which something is made, by a process that may be killed and run again.
 
     It is a hidden directory beside the target, `.NAME.unfinished`. It has the task that it is for, a lock, and `place`, which
-    is moved to the target by `finish`, whole.
+    is moved to the target by `finish`, whole. It stays after a kill, and after what a kill is like: a full disk, a Ctrl-C.
+    After an error of diskbuffer's own, of the source or of an option, it is removed.
 
     Parameters
     ----------
     target : path-like
         There must be nothing, or an empty directory.
     task : mapping
-        What is done, as JSON: another run may go on with it only where it is the same.
-    anew : bool
-        Whether to begin anew where an earlier run had another task. If not, that is an error.
+        What is done, and with what, as JSON: a run goes on with what an earlier one has left where it is the same, and begins
+        anew where it is not.
 
     Raises
     ------
     InputError
-        There is something at the target, or something else was begun there.
+        There is something at the target.
     LockedError
         Another process is at it.
 
@@ -46,10 +47,9 @@ class Unfinished:
         Where to make it. What an earlier run with the same task has left is there.
     """
 
-    def __init__(self, target: str | os.PathLike[str], task: Mapping[str, Any], *, anew: bool = False) -> None:
+    def __init__(self, target: str | os.PathLike[str], task: Mapping[str, Any]) -> None:
         self.target = local_path(target)
-        self._anew = anew
-        self._directory = self.target.parent / f".{self.target.name}.unfinished"
+        self._directory = self.target.parent / f".{self.target.name}{SUFFIX}"
         self.place = self._directory / "data"
         self._task = json.loads(json.dumps(task))
 
@@ -74,16 +74,9 @@ class Unfinished:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(f"another process is making {self.target}; wait for it, or stop it") from None
-        begun = self._directory / _TASK
-        earlier = _read(begun)
-        if earlier == self._task:
-            return
-        if earlier is not None and not self._anew:
-            raise InputError(
-                f"something else was begun at {self.target} and not finished: run it again, or remove {self._directory}"
-            )
-        self._restart()
-        write_json(begun, self._task)
+        if not self.is_begun():
+            self._restart()
+            write_json(self._directory / _TASK, self._task)
 
     def _restart(self) -> None:
         """Remove what an earlier run has left."""
@@ -106,6 +99,9 @@ class Unfinished:
         shutil.rmtree(self._directory, ignore_errors=True)  # the target is there
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Leave what was made for another run, or remove it after an error that another run would not get past."""
+        if isinstance(error, DiskBufferError):
+            shutil.rmtree(self._directory, ignore_errors=True)
         os.close(self._lock)
 
 

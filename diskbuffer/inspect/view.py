@@ -18,7 +18,7 @@ from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.inspect.damaged import open_remains
 from diskbuffer.inspect.episodes import EpisodeTable, build
-from diskbuffer.inspect.rows import SegmentRows
+from diskbuffer.inspect.rows import read_rows
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema import TAG, Schema
 from diskbuffer.store import directory
@@ -250,7 +250,9 @@ class StoreView:
         names = np.asarray(steps, np.int64).reshape(-1)
         streams, positions = names % self.layout.streams, names // self.layout.streams
         with self._lock:
-            return self._retried(lambda: self._read_rows(column, streams, positions), lambda: self._check(streams, positions))
+            return self._retried(
+                lambda: read_rows(self._store, self._index, column, streams, positions), lambda: self._check(streams, positions)
+            )
 
     def frames(self, column: str, stream: int, first: int, n: int) -> npt.NDArray[Any]:
         """Read `n` consecutive rows of a stream's column from position `first` on, as `read` does: (n, *shape)."""
@@ -260,20 +262,6 @@ class StoreView:
         """Give back the memory maps of segments, and with them the pages that were read; who reads on maps them again."""
         with self._lock, self._store.lock:
             self._store.maps.retire_all()
-
-    def _read_rows(self, column: str, streams: Int64, positions: Int64) -> npt.NDArray[Any]:
-        found = np.zeros((len(positions), *self.schema[column].shape), self.schema[column].np_dtype)
-        if not len(positions):
-            return found
-        table, rows = self._index.table, self.layout.segment_rows
-        parts = positions // rows * self.layout.streams + streams  # one number for a segment of a stream
-        for part in np.unique(parts).tolist():
-            segment, stream = divmod(part, self.layout.streams)
-            here = np.flatnonzero(parts == part)
-            slot = int(self._index.slots(stream)[segment - int(table[stream, LOW]) // rows])
-            with self._store.lock:
-                found[here] = SegmentRows(self._store, column, slot, (stream, segment * rows)).read(positions[here] % rows)
-        return found
 
     def _check(self, streams: Int64, positions: Int64) -> None:
         """Raise an InputError where a row was never there, and an EvictedError where one is gone."""

@@ -41,6 +41,11 @@ rows.BLOCK = 100
 """
 
 
+def stop(*_: Any, **__: Any) -> None:
+    """Stop a run as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def killed(code: str, after: int, *arguments: str, said: str = "episode", cwd: Path | None = None) -> None:
     """Run Python code in a process, and kill it when it has said a line for the time number `after`."""
     command = [sys.executable, "-c", code, *arguments]

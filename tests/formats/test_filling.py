@@ -139,28 +139,28 @@ def test_an_import_transforms_pictures_and_what_comes_of_it_is_copied_as_it_is(
         assert buffer.columns["obs/camera"].transforms == (db.Greyscale(), db.Resize(4, 5))
 
 
-def test_an_import_that_goes_on_with_other_transforms_is_refused(tmp_path: Path, register: Callable[[Format], None]) -> None:
-    episodes = made.some(3)
-    broken = [*episodes[:2], replace(episodes[2], columns={**episodes[2].columns, "action": np.zeros((1, 3), np.float32)})]
-    register(source(broken))
-    for transforms in ({"obs/camera": db.Resize(4, 5)}, {"obs/camera": db.Resize(4, 5)}):
-        with pytest.raises(db.SourceError, match="episode 2"):
-            import_("given", tmp_path / "source", tmp_path / "store", transforms=transforms, progress=False)
-    with pytest.raises(db.InputError, match="something else was begun"):
-        import_("given", tmp_path / "source", tmp_path / "store", transforms={"obs/camera": db.Resize(4, 6)}, progress=False)
-
-
-def test_what_fails_leaves_nothing_at_the_place_and_goes_on_when_it_is_called_again(
+def test_an_import_with_other_transforms_than_the_one_that_was_stopped_begins_anew(
     tmp_path: Path, register: Callable[[Format], None]
 ) -> None:
+    register(source(made.some(3)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("diskbuffer.formats.filling._Filler.finish", interrupted.stop)
+        with pytest.raises(KeyboardInterrupt):
+            import_("given", tmp_path, tmp_path / "store", transforms={"obs/camera": db.Resize(4, 5)}, progress=False)
+    assert (tmp_path / ".store.unfinished").is_dir()
+    smaller: dict[str, Any] = {"transforms": {"obs/camera": db.Resize(4, 6)}, "progress": False}
+    import_("given", tmp_path, tmp_path / "store", **smaller)
+    import_("given", tmp_path, tmp_path / "fresh", **smaller)
+    made.assert_same(made.read(tmp_path / "store"), made.read(tmp_path / "fresh"))
+
+
+def test_what_fails_leaves_nothing_and_works_once_it_can(tmp_path: Path, register: Callable[[Format], None]) -> None:
     episodes = made.some(6)
     broken = [*episodes[:4], replace(episodes[4], columns={**episodes[4].columns, "action": np.zeros((1, 3), np.float32)})]
     register(source(broken))
     with pytest.raises(db.SourceError, match="episode 4"):
         import_("given", tmp_path / "source", tmp_path / "store", progress=False)
-    assert not (tmp_path / "store").exists()
-    with pytest.raises(db.InputError, match="something else was begun"):
-        import_("given", tmp_path / "another", tmp_path / "store", progress=False)
+    assert not list(tmp_path.iterdir())
     register(source(episodes))
     made.assert_same(
         made.read(import_("given", tmp_path / "source", tmp_path / "store", progress=False)), made.expected(episodes)

@@ -143,4 +143,8 @@ def _is_seed_alone(episode: Mapping[str, Any]) -> bool:
     )
 
 
-MANISKILL = Format("maniskill", "ManiSkill's HDF5: recorded trajectories", read)
+def _files(path: Path) -> list[Path]:
+    return [path, path.with_suffix(".json")]
+
+
+MANISKILL = Format("maniskill", "ManiSkill's HDF5: recorded trajectories", read, files=_files)
