@@ -104,7 +104,7 @@ class _Filler:
             values: dict[str, Any] = {}
             for path in episode.columns:
                 if path in self.columns:
-                    put(values, path, _rows(episode, path, first, last))
+                    _put(values, path, _rows(episode, path, first, last))
             if "reward" in self.columns and "reward" not in values:  # a store has one anyway
                 column = self.columns["reward"]
                 values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
@@ -144,10 +144,10 @@ class _Filler:
             found = _rows(episode, path, 0, 1)
             if is_obs(path):
                 rows = np.concatenate([episode.lead[path][-frames:], found])
-                put(values, path, rows[None, :-1])
-                put(values, f"next_{path}", rows[None, 1:])
+                _put(values, path, rows[None, :-1])
+                _put(values, f"next_{path}", rows[None, 1:])
             else:
-                put(values, path, found)
+                _put(values, path, found)
         return values
 
     def _write_derived(self) -> None:
@@ -185,6 +185,15 @@ class _Filler:
             there = episodes.tag[episodes.stream == stream]
             for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
                 self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
+
+
+def _put(values: dict[str, Any], path: str, rows: Array) -> None:
+    """Put rows in their place, as `extend` takes them: by the name of a column, or the keys of a dict of that name."""
+    name, _, inner = path.partition("/")
+    if inner:
+        put(values.setdefault(name, {}), inner, rows)
+    else:
+        values[name] = rows
 
 
 def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:

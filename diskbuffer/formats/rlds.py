@@ -13,13 +13,15 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.rlds_metadata import check_features, check_files
 from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import is_obs, part_of
+from diskbuffer.schema import is_obs
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _PICTURES = ("PNG", "JPEG", "BMP")
+_NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
 
 
 class RLDSSource:
@@ -203,12 +205,9 @@ def _leaves(feature: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 def _columns(leaves: Mapping[tuple[str, ...], Any], path: Path) -> dict[str, tuple[str, ...]]:
     """Return where in a step each column is."""
-    found: dict[str, tuple[str, ...]] = {}
-    for key, leaf in leaves.items():
-        if key[0] in _FLAGS or not _is_array(leaf):
-            continue
-        parts = [{"observation": "obs", "discount": "env_discount"}.get(key[0], part_of(key[0])), *map(part_of, key[1:])]
-        found["/".join(parts)] = key
+    keys = [key for key, leaf in leaves.items() if key[0] not in _FLAGS and _is_array(leaf)]
+    own = {name: path for name, path in _NAMED.items() if any(key[0] == name for key in keys)}
+    found = {path: key for key, path in column_paths(keys, own).items()}
     obs = [at for at in found if is_obs(at)]
     if not obs:
         raise SourceError(f"{path} has no observations: its steps have {', '.join('/'.join(key) for key in leaves)}")

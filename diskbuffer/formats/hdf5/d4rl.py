@@ -17,12 +17,19 @@ from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Source
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.hdf5.robomimic import NEXT_OBS
 from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last_only
+from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Part, Shaped
-from diskbuffer.schema import Column, part_of
+from diskbuffer.schema import Column
 from diskbuffer.wording import counted
 
-_NAMED = {"observations": "obs", "actions": "action", "rewards": "reward", "terminals": f"{FLAGS}terminals"}
+_NAMED = {
+    "observations": "obs",
+    "actions": "action",
+    "rewards": "reward",
+    "terminals": f"{FLAGS}terminals",
+    "timeouts": f"{FLAGS}timeouts",
+}
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _BLOCK = 1024**2
 _MOST_TEXT = 64 * 1024
@@ -98,10 +105,10 @@ class _D4rl:
 
     def _arrays(self, root: Node) -> tuple[dict[str, Rows], list[str]]:
         """Return the columns of all steps, and the names of arrays that are none."""
-        found: dict[str, Rows] = {}
+        found: dict[Keys, Rows] = {}
         left = []
         for keys, node in root.arrays():
-            if keys[0] in ("metadata", "next_observations"):
+            if keys[0] == "metadata" or keys == ("next_observations",):
                 continue
             name = "/".join(keys)
             if not node.found.shape or node.found.shape[0] != self._steps or not holds(np.dtype(node.found.dtype)):
@@ -114,9 +121,8 @@ class _D4rl:
                 rows = Shaped(rows, ())
             if name in ("rewards", "terminals", "timeouts") and rows.shape != (self._steps,):
                 raise SourceError(f"{self._file.path}: {name} has the shape {list(rows.shape)}, and should have a value a step")
-            path = _NAMED.get(name) or (f"{FLAGS}timeouts" if name == "timeouts" else "/".join(map(part_of, keys)))
-            found[path] = rows
-        return found, left
+            found[keys] = rows
+        return {path: found[keys] for keys, path in column_paths(found, _NAMED).items()}, left
 
     def _find_ends(self, timeouts: Rows | None, most: int | None, by_terminals: bool) -> npt.NDArray[np.int64]:
         """Return the row after each episode's last."""

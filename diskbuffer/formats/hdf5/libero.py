@@ -5,14 +5,15 @@ Published at https://github.com/Lifelong-Robot-Learning/LIBERO, `scripts/create_
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.data import Format, Source
-from diskbuffer.formats.hdf5.files import Hdf5File
+from diskbuffer.formats.hdf5.files import Hdf5File, Node
 from diskbuffer.formats.hdf5.robomimic import arrays, attribute_losses, ends, environment_of
-from diskbuffer.formats.hdf5.trajectories import Trajectory, TrajectorySource, numbered
+from diskbuffer.formats.hdf5.trajectories import Trajectory, TrajectorySource, not_read, numbered
 from diskbuffer.formats.notes import fitting
 
 
@@ -32,13 +33,16 @@ def read(path: Path) -> Source:
     files: list[Hdf5File] = []
     try:
         trajectories, tasks, args = [], {}, None
+        groups: list[tuple[Node, Collection[str]]] = []
         for one in paths:
             files.append(Hdf5File(one, "hdf5"))
             data = files[-1].root.group("data")
             fields = {name: data.json(name) for name in data.attributes()}
             tasks[one.stem] = fields
             args = args or fields.get("env_args")
-            for number, name in numbered(files[-1], data, "demo_"):
+            demos = numbered(files[-1], data, "demo_")
+            groups += [(files[-1].root, ("data",)), (data, [name for _, name in demos])]
+            for number, name in demos:
                 trajectories.append(Trajectory(files[-1], ("data", name), instruction(fields.get("problem_info")), number))
         metadata, losses = fitting("libero", tasks)
         return TrajectorySource(
@@ -47,7 +51,7 @@ def read(path: Path) -> Source:
             ends,
             environment=environment_of(args),
             metadata=metadata,
-            losses={**losses, **attribute_losses(trajectories, {"num_samples"})},
+            losses={**losses, **attribute_losses(trajectories, {"num_samples"}), **not_read(groups)},
         )
     except BaseException:
         for file in files:

@@ -15,14 +15,15 @@ import numpy as np
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.data import Format, Rows, Source
 from diskbuffer.formats.hdf5.files import Hdf5File
-from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySource, columns_of, last_of, numbered
+from diskbuffer.formats.hdf5.trajectories import FLAGS, Trajectory, TrajectorySource, arrays_in, last_of, not_read, numbered
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Repeated
 from diskbuffer.formats.strangers import is_file_beside
-from diskbuffer.schema import part_of
 from diskbuffer.wording import counted
 
 SEED = "episode/seed"
+_STATES = "env_states"
 _MOST_JSON = 256 * 1024**2
 _NAMED = {"actions": "action", "rewards": "reward", "terminated": f"{FLAGS}terminated", "truncated": f"{FLAGS}truncated"}
 _DERIVED = {"episode_id", "episode_seed", "elapsed_steps", "success", "fail"}  # which arrays and the seed's column tell
@@ -39,7 +40,8 @@ def read(path: Path) -> Source:
     file = Hdf5File(path, "hdf5")
     try:
         noted = _noted(path.with_suffix(".json"))
-        trajectories = [Trajectory(file, (name,), "", number) for number, name in numbered(file, file.root, "traj_")]
+        names = numbered(file, file.root, "traj_")
+        trajectories = [Trajectory(file, (name,), "", number) for number, name in names]
         episodes = _episodes(path, noted, trajectories)
         seeds = {number: one.get("episode_seed") for number, one in episodes.items()}
         seeded = bool(seeds) and all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in seeds.values())
@@ -50,10 +52,11 @@ def read(path: Path) -> Source:
             losses["episode_metadata"] = (
                 f"of an episode's metadata a store holds the seed, and these are left out: {', '.join(differing)}"
             )
+        losses |= not_read([(file.root, [name for _, name in names])])
         info = noted.get("env_info")
         name = info.get("env_id") if isinstance(info, dict) else None
 
-        def arrays(one: Trajectory) -> dict[str, Rows]:
+        def arrays(one: Trajectory) -> tuple[dict[str, Rows], set[str]]:
             return _arrays(one, seeds[one.number] if seeded else None)
 
         return TrajectorySource(
@@ -69,20 +72,20 @@ def read(path: Path) -> Source:
         raise
 
 
-def _arrays(trajectory: Trajectory, seed: int | None) -> dict[str, Rows]:
-    """Return the arrays of an episode. States have as many rows as observations, and are beside them."""
-    group, found = trajectory.group, dict[str, Rows]()
-    states = columns_of(group.get("env_states"), "obs/env_states")
-    found |= columns_of(group.get("obs"), "obs")
-    if states and "obs" in found:
-        found["obs/state"] = found.pop("obs")
-    found |= states
-    for name in group.names():
-        if name not in ("obs", "env_states"):
-            found |= columns_of(group.get(name), _NAMED.get(name, part_of(name)))
+def _arrays(trajectory: Trajectory, seed: int | None) -> tuple[dict[str, Rows], set[str]]:
+    """Return the arrays of an episode, and the names of what is left out.
+
+    States have as many rows as observations, and are beside them.
+    """
+    of, left = arrays_in(trajectory.group)
+    with_states = any(keys[0] == _STATES for keys in of)
+    beside = f"obs/{_STATES}_" if any(keys[:2] == ("obs", _STATES) for keys in of) else f"obs/{_STATES}"
+    own = {**_NAMED, "obs": "obs/state" if with_states and ("obs",) in of else "obs", _STATES: beside}
+    paths = column_paths(of, own, taken=("episode",))
+    found = {paths[keys]: rows for keys, rows in of.items()}
     if seed is not None and "action" in found:
         found[SEED] = Repeated(np.asarray(seed, np.uint64), found["action"].shape[0])
-    return found
+    return found, left
 
 
 def _ends(found: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:
@@ -144,6 +147,7 @@ def _is_seed_alone(episode: Mapping[str, Any]) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
+    """Return what is read: the file, and the one beside it."""
     return [path, path.with_suffix(".json")]
 
 

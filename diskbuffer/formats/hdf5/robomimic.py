@@ -19,14 +19,17 @@ from diskbuffer.formats.hdf5.trajectories import (
     Following,
     Trajectory,
     TrajectorySource,
-    columns_of,
+    arrays_in,
     last_of,
+    not_read,
     numbered,
 )
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
-from diskbuffer.schema import is_obs, part_of
+from diskbuffer.schema import is_obs
 
 NEXT_OBS = ("check", "last")
+_NEXT = "next_obs"
 _NAMED = {"obs": "obs", "actions": "action", "rewards": "reward", "dones": f"{FLAGS}dones"}
 _OF_DEMOS = {"num_samples"}  # attributes that follow from the arrays
 
@@ -70,26 +73,30 @@ def read(path: Path, *, mask: str | None = None, next_obs: str = "check") -> Sou
             ends,
             environment=environment_of(fields.get("env_args")),
             metadata=metadata,
-            losses={**losses, **attribute_losses(trajectories, _OF_DEMOS)},
+            losses={
+                **losses,
+                **attribute_losses(trajectories, _OF_DEMOS),
+                **not_read([(file.root, ("data", "mask")), (data, [name for _, name in numbered(file, data, "demo_")])]),
+            },
         )
     except BaseException:
         file.close()
         raise
 
 
-def arrays(trajectory: Trajectory, *, check: bool = True) -> dict[str, Rows]:
-    """Return the arrays of a demonstration."""
-    group, found = trajectory.group, dict[str, Rows]()
-    for name in group.names():
-        if name != "next_obs":
-            found |= columns_of(group.get(name), _NAMED.get(name, part_of(name)))
-    following = columns_of(group.get("next_obs"), "obs")
+def arrays(trajectory: Trajectory, *, check: bool = True) -> tuple[dict[str, Rows], set[str]]:
+    """Return the arrays of a demonstration, and the names of what is left out."""
+    of, left = arrays_in(trajectory.group)
+    paths = column_paths([keys for keys in of if keys[0] != _NEXT], _NAMED)
+    found = {path: of[keys] for keys, path in paths.items()}
+    following = {keys[1:]: rows for keys, rows in of.items() if keys[0] == _NEXT}
     if following:
-        for path in [path for path in found if is_obs(path)]:
-            if path not in following:
-                raise SourceError(f"{trajectory.where} has {path!r}, and no next observations of it")
-            found[path] = Following(found[path], following[path], f"{trajectory.where}: {path}", check=check)
-    return found
+        for keys, path in paths.items():
+            if is_obs(path):
+                if keys[1:] not in following:
+                    raise SourceError(f"{trajectory.where} has {path!r}, and no next observations of it")
+                found[path] = Following(found[path], following.pop(keys[1:]), f"{trajectory.where}: {path}", check=check)
+    return found, left | {"/".join((_NEXT, *keys)) for keys in following}
 
 
 def ends(found: Mapping[str, Rows], steps: int) -> tuple[bool, bool]:

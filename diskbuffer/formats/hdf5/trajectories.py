@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,14 @@ import numpy.typing as npt
 from diskbuffer.errors import LossError, SchemaError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
+from diskbuffer.formats.naming import Keys
 from diskbuffer.formats.rows import Repeated
-from diskbuffer.schema import Column, is_obs, part_of
+from diskbuffer.schema import Column, is_obs
 from diskbuffer.wording import counted
 
 FLAGS = "flags/"  # columns of flags as they are in the file, True in the middle of episodes, too
 _SHOWN = 10
+_DIGITS = 18  # of an episode's number
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class TrajectorySource:
     ----------
     trajectories : list of Trajectory
     read : callable
-        Returns an episode's arrays by their columns' paths; of flags only those as they are in the file.
+        Returns an episode's arrays by their columns' paths, of flags only those as they are in the file; and the names of what is
+        left out.
     ends : callable
         Returns "terminated" and "truncated" of an episode's last step, given its arrays.
     environment, metadata : mapping or None
@@ -79,7 +82,7 @@ class TrajectorySource:
     def __init__(
         self,
         trajectories: list[Trajectory],
-        read: Callable[[Trajectory], dict[str, Rows]],
+        read: Callable[[Trajectory], tuple[dict[str, Rows], set[str]]],
         ends: Callable[[Mapping[str, Rows], int], tuple[bool, bool]],
         *,
         environment: Mapping[str, Any] | None,
@@ -119,8 +122,8 @@ class TrajectorySource:
         )
 
     def _arrays(self, trajectory: Trajectory) -> tuple[dict[str, Rows], int, set[str]]:
-        """Return an episode's columns, its steps, and the names of arrays that do not have as many rows."""
-        found = self._read(trajectory)
+        """Return an episode's columns, its steps, and the names of what is none."""
+        found, left = self._read(trajectory)
         actions = [rows for path, rows in found.items() if path == "action" or path.startswith("action/")]
         if not actions or not any(is_obs(path) for path in found):
             what = "observations" if actions else "actions"
@@ -131,7 +134,6 @@ class TrajectorySource:
         if steps < 1:
             raise SourceError(f"{trajectory.where} has no steps")
         kept: dict[str, Rows] = {}
-        left = set()
         for path, rows in found.items():
             length = rows.shape[0] if rows.shape else -1
             if length == steps or (is_obs(path) and length == steps + 1):
@@ -203,17 +205,16 @@ def last_of(rows: Rows | None, steps: int) -> bool:
     return rows is not None and bool(np.any(np.asarray(rows[steps - 1 : steps])))
 
 
-def columns_of(group: Node | None, path: str) -> dict[str, Rows]:
-    """Return the arrays in a group, or the one that it is, by columns' paths. Arrays of texts and the like are left out."""
-    if group is None:
-        return {}
-    if group.is_array:
-        return {path: group.rows()}
-    return {
-        "/".join([path, *map(part_of, keys)]) if path else "/".join(map(part_of, keys)): node.rows()
-        for keys, node in group.arrays()
-        if node.found.shape and holds(np.dtype(node.found.dtype))
-    }
+def arrays_in(group: Node) -> tuple[dict[Keys, Rows], set[str]]:
+    """Return the arrays in a group that have rows of numbers, and the names of those that have not."""
+    found: dict[Keys, Rows] = {}
+    left = set()
+    for keys, node in group.arrays():
+        if node.found.shape and holds(np.dtype(node.found.dtype)):
+            found[keys] = node.rows()
+        else:
+            left.add("/".join(keys))
+    return found, left
 
 
 def numbered(file: Hdf5File, group: Node, prefix: str) -> list[tuple[int, str]]:
@@ -223,7 +224,16 @@ def numbered(file: Hdf5File, group: Node, prefix: str) -> list[tuple[int, str]]:
         raise SourceError(
             f"{file.path} has no {group.name}/{prefix}0, {prefix}1, ...: it has no episodes, or is of another format"
         )
+    longest = max(names, key=len)
+    if len(longest) - len(prefix) > _DIGITS:
+        raise SourceError(f"{file.path}: numbers of episodes have {_DIGITS} digits at most, found {longest[:50]}...")
     return sorted((int(name[len(prefix) :]), name) for name in names)
+
+
+def not_read(groups: Iterable[tuple[Node, Collection[str]]]) -> dict[str, str]:
+    """Return as a loss what is in groups beside what is read of them."""
+    left = [f"{group.name}/{name}".lstrip("/") for group, known in groups for name in sorted(set(group.names()) - set(known))]
+    return {"groups": f"what is no episode is left out: {', '.join(left[:_SHOWN])}"} if left else {}
 
 
 def _column(rows: Rows, path: str, trajectory: Trajectory) -> Column:

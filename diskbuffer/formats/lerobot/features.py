@@ -147,9 +147,10 @@ def found(features: Mapping[str, Any], own: Mapping[str, Any], timestamps: bool,
             if size != math.prod(feature.shape) or (mine is not None and _written(column) != number):
                 raise SourceError(f"info.json: {name!r} is {dtype}{list(shape)}, and does not fit its column, {column}")
             columns.append(feature)
-    path, times = Counter(one.path for one in columns).most_common(1)[0] if columns else ("", 0)
-    if times > 1:
-        raise SourceError(f"info.json: several features are the column {path!r}")
+    for path, times in Counter(one.path for one in columns).items():
+        if times > 1:
+            several = ", ".join(repr(one.name) for one in columns if one.path == path)
+            raise SourceError(f"info.json: {several} are the same column {path!r}, as diskbuffer noted there")
     return columns, left
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from diskbuffer.schema import BUILT_IN, STRINGS, TAG, TAKEN, key_of, part_of
+from diskbuffer.formats.naming import GROUPS, RESERVED
+from diskbuffer.schema import key_of, part_of
 
 DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 COUNTED = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # features of every data set
@@ -44,11 +45,12 @@ def _plain(part: str) -> str:
 def column_paths(names: Sequence[str]) -> dict[str, str]:
     """Return the columns' paths by the features' names."""
     found: dict[str, str] = {}
-    taken = {*TAKEN, *BUILT_IN, TAG, STRINGS}
+    taken = {*RESERVED}
     known, below = set(names), {name.split(".")[0] for name in names if "." in name}
     for name in names:
-        path = _path(name, known, below)
-        while path in taken or path.startswith("next_obs/"):
+        first, slash, rest = _path(name, known, below).partition("/")
+        path = f"{first}{'_' if slash and first in GROUPS else ''}{slash}{rest}"
+        while path in taken:
             path += "_"
         taken.add(path)
         found[name] = path

@@ -92,6 +92,11 @@ class MinariSource:
                 column = _column(rows, path)
             except SourceError:
                 continue
+            if path in self._columns:
+                raise SourceError(
+                    f"{self._path}: {'/'.join(name)} would be the column {path!r}, as diskbuffer noted in metadata.json, and so "
+                    "would another array"
+                )
             known[name] = rows.shape[0] == steps + 1 and path not in self._names.values()
             self._columns[path] = column
             if known[name]:

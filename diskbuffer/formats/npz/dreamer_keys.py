@@ -42,7 +42,9 @@ def found_keys(arrays: Mapping[str, Rows], actions: str | Collection[str], where
             "Say which are actions: --option actions=NAME,NAME (in Python, actions=[...])"
         )
     paths = {"obs" if len(obs) == 1 else f"obs/{_path(name)}": name for name in obs}
-    paths |= {"action" if len(acts) == 1 else f"action/{_path(name.removeprefix('action/'))}": name for name in acts}
+    for name in sorted(acts, key=lambda name: not name.startswith("action/")):  # "action" beside "action/action"
+        path = "action" if len(acts) == 1 else f"action/{_path(name.removeprefix('action/'))}"
+        paths[f"{path}_" if path in paths else path] = name
     paths |= {_path(name): name for name in beside}
     if "reward" in arrays:
         paths["reward"] = "reward"

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.directory import Likeness, files_of
 from diskbuffer.formats.rows import Part, Shaped, column_of
 from diskbuffer.formats.strangers import RATIO
-from diskbuffer.schema import part_of
 
-_NEEDED = ("observation", "action", "reward", "discount")
+_NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
 _NAME = re.compile(r"(.+)_(\d{1,9})_(\d{1,9})\.npz")
 
 
@@ -43,10 +43,10 @@ class DrQv2Source:
         self._files = sorted(files_of(path), key=_order)
         self._like = Likeness(self._files[0], max_ratio)
         arrays = self._like.arrays
-        missing = [name for name in _NEEDED if name not in arrays]
+        missing = [name for name in _NAMED if name not in arrays]
         if missing:
             raise SourceError(f"{self._files[0]} has no {', '.join(map(repr, missing))}; it has {', '.join(arrays)}")
-        self._names = {name: {"observation": "obs", "discount": "env_discount"}.get(name, part_of(name)) for name in arrays}
+        self._names = {name: path for (name,), path in column_paths([(name,) for name in arrays], _NAMED).items()}
         self._stack = _stack(frame_stack, arrays["observation"])
         columns = {self._names[name]: column_of(self._shown(name, rows), self._files[0], name) for name, rows in arrays.items()}
         lengths = [_NAME.fullmatch(file.name) for file in self._files]

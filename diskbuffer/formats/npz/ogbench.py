@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.reading import npz_arrays
 from diskbuffer.formats.rows import Part, Shaped, column_of
 from diskbuffer.formats.strangers import RATIO
-from diskbuffer.schema import part_of
 
-_KNOWN = ("observations", "actions", "terminals", "next_observations", "valids", "rewards")
+_NAMED = {"observations": "obs", "actions": "action", "rewards": "reward"}
 
 
 class OGBenchSource:
@@ -48,8 +48,9 @@ class OGBenchSource:
         self._rows = lengths["terminals"]
         self._shifted = "next_observations" in arrays  # so the last row of an episode is a step
         self._ends = self._find_ends()
-        names = {"observations": "obs", "actions": "action", "rewards": "reward"}
-        self._paths = {name: names.get(name) or part_of(name) for name in arrays if name in names or name not in _KNOWN}
+        apart = ("terminals", "next_observations") if self._shifted else ("terminals", "valids")
+        own = {name: path for name, path in _NAMED.items() if name in arrays}
+        self._paths = {name: path for (name,), path in column_paths([(n,) for n in arrays if n not in apart], own).items()}
         columns = {at: column_of(self._shown(name), path, name) for name, at in self._paths.items()}
         self.contents = Contents(columns, len(self._ends), self._rows - (0 if self._shifted else len(self._ends)))
         self.losses: Mapping[str, str] = self._find_losses()

@@ -16,6 +16,7 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
 from diskbuffer.formats.strangers import is_file_beside
 from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
@@ -63,8 +64,8 @@ class TensorDictSource:
         ]
         if not self._lines or not self._lines[0].steps:
             raise SourceError(f"{path} has no steps")
-        names = (
-            described_names(told, path)
+        names, losses = (
+            (described_names(told, path), {})
             if told
             else _names(self._found, obs.split(",") if isinstance(obs, str) else list(obs), path)
         )
@@ -80,7 +81,7 @@ class TensorDictSource:
         self._n_envs = contents.n_envs
         steps = sum(line.steps for line in self._lines)
         self.contents = replace(contents, steps=steps, final=self._has_next)
-        self.losses: Mapping[str, str] = {name: f"{name} is {what}" for name, what in self._found.others.items()}
+        self.losses: Mapping[str, str] = {**{name: f"{name} is {what}" for name, what in self._found.others.items()}, **losses}
 
     def _restored(self, columns: Mapping[str, Any]) -> Contents:
         contents = described(self._told, self._path)
@@ -209,8 +210,8 @@ def _ring(place: Path, found: Found) -> tuple[int, int, bool]:
     return -(-length // max(inner, 1)), cursor % max(size, 1), True
 
 
-def _names(found: Found, obs: list[str], path: Path) -> dict[str, str]:
-    """Return the key of each column."""
+def _names(found: Found, obs: list[str], path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the key of each column, and what is lost."""
     keys = [key for key in found.arrays if not key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
     for key in obs:
         if key and key not in keys:
@@ -221,13 +222,18 @@ def _names(found: Found, obs: list[str], path: Path) -> dict[str, str]:
             f"{path}: no key is under 'next', too, so say which are observations: --option obs=KEY (in Python, obs=)"
         )
     names = {"obs" if len(seen) == 1 else f"obs/{_path(key)}": key for key in seen}
-    names |= {_path(key): key for key in keys if key not in seen and key != "reward"}
-    more = [key for key in found.arrays if key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
-    for key in more:
-        inner = key.removeprefix("next/")
-        if inner not in (*seen, *FLAGS) and (inner == "reward" or inner not in keys):
-            names[_path(inner)] = key
-    return names
+    following = [key.removeprefix("next/") for key in found.arrays if key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
+    following = [key for key in following if key not in (*seen, *FLAGS)]
+    of = {key: f"next/{key}" for key in following if key == "reward" or key not in keys}
+    left = [f"next/{key}" for key in following if key not in of]
+    for key in keys:
+        if key not in seen and key in of:
+            left.append(key)
+        elif key not in seen:
+            of[key] = key
+    paths = column_paths([tuple(key.split("/")) for key in of], {"reward": "reward"}, taken=("obs",))
+    losses = {"next": f"{', '.join(left)}: a store has one of a step's values, and the next observation"} if left else {}
+    return names | {at: of["/".join(parts)] for parts, at in paths.items()}, losses
 
 
 def described_names(told: Mapping[str, Any], path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, described
+from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.formats.strangers import RATIO, refuse_bombs
 from diskbuffer.formats.zarr2.arrays import ZarrRows
@@ -66,6 +67,7 @@ class ZarrSource:
             raise SourceError(f"{path}: the chunks of one row take more than {_MOST_KEPT:,} bytes; save it in smaller ones")
         self._ends = _checked(ends, path)
         told = self._files.metadata(".zattrs").get(NAME)
+        self._left: dict[str, str] = {}
         losses = {name: f"data/{name} is {rows.dtype}" for name, rows in self._arrays.items() if rows.dtype.kind not in "biufc"}
         self._of = self._described(told) if told is not None else self._told(action, obs, steps, set(losses), umi)
         total = int(self._ends[-1])
@@ -78,7 +80,7 @@ class ZarrSource:
         contents = Contents(columns) if told is None else self._restored(told, columns)
         self._streams = self._read_streams(contents.n_envs)
         self.contents = replace(contents, episodes=len(self._ends), steps=total, final=False)
-        self.losses: Mapping[str, str] = self._more_losses(losses)
+        self.losses: Mapping[str, str] = self._more_losses(losses | self._left)
 
     def _described(self, told: Any) -> dict[str, Rows]:
         """Return the array of each column, as an export of ours tells."""
@@ -127,7 +129,13 @@ class ZarrSource:
             found["action"] = self._arrays[given["action"][0]]
         else:
             found |= {f"action/{part_of(name)}": self._arrays[name] for name in given["action"]}
-        return found | {part_of(name): self._arrays[name] for name in given["steps"]}
+        more = column_paths([(name,) for name in given["steps"]], {}, taken=("obs", "action"))
+        left = [name for name in rest if name not in seen and not (made and name in poses)]
+        if left:
+            self._left["arrays"] = (
+                f"{', '.join(left)}: neither actions, nor among the observations and columns of steps that were named"
+            )
+        return found | {path: self._arrays[name] for (name,), path in more.items()}
 
     def _read_streams(self, n_envs: int) -> npt.NDArray[np.int64]:
         if STREAMS not in self._files.arrays or n_envs == 1:
