@@ -25,6 +25,7 @@ from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
+from diskbuffer.wording import either
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
     if not there:
         if mode in ("r", "r+") or mark is not None:
             raise NotAStoreError(
-                f"there is no store at {path}" + ("; mode 'a' would create one" if mark is None else ", and no mark of it")
+                f"there is no store at {path}"
+                + (either("; mode 'a' would create one", "") if mark is None else ", and no mark of it")
             )
         lock = directory.create(path, wanted.layout())
         if lock is None and mode == "w-":

@@ -2,6 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+_for_command_line = ContextVar("whether messages are for a command line", default=False)
+
+
+@contextlib.contextmanager
+def for_command_line() -> Iterator[None]:
+    """Have messages name options as a command line has them."""
+    token = _for_command_line.set(True)
+    try:
+        yield
+    finally:
+        _for_command_line.reset(token)
+
+
+def either(python: str, command_line: str) -> str:
+    """Return how something is said in Python, or what it is on the command line where a message is for one."""
+    return command_line if _for_command_line.get() else python
+
+
+def format_option(name: str, value: object) -> str:
+    """Return how an option of a format is given."""
+    return either(f"{name}={value!r}", f"--option {name}={value}")
+
 
 def counted(n: int, what: str) -> str:
     """Return a number of things, as a sentence has it: "1 episode", "2,000 episodes"."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diskbuffer.commands.output import FAILED, complain
 from diskbuffer.errors import DiskBufferError
 from diskbuffer.version import __version__
+from diskbuffer.wording import for_command_line
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -62,7 +63,7 @@ def build() -> App:
         version=f"diskbuffer {__version__}",
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), json_list=False, json_dict=False),
         help_epilogue="Exit codes: 0 all is well, 1 something is wrong with a store, 2 it could not be looked at.",
     )
     for place, (name, (where, what)) in enumerate(COMMANDS.items()):
@@ -77,7 +78,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(100_000)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        found = _simple(given)() if _is_simple(given) else _parsed(given)
+        with for_command_line():
+            found = _simple(given)() if _is_simple(given) else _parsed(given)
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0

@@ -19,7 +19,8 @@ def parse(given: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"an option is NAME=VALUE, such as --option fps=30, found {one!r}")
         try:
             found[name] = json.loads(value)
-        except ValueError:
+            json.dumps(found[name], allow_nan=False)  # or it was NaN, or too large for a float, and is no JSON
+        except (ValueError, RecursionError):
             found[name] = value
     return found
 

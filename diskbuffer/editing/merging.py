@@ -18,6 +18,7 @@ from diskbuffer.formats.data import EpisodeData, Rows
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.schema import STRINGS
+from diskbuffer.wording import either
 
 StorePath = str | os.PathLike[str]
 
@@ -139,8 +140,8 @@ def _refuse_others(name: str, source: StoreSource, other_name: str, other: Store
         raise SchemaError(
             "stores to be merged must have the same columns:\n"
             + "\n".join(lines)
-            + "\nGive columns= (--columns) with those that "
-            "all have, or make them alike with copy and rename-column first"
+            + f"\nGive {either('columns=', '--columns')} with those that all have, or make them alike first, with copy and "
+            + either("rename_column", "rename-column")
         )
 
 

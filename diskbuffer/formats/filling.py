@@ -15,7 +15,7 @@ from diskbuffer.formats.rows import MAPPED, rows_at_a_time, with_final
 from diskbuffer.nested import put
 from diskbuffer.schema import KEPT, Column, is_obs
 from diskbuffer.transforms import are_pictures, picture_axes
-from diskbuffer.wording import counted
+from diskbuffer.wording import counted, either
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -104,7 +104,7 @@ class _Filler:
             values: dict[str, Any] = {}
             for path in episode.columns:
                 if path in self.columns:
-                    _put(values, path, _rows(episode, path, first, last))
+                    _put(values, path, _without_nan(path, self.columns[path], _rows(episode, path, first, last)))
             if "reward" in self.columns and "reward" not in values:  # a store has one anyway
                 column = self.columns["reward"]
                 values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
@@ -113,7 +113,10 @@ class _Filler:
             self._let_go(last - first)
         for first in range(0, episode.steps if self.derived else 0, _MOST_ROWS):
             last = min(first + _MOST_ROWS, episode.steps)
-            values = {name: np.asarray(episode.columns[name][first:last]) for name in self.derived}
+            values = {
+                name: _without_nan(name, column, np.asarray(episode.columns[name][first:last]))
+                for name, column in self.derived.items()
+            }
             self._later.append((stream, number + first, values))
             self._waiting += last - first
             if self._waiting >= _MOST_ROWS:
@@ -141,7 +144,7 @@ class _Filler:
         for path in episode.columns:
             if path not in self.columns:
                 continue
-            found = _rows(episode, path, 0, 1)
+            found = _without_nan(path, self.columns[path], _rows(episode, path, 0, 1))
             if is_obs(path):
                 rows = np.concatenate([episode.lead[path][-frames:], found])
                 _put(values, path, rows[None, :-1])
@@ -185,6 +188,14 @@ class _Filler:
             there = episodes.tag[episodes.stream == stream]
             for tag in sorted(set(wanted[wanted != there].tolist()) - {""}):
                 self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
+
+
+def _without_nan(path: str, column: Column, rows: Array) -> Array:
+    """Return rows as they are; an InputError where one is NaN, and the column may have none: `extend` has no option for it."""
+    if rows.dtype.kind in "fc" and not column.allow_nan and np.isnan(rows).any():
+        accept = either("allow_nan=True", "--allow-nan")
+        raise InputError(f"{path}: found NaN; find where it comes from, or accept it: {accept}")
+    return rows
 
 
 def _put(values: dict[str, Any], path: str, rows: Array) -> None:

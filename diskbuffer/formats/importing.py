@@ -24,6 +24,7 @@ from diskbuffer.paths import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.schema import BUILT_IN, Column
 from diskbuffer.transforms import notation
+from diskbuffer.wording import either
 
 
 def import_(
@@ -95,7 +96,7 @@ def import_(
     if found.pickles and not trust:
         raise InputError(
             f"{format} files are pickles, which can run any code when they are read; if you trust whoever made {path}, say "
-            "trust=True (--trust)"
+            f"{either('trust=True', '--trust')}"
         )
     check(format, found.read, 1, options)
     if path.is_dir():

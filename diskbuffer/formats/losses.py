@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from diskbuffer.errors import InputError, LossError
+from diskbuffer.wording import either
 
 
 def refuse(losses: Mapping[str, str], allowed: Collection[str], what: str) -> None:
@@ -14,7 +15,5 @@ def refuse(losses: Mapping[str, str], allowed: Collection[str], what: str) -> No
     left = {name: why for name, why in losses.items() if name not in allowed}
     if left:
         told = "".join(f"\n  {name}: {why}" for name, why in left.items())
-        raise LossError(
-            f"{what}. To go on without, allow it: --allow-loss {' --allow-loss '.join(left)} (in Python, allow_loss={list(left)})"
-            f"{told}"
-        )
+        allow = either(f"allow_loss={[*left, *allowed]}", " ".join(f"--allow-loss {name}" for name in left))
+        raise LossError(f"{what}. To go on without, allow it: {allow}{told}")

@@ -18,6 +18,7 @@ from diskbuffer.formats.rlds_metadata import check_features, check_files
 from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.runtime.packages import needed
 from diskbuffer.schema import is_obs
+from diskbuffer.wording import format_option
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _PICTURES = ("PNG", "JPEG", "BMP")
@@ -88,8 +89,8 @@ class RLDSSource:
         end = steps.some(len(steps) - 1, len(steps))[0]
         if self._given is None and np.any(end.get("reward", 0)):
             raise SourceError(
-                f"{where} has a reward in its last row. If that row is a step like all others: --option last=step; if it is only "
-                "the final observation, as RLDS defines it: --option last=final (in Python, last=)"
+                f"{where} has a reward in its last row. If that row is a step like all others: {format_option('last', 'step')}; "
+                f"if it is only the final observation, as RLDS defines it: {format_option('last', 'final')}"
             )
         n = len(steps) - (self._given != "step")
         columns: dict[str, Rows] = {}
@@ -237,7 +238,9 @@ def _text(steps: _Steps, key: list[str], where: str) -> str:
     """Return the text that all steps have."""
     texts = {_at(step, tuple(key)) for step in (*steps.some(0, 1), *steps.some(len(steps) - 1, len(steps)))}
     if len(texts) > 1:
-        raise SourceError(f"{where}: {'/'.join(key)} is not the same in all steps, and cannot be a tag: --option tag=")
+        raise SourceError(
+            f"{where}: {'/'.join(key)} is not the same in all steps, and cannot be a tag: {format_option('tag', '')}"
+        )
     text = texts.pop()
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import lzma
 import os
 import stat
@@ -12,7 +13,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diskbuffer.errors import InputError, SourceError
+from diskbuffer.errors import DiskBufferError, InputError, SourceError
+from diskbuffer.wording import format_option
 
 RATIO = 200  # by default: pictures have 2 to 50 times the size of their files
 _SMALL = 256 * 1024**2  # bytes that data may have in any case
@@ -20,12 +22,12 @@ _SMALL = 256 * 1024**2  # bytes that data may have in any case
 
 def refuse_bombs(path: Path, size: int, total: int, ratio: int) -> None:
     """Raise a SourceError where files of `size` bytes claim to hold `total` bytes of arrays, and that is too much."""
-    if not isinstance(ratio, int) or ratio < 1:
+    if not isinstance(ratio, int) or isinstance(ratio, bool) or ratio < 1:
         raise InputError(f"max_ratio must be a whole number of at least 1, found {ratio!r}")
     if total > max(_SMALL, ratio * size):
         raise SourceError(
             f"{path} has {size:,} bytes, and its arrays {total:,}: it may be a zip bomb. If it is not, allow it: "
-            f"--option max_ratio={-(-total // max(size, 1))} (in Python, max_ratio=)"
+            f"{format_option('max_ratio', -(-total // max(size, 1)))}"
         )
 
 
@@ -92,7 +94,9 @@ def damaged(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (SourceError, FileNotFoundError, PermissionError):
+    except DiskBufferError:
         raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, or of who may read
+            raise
         raise SourceError(f"{path} is damaged, or is not {what}: {error}") from error

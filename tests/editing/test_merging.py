@@ -120,7 +120,7 @@ def test_stores_that_differ_are_refused_by_name(tmp_path: Path) -> None:
         editing.merge([one, tmp_path / "three"], tmp_path / "all", progress=False)
     with pytest.raises(db.LossError, match=r"(?s)environment: 'id' is Made-v0 in .*metadata: 'run' is 1 in") as raised:
         editing.merge([one, tmp_path / "four"], tmp_path / "all", progress=False)
-    assert "--allow-loss environment --allow-loss metadata" in str(raised.value)
+    assert "allow_loss=['environment', 'metadata']" in str(raised.value)
     editing.merge([one, tmp_path / "four"], tmp_path / "all", allow_loss=["environment", "metadata"], progress=False)
     with db.ReplayBuffer(tmp_path / "all") as buffer:
         assert buffer.environment is None

@@ -103,7 +103,7 @@ def test_next_observations_that_do_not_follow_are_no_silent_loss(tmp_path: Path)
     robomimic(tmp_path / "file.hdf5")
     with h5py.File(tmp_path / "file.hdf5", "a") as file:
         file["data/demo_10/next_obs/state"][3] += 1
-    with pytest.raises(db.LossError, match="next_obs=last"):
+    with pytest.raises(db.LossError, match="next_obs='last'"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)
     import_("robomimic", tmp_path / "file.hdf5", tmp_path / "other", allow_loss=["attributes"], next_obs="last", progress=False)
 

@@ -21,7 +21,7 @@ from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Part, Shaped
 from diskbuffer.schema import Column
-from diskbuffer.wording import counted
+from diskbuffer.wording import counted, format_option
 
 _NAMED = {
     "observations": "obs",
@@ -88,8 +88,8 @@ class _D4rl:
         timeouts = self._rows.get(f"{FLAGS}timeouts")
         if timeouts is None and most is None:
             raise InputError(
-                f"{file.path} has no timeouts: say after how many steps episodes were truncated, --option max_episode_steps=N (0 "
-                "where only terminals end them)"
+                f"{file.path} has no timeouts: say after how many steps episodes were truncated, "
+                f"{format_option('max_episode_steps', 1000)}, for one (0 where only terminals end them)"
             )
         self._ends = self._find_ends(timeouts, most if timeouts is None else None, by_terminals)
         self._by_terminals, self._most = by_terminals, most if timeouts is None else None

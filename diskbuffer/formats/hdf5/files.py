@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import SchemaError, SourceError
+from diskbuffer.errors import DiskBufferError, SchemaError, SourceError
 from diskbuffer.runtime.packages import needed
 from diskbuffer.schema import Column
 from diskbuffer.wording import counted
@@ -67,7 +67,7 @@ class Hdf5File:
         """Turn what h5py raises of damage into a SourceError that names the file and a place in it."""
         try:
             yield
-        except SourceError:
+        except DiskBufferError:
             raise
         except _DAMAGE as error:
             raise SourceError(f"{self.path}: {where} cannot be read, it is damaged or no HDF5: {error}") from error

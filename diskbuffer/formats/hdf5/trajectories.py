@@ -15,7 +15,7 @@ from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.naming import Keys
 from diskbuffer.formats.rows import Repeated
 from diskbuffer.schema import Column, is_obs
-from diskbuffer.wording import counted
+from diskbuffer.wording import counted, format_option
 
 FLAGS = "flags/"  # columns of flags as they are in the file, True in the middle of episodes, too
 _SHOWN = 10
@@ -185,7 +185,7 @@ class Following:
             if following.tobytes() != found[1:].tobytes():
                 raise LossError(
                     f"{self._where}: next observations are not those that come after, in rows {first} to {last}; a "
-                    "store has one of both. To go by the observations: --option next_obs=last (in Python, next_obs='last')"
+                    f"store has one of both. To go by the observations: {format_option('next_obs', 'last')}"
                 )
         if last > self._steps:
             end = np.asarray(self._following[self._steps - 1 : self._steps])

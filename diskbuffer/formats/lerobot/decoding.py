@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import SourceError
+from diskbuffer.errors import DiskBufferError, SourceError
 from diskbuffer.formats.lerobot.pixels import Pixels, UInt8
 from diskbuffer.formats.lerobot.samples import check_samples
 from diskbuffer.runtime.packages import needed
@@ -49,7 +49,7 @@ def frames(path: Path, pixels: Pixels, fps: float, first: int) -> Iterator[UInt8
     except FileNotFoundError:
         raise SourceError(f"{path} is missing") from None
     except errors as error:
-        if isinstance(error, SourceError):
+        if isinstance(error, DiskBufferError):
             raise
         raise SourceError(f"{path} is damaged, or no video ({error})") from error
 

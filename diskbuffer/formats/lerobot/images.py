@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import SourceError
+from diskbuffer.errors import DiskBufferError, SourceError
 from diskbuffer.formats.lerobot.arrays import pyarrow
 from diskbuffer.formats.lerobot.pixels import Pixels, UInt8
 from diskbuffer.runtime.packages import needed
@@ -63,6 +63,6 @@ def _decoded(file: Any, pixels: Pixels, what: str) -> npt.NDArray[Any]:
                 raise SourceError(f"{what}: expected grey pictures, found one of the kind {opened.mode}")
             return np.asarray(opened.convert("L" if pixels.grey else "RGB"))
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError, image.DecompressionBombWarning) as error:
-        if isinstance(error, SourceError):
+        if isinstance(error, DiskBufferError):
             raise
         raise SourceError(f"{what}: a picture is damaged ({error})") from error

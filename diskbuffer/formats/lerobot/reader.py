@@ -19,6 +19,7 @@ from diskbuffer.formats.lerobot.features import found
 from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
+from diskbuffer.wording import either, format_option
 
 _CHECKED = 65536  # rows that are checked at a time
 _MOST_STREAMS = 2**16
@@ -103,7 +104,7 @@ class LeRobotSource:
             if wrong.any():
                 raise LossError(
                     f"{self._files.path}: the times of episode {number} are not those of {fps} frames a second, and a store has "
-                    "no times; to have them as a column, say --option timestamps=true (in Python, timestamps=True)"
+                    f"no times; to have them as a column, say {either('timestamps=True', '--option timestamps=true')}"
                 )
 
     def _flags(self, number: int) -> dict[str, npt.NDArray[np.bool_]]:
@@ -117,7 +118,7 @@ class LeRobotSource:
             if values[:-1].any():
                 raise SourceError(
                     f"{self._files.path}: {names[flag]} is set within episode {number}; a flag may be set in the last step only"
-                    + ("; to have it as a column, say --option done=column" if names[flag] == DONE else "")
+                    + (f"; to have it as a column, say {format_option('done', 'column')}" if names[flag] == DONE else "")
                 )
         return flags
 

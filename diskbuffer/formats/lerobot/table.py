@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.errors import SourceError
+from diskbuffer.errors import DiskBufferError, SourceError
 from diskbuffer.formats.lerobot.arrays import pyarrow
 
 _MOST_FOOTER = 64 * 1024**2
@@ -42,7 +42,7 @@ class Table:
         except FileNotFoundError:
             raise SourceError(f"{path} is missing") from None
         except (OSError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, SourceError):
+            if isinstance(error, DiskBufferError):
                 raise
             raise SourceError(f"{path} is damaged, or no parquet file ({error})") from error
         self._metadata = self._file.metadata
@@ -95,7 +95,7 @@ class Table:
                         yield batch.column(name).slice(first)
                     first -= min(first, len(batch))
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            if isinstance(error, SourceError):
+            if isinstance(error, DiskBufferError):
                 raise
             raise SourceError(f"{self.path}: the column {name!r} is damaged ({error})") from error
 

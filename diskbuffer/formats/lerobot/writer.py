@@ -299,7 +299,7 @@ def _facts(contents: Contents) -> Mapping[str, Any]:
 def _fps(given: Any, *, chosen: bool) -> int:
     if given is None:
         return 30
-    if isinstance(given, bool) or not isinstance(given, int | float) or given != int(given) or not 1 <= given <= 1000:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given <= 1000 or given != int(given):
         if chosen:
             raise InputError(f"fps must be an integer from 1 to 1000, found {given!r}")
         return 30

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.environment import is_sane
-from diskbuffer.errors import InputError, SourceError
+from diskbuffer.errors import DiskBufferError, InputError, SourceError
 from diskbuffer.formats.minari import spaces
 from diskbuffer.formats.minari.spaces import Space
 from diskbuffer.formats.notes import fitting
@@ -73,7 +73,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
             raise SourceError(f"{path} has {counted(path.stat().st_size, 'byte')}, and {most} is the most that is read")
         found = json.loads(path.read_text())
     except (ValueError, RecursionError, OSError) as error:
-        if isinstance(error, SourceError):
+        if isinstance(error, DiskBufferError):
             raise
         raise SourceError(f"{path} is not the JSON that Minari writes: {error}") from error
     if not isinstance(found, dict):

@@ -20,7 +20,7 @@ from diskbuffer.formats.minari.layouts import Name, Noted, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Part, Repeated
 from diskbuffer.schema import Column, is_obs
-from diskbuffer.wording import counted
+from diskbuffer.wording import counted, format_option
 
 _DERIVED = {"id", "total_steps", *(f"rewards_{name}" for name in metadata_module.STATISTICS)}
 _SHOWN = 10
@@ -214,7 +214,8 @@ class MinariSource:
             if self._strict:
                 raise LossError(
                     f"{self._path}: episode {number} terminates or truncates at step {int(values.argmax())} of {steps}, and in a "
-                    "store only the last step can. To go by the last step alone: --option flags=last (in Python, flags='last')"
+                    "store only the last step can. To go by the last step alone: "
+                    f"{format_option('flags', 'last')}"
                 )
             values[:-1] = False
         return values

@@ -9,8 +9,10 @@ from typing import Any
 
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, Rows
+from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import column_of
 from diskbuffer.schema import BUILT_IN, Column, is_obs, key_of, part_of
+from diskbuffer.wording import either, format_option
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 # Written anew in an export, and of no use elsewhere: places in the replay, and copies of `is_last`.
@@ -28,9 +30,9 @@ class Keys:
 
 def found_keys(arrays: Mapping[str, Rows], actions: str | Collection[str], where: Path) -> Keys:
     """Tell by their names which arrays are observations, and which are actions."""
-    more = actions.split(",") if isinstance(actions, str) else list(actions)
+    more = names_in("actions", actions)
     for name in more:
-        if name and name not in arrays:
+        if name not in arrays:
             raise InputError(f"there is no array {name!r} in {where}; there are {', '.join(arrays)}")
     rest = [name for name in arrays if name not in (*FLAGS, *_BOOKKEEPING, "reward")]
     acts = [name for name in rest if name in more or name == "action" or name.startswith(("action/", "act_"))]
@@ -39,7 +41,7 @@ def found_keys(arrays: Mapping[str, Rows], actions: str | Collection[str], where
     if not acts or not obs:
         raise SourceError(
             f"{where} has no {'observation' if acts else 'action'}: its arrays are {', '.join(arrays)}. "
-            "Say which are actions: --option actions=NAME,NAME (in Python, actions=[...])"
+            f"Say which are actions: {format_option('actions', 'NAME,NAME')}"
         )
     paths = {"obs" if len(obs) == 1 else f"obs/{_path(name)}": name for name in obs}
     for name in sorted(acts, key=lambda name: not name.startswith("action/")):  # "action" beside "action/action"
@@ -59,7 +61,8 @@ def given_keys(contents: Contents) -> Keys:
     for path, name in names.items():
         if name in taken or (name == "reward") != (path == "reward") or list(names.values()).count(name) > 1:
             raise InputError(
-                f"the column {path!r} would be Dreamer's array {name!r}, which is another one: leave it out (--columns)"
+                f"the column {path!r} would be Dreamer's array {name!r}, which is another one: "
+                f"leave it out by {either('columns=', '--columns')}"
             )
     return Keys(names, columns)
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from diskbuffer.errors import InputError, SourceError
+from diskbuffer.wording import format_option
 
 _CHUNK = re.compile(r"(\w+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-(\d{1,9})\.npz", re.ASCII)
 _EPISODE = re.compile(r"(\w+)-([0-9A-Za-z]+)-(\d{1,9})\.npz", re.ASCII)
@@ -42,7 +43,7 @@ def version_of(files: Sequence[Path], given: object) -> int:
             return version
     raise InputError(
         f"names of files such as {files[0].name} do not tell which Dreamer wrote them. If each is an episode, in the order of "
-        "their names: --option version=2 (in Python, version=2)"
+        f"their names: {format_option('version', 2)}"
     )
 
 

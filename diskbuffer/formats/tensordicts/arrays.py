@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import SourceError
+from diskbuffer.errors import DiskBufferError, SourceError
 
 META = "meta.json"
 TYPE = "<class 'tensordict._td.TensorDict'>"
@@ -147,7 +147,7 @@ def _map(path: Path, name: str, told: dict[str, Any], found: Found) -> None:
                 found.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
             found.arrays[name] = np.frombuffer(found.maps[name], of).reshape(shape)
     except (OSError, ValueError) as error:
-        if isinstance(error, SourceError):
+        if isinstance(error, DiskBufferError):
             raise
         raise SourceError(f"{path} cannot be read: {error}") from error
 

@@ -17,10 +17,12 @@ from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import described, read_description
 from diskbuffer.formats.naming import column_paths
+from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
 from diskbuffer.formats.strangers import is_file_beside
 from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
 from diskbuffer.schema import is_obs, part_of
+from diskbuffer.wording import format_option
 
 FLAGS = ("done", "terminated", "truncated")
 _BOOKKEEPING = re.compile(r"(next/)?(index|_weight|priority_weight|is_init|_data/.*)|(done|terminated|truncated)")
@@ -64,11 +66,7 @@ class TensorDictSource:
         ]
         if not self._lines or not self._lines[0].steps:
             raise SourceError(f"{path} has no steps")
-        names, losses = (
-            (described_names(told, path), {})
-            if told
-            else _names(self._found, obs.split(",") if isinstance(obs, str) else list(obs), path)
-        )
+        names, losses = (described_names(told, path), {}) if told else _names(self._found, names_in("obs", obs), path)
         missing = [key for key in names.values() if key not in self._found.arrays]
         if missing:
             raise SourceError(f"{path} has no {missing[0]!r}; it has {', '.join(self._found.arrays)}")
@@ -214,13 +212,11 @@ def _names(found: Found, obs: list[str], path: Path) -> tuple[dict[str, str], di
     """Return the key of each column, and what is lost."""
     keys = [key for key in found.arrays if not key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
     for key in obs:
-        if key and key not in keys:
+        if key not in keys:
             raise InputError(f"there is no key {key!r} in {path}; there are {', '.join(keys)}")
     seen = obs or [key for key in keys if f"next/{key}" in found.arrays and key != "reward"]
     if not seen:
-        raise SourceError(
-            f"{path}: no key is under 'next', too, so say which are observations: --option obs=KEY (in Python, obs=)"
-        )
+        raise SourceError(f"{path}: no key is under 'next', too, so say which are observations: {format_option('obs', 'KEY')}")
     names = {"obs" if len(seen) == 1 else f"obs/{_path(key)}": key for key in seen}
     following = [key.removeprefix("next/") for key in found.arrays if key.startswith("next/") and not _BOOKKEEPING.fullmatch(key)]
     following = [key for key in following if key not in (*seen, *FLAGS)]

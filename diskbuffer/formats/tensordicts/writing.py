@@ -18,6 +18,7 @@ from diskbuffer.formats.rows import Part, rows_at_a_time, with_final
 from diskbuffer.formats.tensordicts.arrays import META, TYPE, encoded
 from diskbuffer.formats.tensordicts.reading import FLAGS, STREAM
 from diskbuffer.schema import BUILT_IN, Column, is_obs, key_of
+from diskbuffer.wording import either
 
 _PROGRESS = "progress.json"
 
@@ -131,7 +132,10 @@ def keys(contents: Contents) -> dict[str, str]:
         taken = key in (*FLAGS, STREAM, "next") or (key.startswith("next/") and not path.startswith("reward"))
         nested = any(other.startswith(f"{key}/") for other in found.values())
         if taken or nested or list(found.values()).count(key) > 1 or any("/" in key_of(part) for part in path.split("/")):
-            raise InputError(f"the column {path!r} would be the key {key!r}, which is another one: leave it out (--columns)")
+            raise InputError(
+                f"the column {path!r} would be the key {key!r}, which is another one: "
+                f"leave it out by {either('columns=', '--columns')}"
+            )
     return found
 
 

@@ -14,11 +14,13 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, described
 from diskbuffer.formats.naming import column_paths
+from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.formats.strangers import RATIO, refuse_bombs
 from diskbuffer.formats.zarr2.arrays import ZarrRows
 from diskbuffer.formats.zarr2.files import GroupFiles
 from diskbuffer.schema import BUILT_IN, Column, part_of
+from diskbuffer.wording import format_option
 
 ENDS, STREAMS = "meta/episode_ends", "meta/stream"
 _MOST_KEPT = 2 * 1024**3
@@ -108,7 +110,7 @@ class ZarrSource:
         umi: bool,
     ) -> dict[str, Rows]:
         """Return the array of each column, as the caller tells."""
-        given = {"action": _list(action), "obs": _list(obs or ()), "steps": _list(steps)}
+        given = {"action": names_in("action", action), "obs": names_in("obs", obs or ()), "steps": names_in("steps", steps)}
         poses = [name for name in sorted(self._arrays) if umi and name.split("_", 1)[-1] in UMI_ACTION]
         made = umi and given["action"] == ["action"] and "action" not in self._arrays and bool(poses)
         for option, names in given.items():
@@ -116,7 +118,7 @@ class ZarrSource:
             if missing:
                 raise InputError(
                     f"there is no array data/{missing[0]} in {self._path}; there are {', '.join(self._arrays)}. Say which are "
-                    f"what: --option {option}=NAME (in Python, {option}=)"
+                    f"what: {format_option(option, 'NAME')}"
                 )
         rest = [name for name in self._arrays if name not in (*given["action"], *given["steps"], *but)]
         seen = given["obs"] or rest
@@ -195,7 +197,3 @@ def _checked(ends: ZarrRows, path: Path) -> npt.NDArray[np.int64]:
         number = int(np.argmin(steps >= 1))
         raise SourceError(f"{path}: {ENDS} should ascend, and episode {number} ends at {found[number]}, {steps[number]} steps on")
     return found
-
-
-def _list(given: str | Collection[str]) -> list[str]:
-    return given.split(",") if isinstance(given, str) else list(given)

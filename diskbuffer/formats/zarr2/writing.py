@@ -18,6 +18,7 @@ from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.reading import ENDS, STREAMS
 from diskbuffer.schema import Column, is_obs
+from diskbuffer.wording import either
 
 _CHUNK = 2_000_000  # bytes, as diffusion_policy has it
 
@@ -87,7 +88,8 @@ def keys(contents: Contents) -> dict[str, str]:
     for path, name in found.items():
         if list(found.values()).count(name) > 1:
             raise InputError(
-                f"the column {path!r} would be the array {name!r}, and another one would, too: leave it out (--columns)"
+                f"the column {path!r} would be the array {name!r}, and another one would, too: "
+                f"leave it out by {either('columns=', '--columns')}"
             )
     return found
 

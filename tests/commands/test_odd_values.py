@@ -1,0 +1,193 @@
+"""Odd values in every argument and option of the commands: they work, or there is a message; never a traceback."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from diskbuffer.cli import main
+from diskbuffer.commands.app import COMMANDS
+from diskbuffer.formats import export, registry
+from tests.amounts import amount
+from tests.formats import episodes as made
+from tests.formats import test_naming as sources
+
+ODD = [
+    *("-1", "0", "5", "1.5", "1e400", "1e-400", "NaN", "Infinity", "-inf", f"1{'0' * 400}", "9" * 5000, f"-{'9' * 30}", "0x10"),
+    *("", " ", "é☃\u202e\n", "=", "a=b", "true", "null", "data", "[]", "{}", '{"a": [1]}', "[1]", "[[1]]", '["x"]', "[null]"),
+    *("9223372036854775808", "[" * 3000, "../x", "-", "--"),
+]
+LOSSES = ("final_obs", "final_info", "tags", "derived", "pictures", "columns", "attributes")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "store"
+    columns = {**made.COLUMNS, "reward": db.Column((), "float32")}
+    return made.store_of(path, made.some(3, columns=columns, longest=4), columns)
+
+
+def run(capsys: pytest.CaptureFixture[str], line: list[str | Path], new: Path) -> None:
+    for left in [*new.parent.glob(f"{new.name}*"), *new.parent.glob(".*.unfinished")]:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    code = main([str(argument) for argument in line])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert code == 0 or err.strip(), line
+    assert not (code and list(new.parent.glob(".*.unfinished"))), line
+
+
+def some(lines: list[Any], n: int, seed: int) -> Iterator[Any]:
+    random = np.random.default_rng(seed)
+    for number in random.permutation(len(lines))[: amount(n, len(lines))].tolist():
+        yield lines[number]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"view", "warmup", "plan", "doctor", "import", "export"}))
+def test_commands(
+    name: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new = tmp_path / "new"
+    places: dict[str, list[str | Path]] = {
+        "snapshot": [new],
+        "copy": [new],
+        "merge": [store, new],
+        "split": [new, tmp_path / "new2"],
+        "delete": [new],
+        "rename-column": [new, "skill", "skilled"],
+        "tag": ["x"],
+    }
+    needed: dict[str, list[str]] = {"delete": ["--where", "length > 1"], "split": ["--fraction", "0.5", "--fraction", "0.5"]}
+    module, function = COMMANDS[name][0].split(":")
+    parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters.values()
+    options = [
+        f"--{p.name.replace('_', '-')}" for p in parameters if p.kind is p.KEYWORD_ONLY and "bool" not in str(p.annotation)
+    ]
+    line: list[str | Path] = [name, store, *places.get(name, [])]
+    lines: list[list[str | Path]] = []
+    for odd in ODD:
+        for option in options:
+            more = [] if option in needed.get(name, []) else needed.get(name, [])
+            lines.append([*line, *more, option, odd])
+        if name != "tag":  # which would tag it
+            lines += [[*line[:place], odd, *line[place + 1 :], *needed.get(name, [])] for place in range(1, len(line))]
+    if name == "show":
+        lines += [[name, store, "--out", tmp_path / f"new{end}", "--fps", odd] for odd in ODD for end in (".gif", ".mp4")]
+    for one in some(lines, 15, len(name)):
+        run(capsys, one, new)
+    for seed in ("-1", "9" * 5000) if "--seed" in options else ():
+        run(capsys, [*line, *needed.get(name, []), "--seed", seed], new)
+
+
+def options_of(kind: str) -> list[tuple[str, str]]:
+    found = []
+    for name in registry.OURS:
+        format = registry.find(name)
+        call = format.read if kind == "import" else format.write
+        if call is not None and name not in ("rlds", "sb3"):
+            parameters = list(inspect.signature(call).parameters.values())[1 if kind == "import" else 2 :]
+            found += [(name, parameter.name) for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    return found
+
+
+def test_options_of_exports(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [argument for loss in LOSSES for argument in ("--allow-loss", loss)]
+    lines = [(*option, odd) for option in options_of("export") for odd in ODD]
+    known = [
+        ("lerobot", "fps", "1e400"),
+        ("lerobot", "fps", "NaN"),
+        ("minari", "data_format", "[]"),
+        ("video", "fps", "[" * 3000),
+    ]
+    for name, option, odd in [*known, *some(lines, 15, 0)]:
+        run(
+            capsys, ["export", name, store, tmp_path / "new", *losses, "--option", f"{option}={odd}", "--quiet"], tmp_path / "new"
+        )
+
+
+def test_options_of_imports(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [argument for loss in LOSSES for argument in ("--allow-loss", loss)]
+    lines = [(*option, odd) for option in options_of("import") for odd in ODD]
+    known = [
+        ("diffusion_policy", "action", "5"),
+        ("dreamer", "actions", "5"),
+        ("tensordict", "obs", "5"),
+        ("robomimic", "mask", "[]"),
+    ]
+    known += [("dreamer", "max_ratio", "0"), ("ogbench", "max_ratio", '"x"')]
+    for name, option, odd in [*known, *some(lines, 15, 1)]:
+        source = made_source(name, store, tmp_path)
+        more = ["--option", "version=2"] if name == "dreamer" and option != "version" else []
+        line = ["import", name, source, tmp_path / "new", *losses, *more, "--option", f"{option}={odd}", "--quiet"]
+        run(capsys, line, tmp_path / "new")
+
+
+def made_source(name: str, store: Path, tmp_path: Path) -> Path:
+    path = tmp_path / f"of {name}{'.npz' if name == 'ogbench' else ''}"
+    if not path.exists() and name in ("minari", "lerobot"):
+        export(name, store, path, allow_loss=["final_obs"], progress=False)
+    elif not path.exists():
+        sources.FORMATS[{"umi": "diffusion_policy", "libero": "robomimic"}.get(name, name)][0](path, {}, False)
+    return path
+
+
+def test_a_wrong_option_is_not_called_damage_of_the_file(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = made_source("ogbench", store, tmp_path)
+    assert main(["import", "ogbench", str(source), str(tmp_path / "new"), "--option", "max_ratio=0"]) == 2
+    err = capsys.readouterr().err
+    assert "max_ratio must be" in err
+    assert "damaged" not in err
+
+
+def test_an_episodes_number_of_thousands_of_digits_is_an_error_that_says_so(tmp_path: Path) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "file.hdf5", "w") as file:
+        file.create_group(f"data/demo_{'7' * 5000}")
+    with pytest.raises(db.SourceError, match="digits at most"):
+        db.formats.import_("robomimic", tmp_path / "file.hdf5", tmp_path / "new", progress=False)
+
+
+# Whose words
+
+
+def test_errors_name_options_as_whoever_called_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.formats.test_resuming import robomimic
+
+    source = tmp_path / "file.hdf5"
+    robomimic(source, np.random.default_rng(0), [3, 4])
+    import h5py
+
+    with h5py.File(source, "a") as file:
+        file["data/demo_1/rewards"][1] = np.nan
+    line = ["import", "robomimic", str(source), str(tmp_path / "new"), "--quiet"]
+    assert main(line) == 2
+    err = capsys.readouterr().err
+    assert "--allow-nan" in err
+    assert not re.search(r"\w=|\(", err)
+    assert main([*line, "--allow-nan"]) == 0  # and nothing of the first run stands in its way
+    with pytest.raises(db.InputError, match="allow_nan=True") as raised:
+        db.formats.import_("robomimic", source, tmp_path / "other", progress=False)
+    assert "--" not in str(raised.value)
+
+
+def test_losses_are_allowed_in_the_words_of_whoever_called(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "diffusion_policy", str(store), str(tmp_path / "new")]) == 2
+    err = capsys.readouterr().err
+    assert "--allow-loss final_obs" in err
+    assert "allow_loss" not in err
+    with pytest.raises(db.LossError, match=re.escape("allow_loss=['final_obs']")) as raised:
+        export("diffusion_policy", store, tmp_path / "new", progress=False)
+    assert "--" not in str(raised.value)
