@@ -192,7 +192,7 @@ def main() -> None:
         episodes = player.buffer.episodes
         episodes = episodes[episodes.ending != "running"]
         player.buffer.tag("good", episodes.start[episodes.returns >= np.quantile(episodes.returns, 0.95)])
-        best = int(episodes.start[episodes.returns.argmax()])
+        best = int(episodes.id[episodes.returns.argmax()])
         process, address = start(runs / "breakout")
         try:
             with playing(player, 150), chromium(WIDE) as driver:

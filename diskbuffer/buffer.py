@@ -24,7 +24,7 @@ from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import numbers_of, tag_episodes
-from diskbuffer.episodes import Episode, Episodes, pick_episode
+from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
@@ -836,7 +836,7 @@ class ReplayBuffer:
         Parameters
         ----------
         which : int or Episode
-            Its number in `episodes`, -1 for the last there, or one of them.
+            One of `episodes`, or its id: that of the step it began with, ``buffer.episodes.id``.
         columns : sequence of str, optional
             As in `at`: these alone are read.
 
@@ -852,7 +852,7 @@ class ReplayBuffer:
             There is no such episode, or it was evicted.
         """
         self._check_open()
-        episode = which if isinstance(which, Episode) else pick_episode(self.episodes, which)
+        episode = which if isinstance(which, Episode) else self.episodes.find(which)
         return self._reader.episode(episode, _paths(columns))
 
     def iterate_episodes(self, episodes: Episodes | None = None, *, columns: Sequence[str] | None = None) -> Iterator[Batch]:
@@ -1490,7 +1490,7 @@ class ReplayBuffer:
         return Episodes.of(self._reader.episodes(), EpisodeReader(self._reader))
 
     def to_pandas(self, columns: Sequence[str] | None = None, episodes: Episodes | None = None) -> pandas.DataFrame:
-        """Return steps as a table, a row each, by name: episode, stream, t (the step's number in its episode), and columns.
+        """Return steps as a table, a row each, by name: episode (its id), stream, t (the step's number in its episode), columns.
 
         ``buffer.episodes.to_pandas()`` is the table of episodes.
 
@@ -1499,7 +1499,7 @@ class ReplayBuffer:
         columns : sequence of str, optional
             Columns' paths; those with 32 numbers a step at most by default. Arrays are taken apart: "obs[0]", "obs[1]", ...
         episodes : Episodes, optional
-            Some of `episodes`; all of them by default. ``episode`` counts within these.
+            Some of `episodes`; all of them by default.
 
         Raises
         ------
@@ -1528,7 +1528,7 @@ class ReplayBuffer:
         Parameters
         ----------
         episodes : Episodes, optional
-            Some of `episodes`; all of them by default. ``episode`` counts within these.
+            Some of `episodes`; all of them by default.
         dims : mapping of str to sequence of str, optional
             What the axes of a column are called: ``{"obs/joints": ("arm", "joint")}``. By default those of pictures are "height",
             "width" and "channel", with the column's path before it where sizes differ; "frame" where the buffer stacks; and those

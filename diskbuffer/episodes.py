@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, Int64
+from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, Int64, row_of
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.wording import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Episode(EpisodeFields):
-    """One episode: its stream, the step it starts with, how many steps are there, how it ended, and its tag.
+    """One episode: its stream, the first step that is there, how many steps are there, how it ended, its tag, and its id.
 
-    A tuple of these five. What else it has is read when it is asked for, and needs pillow, or PyAV for MP4, where it is drawn;
-    a notebook shows it as a table and a film strip. Once its buffer evicts some of it, that raises an InputError. A pickled or
-    copied episode is the tuple alone.
+    A tuple of these six. Its id is that of the step that it began with, evicted or not, and never changes. What else it has is
+    read when it is asked for, and needs pillow, or PyAV for MP4, where it is drawn; a notebook shows it as a table and a film
+    strip. Once its buffer evicts some of it, that raises an InputError. A pickled or copied episode is the tuple alone.
     """
 
     _reader: EpisodeReader | None = None
@@ -132,8 +131,8 @@ class Episode(EpisodeFields):
 class Episodes(EpisodeColumns):
     """Episodes of which a step can be sampled, stream after stream, as columns of equal length.
 
-    Index it as an array: ``episodes[3]`` is one, ``episodes[episodes.length > 100]`` are some, which samplers take as
-    ``episodes=``.
+    Index it as an array: ``episodes[3]`` is the fourth of them, ``episodes[episodes.length > 100]`` are some, which samplers
+    take as ``episodes=``. As episodes come and go, their places change, and their ids do not: ``episodes.find(id)`` is one.
 
     Attributes
     ----------
@@ -146,6 +145,8 @@ class Episodes(EpisodeColumns):
         "terminated", "truncated" (both, then "terminated"), "cut off", or "running".
     tag : (n,) str
         As `ReplayBuffer.tag` gave it, else "".
+    id : (n,) int64
+        That of the step which the episode began with, as in a batch's ``steps``, also where eviction has taken that step.
     """
 
     _source: EpisodeReader = field(repr=False, compare=False)
@@ -153,7 +154,7 @@ class Episodes(EpisodeColumns):
     @classmethod
     def of(cls, columns: EpisodeColumns, source: EpisodeReader) -> Episodes:
         """Return episodes that read from a source when they are asked."""
-        return cls(columns.stream, columns.start, columns.length, columns.ending, columns.tag, source)
+        return cls(columns.stream, columns.start, columns.length, columns.ending, columns.tag, columns.id, source)
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:
@@ -181,8 +182,12 @@ class Episodes(EpisodeColumns):
         episode._reader = self._source
         return episode
 
+    def find(self, id: int) -> Episode:
+        """Return the episode of an id; an InputError where none of these has it."""
+        return self[row_of(self.id, id)]
+
     def to_pandas(self, *, returns: bool = True) -> pandas.DataFrame:
-        """Return them as a table, a row each: stream, start, length, returns, ending (categorical), tag.
+        """Return them as a table, a row each by id: stream, start, length, returns, ending (categorical), tag.
 
         Parameters
         ----------
@@ -202,14 +207,3 @@ class Episodes(EpisodeColumns):
         from diskbuffer.inspect.notebook import episodes
 
         return episodes.html(self._source, self)
-
-
-def pick_episode(episodes: Episodes, number: Any) -> Episode:
-    """Return the episode of a number, negative ones from the end; an InputError where there is none."""
-    try:
-        at = operator.index(number)
-    except TypeError:
-        raise InputError(f"expected an episode's number, or one of buffer.episodes, found {number!r}") from None
-    if not -len(episodes) <= at < len(episodes):
-        raise InputError(f"there is no episode {at}: the buffer has {counted(len(episodes), 'episode')}, numbered from 0 on")
-    return episodes[at]

@@ -19,7 +19,7 @@ def episodes(
     /,
     *,
     where: str | None = None,
-    sort: str = "age",
+    sort: str | None = None,
     reverse: bool = False,
     limit: Whole | None = None,
     json: bool = False,
@@ -31,13 +31,14 @@ def episodes(
     path
         The directory of the store. A training may be writing to it.
     where
-        Which ones: "return > 10 and ending == 'terminated'". Known are episode, stream, start, length, return, ending
-        ('terminated', 'truncated', 'cut off', 'running'), tag, age (steps of its environment that came after it) and whole (its
-        beginning was not evicted); <, <=, ==, !=, >=, >, in, and, or, not, parentheses.
+        Which ones: "return > 10 and ending == 'terminated'". Known are episode (its id), stream, start, length, return, ending
+        ('terminated', 'truncated', 'cut off', 'running'), tag, age (steps of its environment that came after it), whole (its
+        beginning was not evicted) and ended (steps of all environments that had been added by then, about); <, <=, ==, !=, >=,
+        >, in, and, or, not, parentheses.
     sort
-        By which of these: smallest first, so the newest by default.
+        By which of these, smallest first. The newest come first by default: those that ended last.
     reverse
-        Largest first.
+        Largest first; without --sort, oldest first.
     limit
         How many at most; 0 shows all. 30 by default, and all with --json.
     json
@@ -49,7 +50,7 @@ def episodes(
     view = StoreView(path)
     every = view.episodes()
     found = every if condition is None else every.select(condition.select(every))
-    found = found.select(order(found, sort, reverse))
+    found = found.select(order(found, "ended", not reverse) if sort is None else order(found, sort, reverse))
     most = (0 if json else _SHOWN) if limit is None else limit
     shown = found.select(slice(0, most or None))
     if json:
@@ -64,7 +65,7 @@ def episodes(
 def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None:
     rows = [
         (
-            f"{row['episode']:,}",
+            str(row["episode"]),
             str(row["stream"]),
             str(row["start"]),
             f"{row['length']:,}" + ("" if row["whole"] else "+"),

@@ -35,7 +35,7 @@ def show(
     scale: Whole = 1,
     json: bool = False,
 ) -> int:
-    """Show an episode: frames, rewards, actions. Without a number, the newest one that is over, and the returns of all.
+    """Show an episode: frames, rewards, actions. Without an id, the newest one that is over, and the returns of all.
 
     In the terminal frames are made of half blocks; --out writes a picture or a movie.
 
@@ -44,7 +44,8 @@ def show(
     path
         The directory of the store. A training may be writing to it.
     episode
-        Its number in `diskbuffer episodes`; negative ones count from the end.
+        Its id, as `diskbuffer episodes` lists it, which stays the same: the id of the step that it began with. -1 is the newest,
+        -2 the one before.
     out
         A file: .png has some frames and all curves, .gif and .mp4 (with the extra [video]) all frames.
     column
@@ -153,7 +154,7 @@ def _png(found: Footage, picture: str | None, part: range, frames: int | None, e
         x = np.arange(part.start, part.start + len(next(iter(some.values()))))
         parts.append(curves(some, x=x, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
     if every:
-        over, ended = returns_over_time(found.view.episodes(), found.view.layout)
+        over, ended = returns_over_time(found.view.episodes())
         if len(ended):
             parts.append(curves(over, x=ended, x_label="steps added when it ended", width=_WIDTH))
     if not parts:
@@ -171,7 +172,7 @@ def _title(found: Footage) -> str:
     row = found.row
     tag = f", tag {row['tag']!r}" if row["tag"] else ""
     what = f"{counted(row['length'], 'step')}, return {number(row['return'])}, {row['ending']}"
-    return f"episode {row['episode']:,} of stream {row['stream']}: {what}{tag}"
+    return f"episode {row['episode']} of stream {row['stream']}: {what}{tag}"
 
 
 # The terminal
@@ -195,7 +196,7 @@ def _in_terminal(found: Footage, picture: str | None, part: range, frames: int |
         damaged = damaged or bool(bad)
     _series({name: values[part.start : part.stop] for name, values in series.items()}, width)
     if every:
-        over, ended = returns_over_time(found.view.episodes(), found.view.layout)
+        over, ended = returns_over_time(found.view.episodes())
         if len(ended):
             returns = over["return of episodes"]
             _series({"returns of all episodes that are over": returns}, width)

@@ -90,9 +90,9 @@ def _write(source: StoreSource, paths: list[Path], parts: list[Int64], stack: Ex
     done = [is_there(path) and any(others[n + 1 :]) for n, path in enumerate(paths)]
     left = [n for n in range(len(paths)) if not done[n]]
     places = {n: stack.enter_context(Unfinished(paths[n], tasks[n])) for n in left}
-    with bar(sum(int(source.table.length[parts[n]].sum()) for n in left), 0, progress, "steps") as shown:
-        for n in left:
-            part = source.part(np.isin(source.table.episode, parts[n]))
+    sources = {n: source.part(np.isin(source.table.episode, parts[n])) for n in left}
+    with bar(sum(int(part.table.length.sum()) for part in sources.values()), 0, progress, "steps") as shown:
+        for n, part in sources.items():
             NewStore.like(part).make(places[n].place, part.episodes(), shown.update)
     source.warn_of_changes()
     for n in left:
@@ -108,7 +108,7 @@ def _parts(
     tags: Sequence[str] | None,
     where: Sequence[str] | None,
 ) -> list[Int64]:
-    """Return the episodes' numbers in each of `n` stores."""
+    """Return the ids of the episodes in each of `n` stores."""
     if sum(given is not None for given in (fractions, tags, where)) != 1:
         raise InputError("give one of fractions, tags and conditions: how the episodes are to be split")
     if fractions is not None:
@@ -136,5 +136,5 @@ def _by_fractions(table: EpisodeTable, n: int, fractions: Sequence[float], seed:
     if seed < 0:
         raise InputError(f"{either('seed', '--seed')} must be 0 or more, found {seed}")
     bounds = np.rint(np.cumsum([0.0, *shares]) * len(table)).astype(np.int64)
-    drawn = np.random.default_rng(seed).permutation(np.sort(table.episode))
+    drawn = np.random.default_rng(seed).permutation(table.episode[np.lexsort((table.episode, table.stream))])
     return [np.sort(drawn[first:last]) for first, last in itertools.pairwise(bounds)]

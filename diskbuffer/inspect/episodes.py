@@ -11,8 +11,7 @@ import numpy.typing as npt
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading.episode_columns import list_episodes, sum_rewards
-from diskbuffer.store.format.layout import Layout
+from diskbuffer.reading.episode_columns import list_episodes, sum_rewards, when_they_ended
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -26,7 +25,7 @@ class EpisodeTable:
     Attributes
     ----------
     episode : (n,) int64
-        Their numbers: ``buffer.episodes[number]``, and ``buffer.episode(number)``.
+        Their ids: each that of the step it began with, evicted or not, as ``buffer.episodes.id`` has them. They never change.
     stream : (n,) int64
     start : (n,) int64
         The first step that can be sampled, as in a batch's ``steps``: ``position * streams + stream``.
@@ -42,6 +41,9 @@ class EpisodeTable:
         How many steps of its stream came after the episode's last.
     whole : (n,) bool
         Whether its first step is still there: eviction has not taken it.
+    ended : (n,) int64
+        How many steps of all environments had been added when it ended, or by now where it runs, about; see
+        `diskbuffer.reading.episode_columns.when_they_ended`. This is the order of time.
     """
 
     episode: Int64
@@ -53,6 +55,7 @@ class EpisodeTable:
     tag: npt.NDArray[np.str_]
     age: Int64
     whole: npt.NDArray[np.bool_]
+    ended: Int64
 
     def __len__(self) -> int:
         return len(self.episode)
@@ -70,7 +73,7 @@ class EpisodeTable:
         return found
 
     def select(self, which: Any) -> EpisodeTable:
-        """Return some of the episodes, by a mask, numbers of rows or a slice; they keep their numbers."""
+        """Return some of the episodes, by a mask, numbers of rows or a slice; they keep their ids."""
         return EpisodeTable(*(self.column(name)[which] for name in self.names()))
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -83,37 +86,31 @@ class EpisodeTable:
 def build(store: Store, index: Streams) -> EpisodeTable:
     """Read the episodes of an index of a store, whose lock must be held. Reads all rewards; some 10 ns a step."""
     found = list_episodes(store, index)
-    streams, n = store.layout.streams, len(found.start)
-    after, whole = np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    for stream in range(streams):
-        mine = np.flatnonzero(found.stream == stream)
-        lengths = found.length[mine]
-        after[mine] = lengths.sum() - np.cumsum(lengths)
-        starts, firsts = index.starts(stream), found.start[mine] // streams  # ascending, both
-        whole[mine] = np.append(starts, -1)[np.searchsorted(starts, firsts)] == firsts
+    steps = np.cumsum(found.length)
+    age = steps[np.searchsorted(found.stream, found.stream, side="right") - 1] - steps  # they come stream after stream
     sums = sum_rewards(store, index, found)
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
-    return EpisodeTable(np.arange(n), found.stream, found.start, found.length, returns, found.ending, found.tag, after, whole)
+    ended, whole = when_they_ended(store, index, found), found.start == found.id
+    return EpisodeTable(found.id, found.stream, found.start, found.length, returns, found.ending, found.tag, age, whole, ended)
 
 
 def order(table: EpisodeTable, by: str, reverse: bool = False) -> Int64:
-    """Return the rows of a table sorted by a column, (n,) int64; NaN last, equal ones in the order of their numbers."""
+    """Return the rows of a table sorted by a column, (n,) int64; NaN last, equal ones by their ids, reversed as well."""
     values = table.column(by)
     if values.dtype.kind == "U":
         values = np.unique(values, return_inverse=True)[1]
     keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
-    found: Int64 = np.argsort(-keys if reverse else keys, kind="stable")
+    found: Int64 = np.lexsort((-table.episode, -keys) if reverse else (table.episode, keys))
     return found
+
+
+def in_time(table: EpisodeTable) -> Int64:
+    """Return the rows of a table in the order in which the episodes ended, the oldest first, (n,) int64."""
+    return order(table, "ended")
 
 
 def newest(table: EpisodeTable) -> int:
     """Return the row of the newest episode that is over; of the newest of all where none is."""
-    over = np.flatnonzero(table.ending != RUNNING)
-    rows = over if len(over) else np.arange(len(table))
-    return int(rows[np.lexsort((table.start[rows], -table.age[rows]))[-1]])
-
-
-def when_they_ended(table: EpisodeTable, layout: Layout) -> Int64:
-    """Return when each episode ended, or how far it has come: in steps of all environments together, about; (n,) int64."""
-    found: Int64 = (table.start // layout.streams + table.length) * layout.n_envs
-    return found
+    rows = in_time(table)
+    over = rows[table.ending[rows] != RUNNING]
+    return int(over[-1] if len(over) else rows[-1])

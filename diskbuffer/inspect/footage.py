@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, InputError
-from diskbuffer.inspect.episodes import EpisodeTable, newest, when_they_ended
+from diskbuffer.inspect.episodes import EpisodeTable, in_time, newest
 from diskbuffer.inspect.pictures import picture_columns
 from diskbuffer.inspect.view import StoreView
+from diskbuffer.reading.episode_columns import row_of
 from diskbuffer.schema import BUILT_IN, TAG, is_obs
-from diskbuffer.store.format.layout import Layout
 from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
@@ -101,25 +101,26 @@ def _read(view: StoreView, column: str, names: npt.NDArray[np.int64]) -> tuple[A
 
 
 def footage(view: StoreView, episode: int | None) -> Footage | None:
-    """Return an episode by its number, negative ones from the end; without one, the newest that is over, else the newest.
+    """Return an episode by its id; -1 is the newest, -2 the one before. Without one, the newest that is over, else the newest.
 
-    None where a store has no episode yet; an InputError where there is none of that number.
+    None where a store has no episode yet; an InputError where there is no such one.
     """
     table = view.episodes()
+    if not len(table):
+        return None
     if episode is None:
-        if not len(table):
-            return None
         at = newest(table)
-    elif -len(table) <= episode < len(table):
-        at = episode % len(table)
+    elif episode >= 0:
+        at = row_of(table.episode, episode)
+    elif -episode <= len(table):
+        at = int(in_time(table)[episode])
     else:
-        raise InputError(f"there is no episode {episode}: the store has {counted(len(table), 'episode')}, numbered from 0 on")
+        raise InputError(f"there is no episode {episode}: the store has {counted(len(table), 'episode')}")
     return Footage(view, table.select([at]).to_rows()[0], view.layout.streams)
 
 
-def returns_over_time(table: EpisodeTable, layout: Layout) -> tuple[dict[str, Array], npt.NDArray[np.float64]]:
+def returns_over_time(table: EpisodeTable) -> tuple[dict[str, Array], npt.NDArray[np.float64]]:
     """Return what episodes that are over brought, and how long they were; and when each ended, in steps added by then."""
     over = table.select(table.ending != RUNNING)
-    ended = when_they_ended(over, layout)
-    order = np.argsort(ended, kind="stable")
-    return {"return of episodes": over.returns[order], "length of episodes": over.length[order]}, ended[order].astype(np.float64)
+    over = over.select(in_time(over))
+    return {"return of episodes": over.returns, "length of episodes": over.length}, over.ended.astype(np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
-from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.episodes import EpisodeTable, in_time
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.schema import Column
 from diskbuffer.store.copies import marks
@@ -109,7 +109,7 @@ def description(layout: Layout, path: Any, damage: str) -> dict[str, Any]:
 def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
     """Return how many episodes there are, how they ended, and how long and how good those are that are over."""
     over = episodes.select(episodes.ending != RUNNING)
-    newest = np.argsort(over.age, kind="stable")[:NEWEST]
+    newest = in_time(over)[-NEWEST:]
     return {
         "count": len(episodes),
         "endings": dict(sorted(Counter(episodes.ending.tolist()).items())),

@@ -23,7 +23,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.inspect.episodes import EpisodeTable
 
 Bools = npt.NDArray[np.bool_]
-NUMBERS = ("episode", "stream", "start", "length", "return", "age")
+NUMBERS = ("episode", "stream", "start", "length", "return", "age", "ended")
 TEXTS = ("ending", "tag")
 TRUTHS = ("whole",)
 _LONGEST, _DEEPEST = 2000, 50

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
+from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.reading.readable import Readable
 from diskbuffer.schema import TAG, Column
+from diskbuffer.wording import counted
 
 Int64 = npt.NDArray[np.int64]
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
@@ -26,13 +29,15 @@ class EpisodeFields(NamedTuple):
     length: int
     ending: str
     tag: str
+    id: int
 
 
 @dataclass(frozen=True)
 class EpisodeColumns:
     """Episodes, stream after stream, as columns of equal length, (n,).
 
-    `start` is the name of the first step that can be sampled, `length` the number of those steps, `ending` one of the four above.
+    `start` is the id of the first step that can be sampled, `length` the number of those steps, `ending` one of the four above,
+    `id` the id of the step that the episode began with, evicted or not.
     """
 
     stream: Int64
@@ -40,12 +45,13 @@ class EpisodeColumns:
     length: Int64
     ending: npt.NDArray[np.str_]
     tag: npt.NDArray[np.str_]
+    id: Int64
 
     def __len__(self) -> int:
         return len(self.stream)
 
     def one(self, number: int) -> EpisodeFields:
-        """Return one of them."""
+        """Return one of them, by its row."""
         return EpisodeFields(*(column[number].item() for column in self._columns))
 
     def some(self, which: Any) -> EpisodeColumns:
@@ -54,20 +60,36 @@ class EpisodeColumns:
 
     @property
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.stream, self.start, self.length, self.ending, self.tag
+        return tuple(getattr(self, column.name) for column in fields(EpisodeColumns))
+
+
+def row_of(ids: Int64, episode: Any) -> int:
+    """Return the row of an episode by its id; an InputError where there is none."""
+    try:
+        rows = np.flatnonzero(ids == operator.index(episode))
+    except TypeError:
+        raise InputError(f"expected an episode's id, or one of buffer.episodes, found {episode!r}") from None
+    if not len(rows):
+        examples = f", such as {', '.join(map(str, ids[:3].tolist()))}" if len(ids) else ""
+        raise InputError(
+            f"there is no episode {episode}, or not any more. An episode's id is the id of the step that it began with; "
+            f"{counted(len(ids), 'episode')} can be found{examples}"
+        )
+    return int(rows[0])
 
 
 def list_episodes(store: Readable, index: Streams) -> EpisodeColumns:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
     streams = store.layout.streams
     names = np.array(["", *store.layout.tags])
-    columns: list[list[Any]] = [[], [], [], [], []]
+    columns: list[list[Any]] = [[] for _ in fields(EpisodeColumns)]
     for stream in np.flatnonzero(index.table[:, HEAD] >= 0).tolist():
         head = int(index.table[stream, HEAD])
-        starts = np.maximum(index.starts(stream), index.table[stream, FLOOR])
+        began = index.starts(stream)
+        starts = np.maximum(began, index.table[stream, FLOOR])
         ends = np.append(starts[1:] - 1, head) if len(starts) else starts
         some = ends > starts
-        starts, ends = starts[some], ends[some]
+        began, starts, ends = began[some], starts[some], ends[some]
         tagged = TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN
         store.maps.ensure(index.slots(stream).tolist(), ("terminated", "truncated", *((TAG,) if tagged else ())))  # all at once
         ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
@@ -79,14 +101,40 @@ def list_episodes(store: Readable, index: Streams) -> EpisodeColumns:
         if tagged:
             tags = _at(store, index, stream, starts, TAG).astype(np.int64)
             tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
-        found = (np.full(len(ends), stream), starts * streams + stream, ends - starts, ending, names[tags])
+        ids, firsts = (positions * streams + stream for positions in (began, starts))
+        found = (np.full(len(ends), stream), firsts, ends - starts, ending, names[tags], ids)
         for column, values in zip(columns, found, strict=True):
             column.append(values)
     if not columns[0]:
         none, nothing = np.empty(0, np.int64), np.empty(0, np.str_)
-        return EpisodeColumns(none, none, none, nothing, nothing)
-    stream_, start, length, ending_, tag = (np.concatenate(column) for column in columns)
-    return EpisodeColumns(stream_, start, length, ending_, tag)
+        return EpisodeColumns(none, none, none, nothing, nothing, none)
+    return EpisodeColumns(*(np.concatenate(column) for column in columns))
+
+
+def when_they_ended(store: Readable, index: Streams, episodes: EpisodeColumns) -> Int64:
+    """Return how many steps of all environments had been added when each listed episode ended, or by now, about; (n,) int64.
+
+    The order in which episodes ended, over all environments: their own positions cannot be compared where one is faster than
+    another. A store notes that number once a segment of a stream becomes evictable. Between two such notes it is interpolated;
+    before the first and after the last, and in the stores of several writers, environments count as equally fast. The store's
+    lock must be held.
+    """
+    envs, rows = store.layout.n_envs, index.segment_rows
+    ends = episodes.start // store.layout.streams + episodes.length
+    found: Int64 = ends * envs
+    streams, firsts = np.unique(episodes.stream, return_index=True)
+    slots = [index.slots(stream) for stream in streams.tolist()]
+    completed = store.completed(np.concatenate([np.empty(0, np.int64), *slots])) * (envs if store.layout.capacity_each else 1)
+    bounds, lasts = np.cumsum([0, *map(len, slots)]), np.append(firsts[1:], len(ends))
+    for n, (stream, first, last) in enumerate(zip(streams, firsts, lasts[: len(firsts)], strict=True)):
+        noted = completed[bounds[n] : bounds[n + 1]]
+        known = np.flatnonzero(noted)
+        if not len(known):
+            continue
+        at, end = index.table[stream, LOW] + (known + 1) * rows + index.context, ends[first:last]
+        outside = np.minimum(end - at[0], 0) + np.maximum(end - at[-1], 0)
+        found[first:last] = np.rint(np.interp(end, at, noted[known])).astype(np.int64) + outside * envs
+    return found
 
 
 def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:

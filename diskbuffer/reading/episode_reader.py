@@ -54,6 +54,10 @@ class EpisodeReader:
         """Return the sums of the rewards of episodes, (n, ...), NaN where one was evicted."""
         return self._reader.sum_rewards(episodes)
 
+    def when_they_ended(self, episodes: EpisodeColumns) -> Int64:
+        """Return when each of the listed episodes ended, in steps of all environments, about."""
+        return self._reader.when_they_ended(episodes)
+
     def returns(self, episode: EpisodeFields) -> float | npt.NDArray[np.float64]:
         """Return the sum of the rewards of one."""
         sums = self.sum_rewards(EpisodeColumns(*(np.array([value]) for value in episode)))[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.store.format.layout import Layout
@@ -59,3 +60,6 @@ class Readable(Protocol):
 
     def values(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a flat column, (segment_rows, ...), to read from it."""
+
+    def completed(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return how many steps the store had when segments became evictable, (n,); 0 where that is not known."""

@@ -24,7 +24,7 @@ from diskbuffer.reading.batches.pool import ArraysPool, windows_of
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.bringing import Bringing
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards
+from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards, when_they_ended
 from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
@@ -155,6 +155,11 @@ class Reader(ABC):
         """List the episodes of which a step can be sampled."""
         with self._store.lock:
             return until_found([self], lambda: list_episodes(self._store, self.index))
+
+    def when_they_ended(self, episodes: EpisodeColumns) -> Int64:
+        """Return when each of the listed episodes ended, in steps of all environments, about."""
+        with self._store.lock:
+            return when_they_ended(self._store, self.index, episodes)
 
     def sum_rewards(self, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
         """Sum up the rewards of episodes; NaN where one was evicted."""

@@ -377,7 +377,7 @@ def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest
     rows = Told(capsys, "episodes", path, "--where", "length > 20", "--sort", "stream", "--reverse", "--json").json()
     assert [row["stream"] for row in rows] == [4, 3, 2, 1, 0]
     assert {row["length"] for row in rows} == {30}
-    assert [row["episode"] for row in Told(capsys, "episodes", path, "--sort", "tag", "--limit", "2", "--json").json()] == [4, 5]
+    assert [row["episode"] for row in Told(capsys, "episodes", path, "--sort", "tag", "--limit", "2", "--json").json()] == [2, 3]
     text = Told(capsys, "episodes", path, "--limit", "3").out
     assert "10 episodes" in text
     assert "3 are shown" in text
@@ -404,13 +404,14 @@ def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureF
         assert getattr(movie, "n_frames", 0) == 17
     assert (tmp_path / "a.mp4").read_bytes()[4:8] == b"ftyp"
     with db.ReplayBuffer(path, mode="r") as buffer:
-        frames = buffer.episode(1)["obs"].numpy()
+        frames = buffer.episode(11)["obs"].numpy()
     np.testing.assert_array_equal(picture(tmp_path / "a.gif")[..., 0], frames[3])
-    found = Told(capsys, "show", path, "1", "--json").json()
+    found = Told(capsys, "show", path, "11", "--json").json()
     assert found["columns"]["reward"] == [1.0] * 30
     assert found["columns"]["return"][-1] == 30 == found["return"]
     for line, said in (
-        (["9"], "there is no episode 9: the store has 2 episodes"),
+        (["9"], "there is no episode 9, or not any more. An episode's id is"),
+        (["-3"], "there is no episode -3: the store has 2 episodes"),
         (["0", "--out", str(tmp_path / "a.jpg")], "must end with one of .png, .gif, .mp4"),
         (["0", "--out", str(path / "a.png")], "inside of the store"),
         (["0", "--out", str(tmp_path / "no" / "a.png")], "No such file"),

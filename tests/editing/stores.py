@@ -127,8 +127,8 @@ def episodes(path: Path, **options: Any) -> list[dict[str, Any]]:
     """Return all that a buffer tells of its episodes: every column as a batch has it, stacks and derived values among them."""
     with db.ReplayBuffer(path, mode="r", **options) as buffer:
         found = []
-        for number, episode in enumerate(buffer.episodes):
-            arrays = {name: array.numpy() for name, array in flatten(buffer.episode(number)).items() if name != "steps"}
+        for episode in buffer.episodes:
+            arrays = {name: array.numpy() for name, array in flatten(buffer.episode(episode)).items() if name != "steps"}
             found.append({"stream": episode.stream, "ending": episode.ending, "its tag": episode.tag, **arrays})
         return found
 

@@ -103,7 +103,7 @@ def batch_of(values: Any) -> dict[str, Array]:
 def test_an_episode_has_what_the_buffer_returns_of_it(buffer: db.ReplayBuffer) -> None:
     assert len(buffer.episodes) > 2
     for n, episode in enumerate(buffer.episodes):
-        whole = batch_of(buffer.episode(n))
+        whole = batch_of(buffer.episode(episode.id))
         assert episode.steps.tolist() == whole["steps"].tolist()
         assert episode.returns == pytest.approx(float(whole["reward"].astype(float).sum()))
         assert episode == buffer.episodes[n]
@@ -277,11 +277,12 @@ def test_tables_of_many_episodes_have_both_ends(tmp_path: Path) -> None:
             html = some_._repr_html_()
             assert checked(html)
             rows = [re.findall(r">([^<]*)</td>", row) for row in html.split("<tr>")[2:]]
-            assert [int(row[0]) for row in rows if row[0] != "..."] == numbers
+            assert [int(row[0]) for row in rows if row[0] != "..."] == some_.id[numbers].tolist()
             for row in rows:
                 if row[0] != "...":
-                    assert row[1:4] == [str(v) for v in some_[int(row[0])][:3]]
-                    assert float(row[4]) == pytest.approx(some_[int(row[0])].returns, rel=1e-4)
+                    episode = some_.find(int(row[0]))
+                    assert row[1:4] == [str(v) for v in episode[:3]]
+                    assert float(row[4]) == pytest.approx(episode.returns, rel=1e-4)
         assert checked(episodes[:0]._repr_html_()).text.split()[:2] == ["Episodes", "0,"]
 
 
@@ -402,7 +403,8 @@ def test_tables_have_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None:
     assert steps.index.tolist() == names.tolist()
     assert steps["stream"].tolist() == (names % buffer._store.layout.streams).tolist()
     assert steps["t"].tolist() == buffer.elapsed(names).tolist()
-    assert table["start"].to_numpy()[steps["episode"]].tolist() == [episodes.start[n] for n in steps["episode"]]
+    assert table.index.tolist() == episodes.id.tolist()
+    assert steps["episode"].tolist() == np.repeat(episodes.id, episodes.length).tolist()
     small = {
         path for path in batch if batch[path][0].size <= 32 and not path.startswith("next_") and path not in ("steps", "tag")
     }
@@ -445,7 +447,7 @@ def test_a_data_set_has_what_the_buffer_returns(buffer: db.ReplayBuffer) -> None
     assert data["step"].values.tolist() == names.tolist()
     assert data["t"].values.tolist() == buffer.elapsed(names).tolist()
     numbers = np.repeat(np.arange(len(episodes)), episodes.length)
-    assert data["episode"].values.tolist() == numbers.tolist()
+    assert data["episode"].values.tolist() == episodes.id[numbers].tolist()
     for name in ("stream", "ending", "tag"):
         assert data[name].values.tolist() == getattr(episodes, name)[numbers].tolist()
     for n, episode in enumerate(episodes):

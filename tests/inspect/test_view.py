@@ -50,7 +50,7 @@ def compare(path: Path) -> StoreView:
         assert view.index.table[:, :5].tolist() == index.table[:, :5].tolist()  # all but addresses
         assert (view.steps, view.added) == (len(buffer), index.added())
         table, episodes = view.episodes(), buffer.episodes
-        assert table.episode.tolist() == list(range(len(episodes)))
+        assert table.episode.tolist() == episodes.id.tolist()
         for name in ("stream", "start", "length", "ending", "tag"):
             assert table.column(name).tolist() == getattr(episodes, name).tolist(), name
         np.testing.assert_array_equal(table.returns, episodes.returns.reshape(len(episodes), -1).sum(axis=1))

@@ -28,7 +28,7 @@ def table(n: int, seed: int) -> EpisodeTable:
     returns[rng.random(n) < 0.1] = np.inf
     episode, stream, start, length, age = (rng.integers(0, 5, n) for _ in range(5))
     ending, tag = (np.array([choices[i] for i in rng.integers(0, len(choices), n)], "U12") for choices in (ENDINGS, TAGS))
-    return EpisodeTable(episode, stream, start, length, returns, ending, tag, age, rng.random(n) < 0.5)
+    return EpisodeTable(episode, stream, start, length, returns, ending, tag, age, rng.random(n) < 0.5, rng.integers(0, 300, n))
 
 
 numbers = st.one_of(

@@ -55,5 +55,5 @@ def _newest(source: EpisodeReader, episodes: EpisodeColumns) -> str:
         return ""
     over = np.flatnonzero(episodes.ending != RUNNING)
     some = over if len(over) else np.arange(len(episodes))
-    number = int(some[np.argmax(episodes.start[some] // source.streams + episodes.length[some])])
-    return title(f"Episode {number}") + image(film_strip(source, episodes.one(number), 8, None).data, "film strip")
+    episode = episodes.one(int(some[np.argmax(source.when_they_ended(episodes)[some])]))
+    return title(f"Episode {episode.id}") + image(film_strip(source, episode, 8, None).data, "film strip")

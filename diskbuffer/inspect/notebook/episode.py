@@ -84,9 +84,9 @@ def html(source: EpisodeReader | None, episode: EpisodeFields) -> str:
         ("tag", episode.tag),
     ]
     if source is None:
-        return page(title("Episode"), table(rows))
+        return page(title(f"Episode {episode.id}"), table(rows))
     return page(
-        title("Episode"),
+        title(f"Episode {episode.id}"),
         unless_it_fails(lambda: table([*rows, _returns(source, episode)]) + _drawn(source, episode), table(rows)),
     )
 
@@ -106,7 +106,7 @@ def _drawn(source: EpisodeReader, episode: EpisodeFields) -> str:
 
 def _name(episode: EpisodeFields) -> str:
     tag = f", {episode.tag}" if episode.tag else ""
-    return f"{episode.length:,} steps from {episode.start} on, {episode.ending}{tag}"
+    return f"episode {episode.id}: {episode.length:,} steps from {episode.start} on, {episode.ending}{tag}"
 
 
 def _rows(path: str, episode: EpisodeFields, n: int) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.schema import is_obs
 
 _EACH_END, _PICTURES = 5, 8
-_HEAD = ("", "stream", "start", "length", "return", "ending", "tag")
+_HEAD = ("episode", "stream", "start", "length", "return", "ending", "tag")
 
 
 def html(source: EpisodeReader, episodes: EpisodeColumns) -> str:
@@ -36,7 +36,7 @@ def strip(source: EpisodeReader, episodes: EpisodeColumns) -> str:
         return note("No pictures: the episodes were evicted since, or cleared.")
     frames = source.steps(column, middles[there])
     frames = frames[:, -1] if source.frame_stack > 1 and is_obs(column) else frames
-    labels = [f"episode {n}" for n in numbers[there].tolist()]
+    labels = [f"episode {n}" for n in episodes.id[numbers[there]].tolist()]
     return image(pictures.film_strip(frames, None, labels, height=120), "frames from the middle of some episodes")
 
 
@@ -50,9 +50,9 @@ def _ends(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     for at, number in enumerate(numbers.tolist()):
         if at and number > numbers[at - 1] + 1:
             rows.append(("...",) * len(_HEAD))
-        stream, start, length, ending, tag = some.one(at)
+        stream, start, length, ending, tag, id_ = some.one(at)
         sums = returns[at] if np.ndim(returns[at]) else float(returns[at])
-        rows.append((number, stream, start, f"{length:,}", brief(sums), ending, tag))
+        rows.append((id_, stream, start, f"{length:,}", brief(sums), ending, tag))
     gone = int(np.isnan(returns.reshape(len(some), -1)).all(1).sum())
     remark = note("Where the return is nan, the episode was evicted since.") if gone else ""
     return table(rows, _HEAD) + remark

@@ -30,7 +30,7 @@ def of_episodes(source: EpisodeReader, episodes: EpisodeColumns, returns: bool) 
     if returns:
         columns |= _components("returns", source.sum_rewards(episodes))
     columns |= {"ending": pd.Categorical(episodes.ending.astype(object)), "tag": episodes.tag.astype(object)}
-    found: pandas.DataFrame = pd.DataFrame(columns, pd.RangeIndex(len(episodes), name="episode"))
+    found: pandas.DataFrame = pd.DataFrame(columns, pd.Index(episodes.id, name="episode"))
     return found
 
 
@@ -53,7 +53,7 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, columns: Sequence[
     steps = StepList.of(source, episodes)
     places = np.arange(len(steps))
     numbers = steps.episode(places)
-    values: dict[str, Any] = {"episode": numbers, "stream": episodes.stream[numbers], "t": steps.elapsed(places)}
+    values: dict[str, Any] = {"episode": episodes.id[numbers], "stream": episodes.stream[numbers], "t": steps.elapsed(places)}
     for path in paths:
         values |= _components(f"{path}_" if path in ("episode", "stream", "t") else path, read_steps(source, path, steps, places))
     found: pandas.DataFrame = pd.DataFrame(values, pd.Index(steps.names(places), name="step"))

@@ -47,7 +47,7 @@ class StepList:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def episode(self, places: Int64) -> Int64:
-        """Return the numbers of the episodes, (n,)."""
+        """Return the rows of the episodes in their list, (n,)."""
         return np.searchsorted(self.ends, places, side="right").astype(np.int64)
 
     def elapsed(self, places: Int64) -> Int64:

@@ -36,7 +36,7 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, dims: Mapping[str,
         return LazilyIndexedArray(LazyArray((len(steps), *shape), dtype, read))
 
     numbered = {
-        "episode": (np.dtype(np.int64), steps.episode),
+        "episode": (np.dtype(np.int64), lambda places: episodes.id[steps.episode(places)]),
         "stream": (np.dtype(np.int64), lambda places: episodes.stream[steps.episode(places)]),
         "t": (np.dtype(np.int64), steps.elapsed),
         "ending": (episodes.ending.dtype, lambda places: episodes.ending[steps.episode(places)]),

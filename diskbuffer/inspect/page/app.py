@@ -61,7 +61,7 @@ class Page:
     def episodes(self, asked: Values) -> dict[str, Any]:
         """Return a page of the table of episodes."""
         episodes = self._watched.last().seen().episodes()
-        sort, where, descending = asked.get("sort", "episode"), asked.get("where", ""), asked.get("descending") == "true"
+        sort, where, descending = asked.get("sort", "ended"), asked.get("where", ""), asked.get("descending") == "true"
         return table.page_of_rows(episodes, where, sort, descending, _int(asked, "offset", 0), _int(asked, "limit", 50))
 
     def chosen(self, asked: Values) -> dict[str, Any]:
@@ -70,9 +70,9 @@ class Page:
         return table.between(self._watched.last().seen(), asked.get("where", ""), first, last, _int(asked, "limit", 5000))
 
     def episode(self, asked: Values) -> dict[str, Any]:
-        """Return one episode: with a ``step``, of a ``number``, the one ``before`` a step, or the newest that ended."""
+        """Return one episode: with a ``step``, of an ``id``, so many newer than that (``by``), or the newest that is over."""
         view = self._watched.last().seen()
-        wanted = {name: _int(asked, name, 0) for name in ("step", "number", "before") if asked.get(name)}
+        wanted = {name: _int(asked, name, 0) for name in ("step", "id", "by") if asked.get(name)}
         return describe_episode(view, find_episode(view.episodes(), view.layout.streams, wanted))
 
     def samplers(self, _: Values) -> dict[str, Any]:

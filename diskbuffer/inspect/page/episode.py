@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.errors import CorruptionError, EvictedError, InputError
-from diskbuffer.inspect.episodes import EpisodeTable, newest
+from diskbuffer.errors import CorruptionError, EvictedError
+from diskbuffer.inspect.episodes import EpisodeTable, in_time, newest
 from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
 from diskbuffer.inspect.pictures.frames import picture_columns
 from diskbuffer.inspect.view import StoreView
+from diskbuffer.reading.episode_columns import row_of
 from diskbuffer.schema import Column
 
 _POINTS = 4000  # of a curve, at most
@@ -19,12 +20,15 @@ _NEVER = ("is_last", "row_checksum", "terminated", "truncated", "tag")  # told i
 
 
 def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> int:
-    """Return the row in the table of the episode that is asked for: with a step, of a number, before another, or the newest.
+    """Return the row in the table of the episode that is asked for: with a step, of an id, or the newest that is over.
+
+    With ``by``, the one that ended so many episodes later than that of the id, or earlier; the newest or oldest where there are
+    not so many.
 
     Raises
     ------
     EvictedError
-        The step is not there any more.
+        The step, or the episode, is not there any more.
     InputError
         There is no such episode.
     """
@@ -37,13 +41,13 @@ def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> in
         if not len(found):
             raise EvictedError(f"step {step} is not there any more: its episode was evicted. The newest episodes are there")
         return int(found[-1])
-    if (number := asked.get("number")) is not None:
-        if not 0 <= number < len(table):
-            raise InputError(f"there is no episode {number}; there are 0 to {len(table) - 1}")
-        return number
-    if (before := asked.get("before")) is not None:
-        return max(0, find_episode(table, streams, {"step": before}) - 1)
-    return newest(table)
+    if (episode := asked.get("id")) is None:
+        return newest(table)
+    row = row_of(table.episode, episode)
+    if not (by := asked.get("by", 0)):
+        return row
+    rows = in_time(table)
+    return int(rows[np.clip(np.flatnonzero(rows == row)[0] + by, 0, len(rows) - 1)])
 
 
 def describe_episode(view: StoreView, row: int) -> dict[str, Any]:

@@ -22,13 +22,26 @@ def thinned(values: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64] | None
     whole = n // size * size
     keep = [np.array([0, n - 1])]
     for column in values.T:
-        filled = np.nan_to_num(column.astype(np.float64))
-        stretches = filled[:whole].reshape(-1, size)
-        first = np.arange(len(stretches)) * size
-        keep += [first + stretches.argmin(axis=1), first + stretches.argmax(axis=1)]
-        if whole < n:
-            keep.append(whole + np.array([filled[whole:].argmin(), filled[whole:].argmax()]))
+        numbers = column.astype(np.float64)
+        for sign in (1, -1):
+            filled = np.where(np.isfinite(numbers), sign * numbers, np.inf)  # what is no number is no smallest one
+            stretches = filled[:whole].reshape(-1, size)
+            keep.append(np.arange(len(stretches)) * size + stretches.argmin(axis=1))
+            if whole < n:
+                keep.append(whole + filled[whole:].argmin(keepdims=True))
     return np.unique(np.concatenate(keep))
+
+
+def running_mean(values: npt.NDArray[Any], at: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.float64]:
+    """Return the means of (n,) values at some rows, each with the `window` - 1 before it; of finite values, NaN where none is."""
+    found = np.full(len(at), np.nan)
+    for n, row in enumerate(at.tolist()):
+        some = values[max(0, row + 1 - window) : row + 1]
+        some = some[np.isfinite(some)]
+        if len(some):
+            with np.errstate(over="ignore"):
+                found[n] = some.mean()
+    return found
 
 
 def to_list(values: npt.NDArray[Any]) -> list[Any]:

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.episodes import EpisodeTable, order, when_they_ended
-from diskbuffer.inspect.page.plain_values import thinned, to_list
+from diskbuffer.inspect.episodes import EpisodeTable, in_time, order
+from diskbuffer.inspect.page.plain_values import running_mean, thinned, to_list
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.inspect.where import parse
 
-_COLUMNS = ("episode", "return", "length", "ending", "tag", "stream", "start", "age")
-_PLAIN = ("episode", "start", "stream", "ending", "tag")  # shown as they are: names, not amounts
+_COLUMNS = ("episode", "return", "length", "ending", "tag", "stream", "age", "ended")
+_PLAIN = ("episode", "stream", "ending", "tag")  # shown as they are: names, not amounts
 _POINTS = 4000
 _MOST_ROWS = 1000
 
@@ -58,30 +58,34 @@ def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, o
 
 
 def points(view: StoreView, where: str) -> dict[str, Any]:
-    """Return the matching episodes as columns, in the order of their ends; of very many those that stand out."""
+    """Return the matching episodes as columns, in the order of their ends; of very many those that stand out.
+
+    ``means`` are of returns and lengths, over the ``window`` episodes that ended last by then, drawn or not.
+    """
     table = view.episodes()
-    ends = when_they_ended(table, view.layout)
-    rows = matching(table, where)
-    rows = rows[np.argsort(ends[rows], kind="stable")]
-    kept = thinned(np.stack([table.returns[rows], table.length[rows]], axis=1), _POINTS) if len(rows) else None
-    shown = rows if kept is None else rows[kept]
+    found = table.select(matching(table, where))
+    found = found.select(in_time(found))
+    n = len(found)
+    kept = thinned(np.stack([found.returns, found.length], axis=1), _POINTS) if n else None
+    at = np.arange(n) if kept is None else kept
+    shown, window = found.select(at), max(10, round(n / 30))
     return {
-        "when": to_list(ends[shown]),
-        "episode": to_list(table.episode[shown]),
-        "start": to_list(table.start[shown]),
-        "return": to_list(table.returns[shown]),
-        "length": to_list(table.length[shown]),
-        "ending": table.ending[shown].tolist(),
-        "matching": len(rows),
+        "when": to_list(shown.ended),
+        "episode": to_list(shown.episode),
+        "return": to_list(shown.returns),
+        "length": to_list(shown.length),
+        "ending": shown.ending.tolist(),
+        "means": {name: to_list(running_mean(found.column(name), at, window)) for name in ("return", "length")},
+        "window": window,
+        "matching": n,
         "total": len(table),
         "thinned": kept is not None,
     }
 
 
 def between(view: StoreView, where: str, first: float, last: float, limit: int) -> dict[str, Any]:
-    """Return the first steps of the matching episodes that ended between two times, as `when` has them."""
+    """Return the matching episodes that ended between two times, as `when` has them."""
     table = view.episodes()
-    ends = when_they_ended(table, view.layout)
     rows = matching(table, where)
-    rows = rows[(ends[rows] >= first) & (ends[rows] <= last)][: max(0, limit)]
-    return {"start": to_list(table.start[rows]), "episode": to_list(table.episode[rows]), "ending": table.ending[rows].tolist()}
+    rows = rows[(table.ended[rows] >= first) & (table.ended[rows] <= last)][: max(0, limit)]
+    return {"episode": to_list(table.episode[rows]), "ending": table.ending[rows].tolist()}

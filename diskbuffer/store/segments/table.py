@@ -174,6 +174,11 @@ class SegmentTable:
         """Return what `note_completed` noted, 0 if it does not match its hash."""
         return self.get("completed", slot) if self._is_left(slot) else 0
 
+    def all_completed(self, slots: Int64) -> Int64:
+        """Return the same of some slots, (n,)."""
+        stream, first, steps, left = (self.column(name)[slots] for name in ("stream", "first_row", "completed", "left"))
+        return np.where(self._fold(_LEFT, slots, stream, first, steps) == left, steps, 0)
+
     def _is_left(self, slot: int) -> bool:
         steps = self.get("completed", slot)
         return bool(self._fold(_LEFT, slot, *self.identity(slot), steps)[0] == self.get("left", slot))

@@ -106,10 +106,7 @@ def test_the_overview_adds_up(client: TestClient, store: Path) -> None:
 def test_the_table_is_sorted_filtered_and_cut_as_python_would(client: TestClient, store: Path) -> None:
     with db.ReplayBuffer(store, mode="r") as buffer:
         episodes, returns = buffer.episodes, buffer.episodes.returns
-    rows = [
-        {"episode": n, "start": e.start, "length": e.length, "ending": e.ending, "return": returns[n]}
-        for n, e in enumerate(episodes)
-    ]
+    rows = [{"episode": e.id, "length": e.length, "ending": e.ending, "return": returns[n]} for n, e in enumerate(episodes)]
     some = [row for row in rows if row["length"] > 25 and row["ending"] == "terminated"]
     filters = (("", rows), ("length > 25 and ending == 'terminated'", some))
     for sort, descending, (where, matching) in itertools.product(("episode", "length", "return"), (False, True), filters):
@@ -117,8 +114,8 @@ def test_the_table_is_sorted_filtered_and_cut_as_python_would(client: TestClient
         found = get(client, "episodes", where=where, sort=sort, descending=str(descending).lower(), limit=3)
         assert [{name: row[name] for name in rows[0]} for row in found["rows"]] == wanted[:3]
         assert (found["matching"], found["total"]) == (len(wanted), len(rows))
-    last = get(client, "episodes", offset=10**6, limit=4)
-    assert (last["offset"], [row["episode"] for row in last["rows"]]) == (4, [4, 5])
+    last = get(client, "episodes", offset=10**6, limit=4, descending="false")
+    assert (last["offset"], [row["episode"] for row in last["rows"]]) == (4, episodes.id[[4, 5]].tolist())
 
 
 def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
@@ -128,9 +125,8 @@ def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
     assert [found["ending"][n] for n in (0, 2)] == ["terminated", "truncated"]
     assert found["when"] == sorted(found["when"])
     some = get(client, "chosen", first=found["when"][1], last=found["when"][3])
-    assert some == {"start": found["start"][1:4], "episode": [1, 2, 3], "ending": ["terminated", "truncated", "terminated"]}
-    few = get(client, "chosen", where="length < 25")
-    assert (few["start"], few["episode"]) == ([found["start"][n] for n in (2, 5)], [2, 5])
+    assert some == {"episode": found["episode"][1:4], "ending": ["terminated", "truncated", "terminated"]}
+    assert get(client, "chosen", where="length < 25")["episode"] == [found["episode"][n] for n in (2, 5)]
     assert get(client, "timeline", where="return > 99")["matching"] == 0
 
 
@@ -143,8 +139,9 @@ def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
         ("episodes", {"sort": "nothing"}),
         ("episodes", {"offset": "x"}),
         ("chosen", {"first": "x"}),
-        ("episode", {"number": 99}),
-        ("episode", {"number": -1}),
+        ("episode", {"id": 99}),
+        ("episode", {"id": -1}),
+        ("episode", {"id": "x"}),
         ("episode", {"step": "1e3"}),
         ("sampling", {"sampler": "nothing"}),
         ("sampling", {"batches": 10**9}),
@@ -160,11 +157,11 @@ def test_what_makes_no_sense_is_told_in_words(client: TestClient, feed: str, par
 
 def test_an_episode_is_what_the_buffer_reads(client: TestClient, store: Path) -> None:
     with db.ReplayBuffer(store, mode="r") as buffer:
-        for number, episode in enumerate(buffer.episodes):
-            batch = buffer.episode(number)
-            for asked in ({"number": number}, {"step": episode.start}, {"step": episode.start + episode.length}):
+        for episode in buffer.episodes:
+            batch = buffer.episode(episode)
+            for asked in ({"id": episode.id}, {"step": episode.start}, {"step": episode.start + episode.length}):
                 found = get(client, "episode", **asked)
-                assert (found["episode"], found["start"], found["length"]) == (number, episode.start, episode.length)
+                assert (found["episode"], found["start"], found["length"]) == (episode.id, episode.start, episode.length)
                 assert (found["ending"], found["frame_stack"], found["pictures"]) == (episode.ending, 4, ["obs"])
                 curves = {curve["name"]: curve for curve in found["curves"]}
                 assert list(curves) == ["reward", "action", "log_prob"]
@@ -172,8 +169,10 @@ def test_an_episode_is_what_the_buffer_reads(client: TestClient, store: Path) ->
                     assert curve["x"] == list(range(episode.length))
                     assert curve["series"][0] == pytest.approx(batch[name].numpy())
         newest = get(client, "episode")
-        assert newest["episode"] == len(LENGTHS) - 1
-        assert get(client, "episode", before=newest["start"])["episode"] == len(LENGTHS) - 2
+        ids = buffer.episodes.id.tolist()
+        assert newest["episode"] == ids[-1]
+        for by, row in ((-1, -2), (-3, -4), (1, -1), (-99, 0)):
+            assert get(client, "episode", id=newest["episode"], by=by)["episode"] == ids[row]
 
 
 def test_frames_and_stacks_are_what_the_agent_sees(client: TestClient, store: Path) -> None:
@@ -232,7 +231,7 @@ def test_dict_observations_floats_and_many_environments(tmp_path: Path) -> None:
             buffer.cut_off(env)
     with client_of(tmp_path / "store") as client:
         get(client, "state")
-        found = get(client, "episode", number=2)
+        found = get(client, "episode", id=2)
         assert (found["stream"], found["streams"], found["pictures"]) == (2, 3, ["obs/left", "obs/depth"])
         assert {curve["name"]: (len(curve["x"]), len(curve["series"])) for curve in found["curves"]} == {
             "reward": (11, 1),
@@ -253,7 +252,7 @@ def test_a_store_with_nothing_in_it(tmp_path: Path) -> None:
         assert get(client, "state")["steps"] == 0
         summary = get(client, "overview")["summary"]
         assert (summary["episodes"], summary["recent_return"]) == (0, None)
-        assert get(client, "episodes")["rows"] == get(client, "timeline")["start"] == []
+        assert get(client, "episodes")["rows"] == get(client, "timeline")["episode"] == []
         assert "no steps yet" in get(client, "episode", 410)["message"]
         assert "nothing to draw" in get(client, "sampling", 409)["message"]
         assert get(client, "findings")["findings"]
@@ -325,7 +324,7 @@ def test_what_was_evicted_is_said_to_be(tmp_path: Path) -> None:
             add_episode(buffer, episode, 40)
         first = get(client, "state")
         assert first["writer"]["pid"] is not None
-        shown = get(client, "episode", number=1)
+        shown = get(client, "episode", id=41)
         for episode in range(5, 25):
             add_episode(buffer, episode, 40)
         found = client.get("/frame.png", params={"step": shown["start"] + 3, "of": first["token"]})

@@ -170,15 +170,3 @@ function listen(plot, click) {
   });
   plot.over.style.cursor = "pointer";
 }
-
-export function runningMean(values, window) {
-  const found = new Array(values.length).fill(null);
-  let sum = 0;
-  let n = 0;
-  for (let i = 0; i < values.length; i++) {
-    if (values[i] !== null) (sum += values[i]), n++;
-    if (i >= window && values[i - window] !== null) (sum -= values[i - window]), n--;
-    if (n) found[i] = sum / n;
-  }
-  return found;
-}

@@ -10,8 +10,8 @@ export class Deck {
     Object.assign(this, { app, name, settings, events, episode: null, at: 0, loading: false, charts: [], playing: null, wanted: null, busy: false });
     const button = (label, text, act) => element("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.title = element("h2", {}, "Episode");
-    this.number = element("input", { type: "number", min: "0", "aria-label": "number of the episode" });
-    this.number.addEventListener("change", () => this.load({ number: this.number.value }));
+    this.id = element("input", { type: "text", inputmode: "numeric", size: "9", "aria-label": "id of the episode" });
+    this.id.addEventListener("change", () => this.load({ id: this.id.value }));
     this.image = element("img", { alt: "" });
     this.notice = element("div.gone", { role: "status", hidden: true });
     this.screen = element("div.screen", {}, this.image, this.notice);
@@ -24,7 +24,7 @@ export class Deck {
     const transport = element("div.transport", {}, button("a step back", "‹", () => this.step(-1)), this.playButton, button("a step on", "›", () => this.step(1)), this.slider);
     this.values = element("dl.values");
     this.curves = element("div.curves");
-    const choose = element("div.choose", {}, this.title, element("span", {}, button("previous episode", "← previous", () => this.next(-1)), this.number, button("next episode", "next →", () => this.next(1))));
+    const choose = element("div.choose", {}, this.title, element("span", {}, button("previous episode", "← previous", () => this.next(-1)), this.id, button("next episode", "next →", () => this.next(1))));
     this.root = element("section.deck.card", { "aria-label": `Episode ${name.toUpperCase()}`, id: `deck-${name}` }, choose, element("div", {}, this.screen, transport, this.values), this.curves);
     this.root.addEventListener("focusin", () => events.focus(this));
     this.root.addEventListener("pointerdown", () => events.focus(this));
@@ -40,15 +40,15 @@ export class Deck {
     return this.episode ? this.episode.length : 0;
   }
 
-  async load({ step, number: which, before, at }) {
+  async load({ step, id, by, at }) {
     this.pause();
     this.loading = true;
-    this.target = which === undefined ? null : Number(which);
+    this.by = by ?? 0;
     const turn = (this.turn = (this.turn ?? 0) + 1); // of several that are asked for quickly, the last counts
     try {
-      const found = await get("episode", { step, number: which, before });
+      const found = await get("episode", { step, id, by });
       if (turn !== this.turn) return;
-      this.target = null;
+      this.by = 0;
       this.set(found);
       const asked = at ?? (step !== undefined && step !== null ? (Number(step) - found.start) / found.streams : 0);
       this.seek(Number.isFinite(Number(asked)) ? Number(asked) : 0, false);
@@ -56,14 +56,14 @@ export class Deck {
       this.draw();
     } catch (error) {
       if (turn === this.turn) this.tell(error.message);
-      this.target = null;
+      this.by = 0;
     } finally {
       if (turn === this.turn) this.loading = false;
     }
   }
 
   next(by) {
-    if (this.episode) this.load({ number: (this.target ?? this.episode.episode) + by });
+    if (this.episode) this.load({ id: this.episode.episode, by: this.by + by }); // and as far as is on its way
     else this.load({});
   }
 
@@ -90,8 +90,8 @@ export class Deck {
   set(found) {
     this.episode = found;
     const facts = [found.streams > 1 ? `stream ${found.stream}` : null, `${count(found.length)} steps`, found.return === null ? null : `return ${number(found.return)}`, found.ending, found.tag || null];
-    this.title.replaceChildren(`Episode ${count(found.episode)}`, element("span.note", {}, facts.filter(Boolean).join(" · ")));
-    this.number.value = found.episode;
+    this.title.replaceChildren(`Episode ${found.episode}`, element("span.note", {}, facts.filter(Boolean).join(" · ")));
+    this.id.value = found.episode;
     this.slider.max = found.length;
     this.root.classList.toggle("plain", !found.pictures.length);
     this.screen.hidden = !found.pictures.length;

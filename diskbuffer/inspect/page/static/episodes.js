@@ -7,11 +7,10 @@ const ENDINGS = ["terminated", "truncated", "cut off", "running"]; // each has a
 const PAGE = 50;
 const MOST = 5000; // episodes in a selection: their names are in the commands
 const LONGEST = 2000; // characters of a condition
-const chosen = new Set(); // of episodes, by their first step
-const numbers = new Map(); // of episodes that were seen, by their first step
+const chosen = new Set(); // ids of episodes
 const running = new Set(); // of those, the ones that are not over
 let app, chart, points = null;
-let where = "", sort = "episode", descending = true, offset = 0, selectable = null;
+let where = "", sort = "ended", descending = true, offset = 0, selectable = null;
 
 export function start(its) {
   app = its;
@@ -41,9 +40,8 @@ export function start(its) {
   $("tag-name").addEventListener("input", drawChosen);
 }
 
-function note(start, number, ending) {
-  numbers.set(start, number);
-  ending === "running" ? running.add(start) : running.delete(start);
+function note(episode, ending) {
+  ending === "running" ? running.add(episode) : running.delete(episode);
 }
 
 function filter(text) {
@@ -111,14 +109,14 @@ function play(x, y) {
     const far = Math.hypot(box.valToPos(points.when[n], "x") - box.valToPos(x, "x"), box.valToPos(values[n] ?? 0, "y") - box.valToPos(y, "y"));
     if (far < nearest) (nearest = far), (best = n);
   }
-  if (best >= 0) app.go("player", { a: points.start[best] });
+  if (best >= 0) app.go("player", { a: points.episode[best] });
 }
 
 async function choose(from, to) {
   const inside = await get("chosen", { where, first: from, last: to, limit: MOST });
-  inside.start.forEach((start, n) => {
-    note(start, inside.episode[n], inside.ending[n]);
-    if (chosen.size < MOST) chosen.add(start);
+  inside.episode.forEach((episode, n) => {
+    note(episode, inside.ending[n]);
+    if (chosen.size < MOST) chosen.add(episode);
   });
   drawChosen();
   load();
@@ -136,24 +134,24 @@ function drawTable(table) {
     element(table.numbers.includes(name) ? "th.number" : "th", { scope: "col", "aria-sort": sort === name ? (descending ? "descending" : "ascending") : "none" },
       element("button", { type: "button", onclick: () => order(name) }, name)));
   const all = element("input", { type: "checkbox", "aria-label": "select all on this page" });
-  all.checked = table.rows.length > 0 && table.rows.every((row) => chosen.has(row.start));
+  all.checked = table.rows.length > 0 && table.rows.every((row) => chosen.has(row.episode));
   all.addEventListener("change", () => {
-    for (const row of table.rows) all.checked ? chosen.add(row.start) : chosen.delete(row.start);
+    for (const row of table.rows) all.checked ? chosen.add(row.episode) : chosen.delete(row.episode);
     drawTable(table);
     drawChosen();
   });
   const rows = table.rows.map((row) => {
-    note(row.start, row.episode, row.ending);
+    note(row.episode, row.ending);
     const box = element("input", { type: "checkbox", "aria-label": `select episode ${row.episode}` });
-    box.checked = chosen.has(row.start);
+    box.checked = chosen.has(row.episode);
     const line = element("tr", {}, element("td", {}, box), ...table.columns.map((name) => cell(table, row, name)));
     line.classList.toggle("picked", box.checked);
     box.addEventListener("change", () => {
-      box.checked ? chosen.add(row.start) : chosen.delete(row.start);
+      box.checked ? chosen.add(row.episode) : chosen.delete(row.episode);
       line.classList.toggle("picked", box.checked);
       drawChosen();
     });
-    line.addEventListener("click", (event) => event.target.closest("input, a") ?? app.go("player", { a: row.start }));
+    line.addEventListener("click", (event) => event.target.closest("input, a") ?? app.go("player", { a: row.episode }));
     return line;
   });
   const focused = document.activeElement?.closest?.("#episode-table") && document.activeElement.getAttribute("aria-label");
@@ -161,7 +159,7 @@ function drawTable(table) {
   if (focused) document.querySelector(`#episode-table [aria-label="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   $("where-help").textContent = `Known: ${table.known.join(", ")}; ==, !=, <, <=, >, >=, and, or, not, in. For example: return > 10 and ending == 'terminated'`;
   $("page-note").textContent = table.matching ? `${count(table.offset + 1)} to ${count(table.offset + table.rows.length)} of ${count(table.matching)}` : "none";
-  const newest = sort === "episode" && descending;
+  const newest = sort === "ended" && descending;
   $("previous-page").textContent = newest ? "Newer" : "Back";
   $("next-page").textContent = newest ? "Older" : "On";
   $("previous-page").disabled = table.offset === 0;
@@ -169,7 +167,7 @@ function drawTable(table) {
 }
 
 function cell(table, row, name) {
-  if (name === "episode") return element("td.number", {}, element("a", { href: `#/player?a=${row.start}` }, String(row.episode)));
+  if (name === "episode") return element("td.number", {}, element("a", { href: `#/player?a=${row.episode}` }, String(row.episode)));
   if (name === "ending") return element("td", {}, element(`span.ending.${row.ending.replace(" ", "-")}`, {}, row.ending));
   return element(table.numbers.includes(name) ? "td.number" : "td", {}, table.plain.includes(name) ? String(row[name]) : number(row[name]));
 }
@@ -180,23 +178,22 @@ const inShell = (text) => `'${text.replaceAll("'", `'"'"'`)}'`;
 function drawChosen() {
   $("chosen").hidden = chosen.size === 0;
   if (!chosen.size) return;
-  const starts = [...chosen].sort((a, b) => a - b);
+  const ids = [...chosen].sort((a, b) => a - b);
   $("chosen-count").textContent = `${plural(chosen.size, "episode")} selected${chosen.size === MOST ? ", which is the most" : ""}`;
   const { literal, shell, name } = app.state;
-  const names = `[${starts.join(", ")}]`;
-  const over = `[${starts.filter((start) => !running.has(start)).join(", ")}]`; // only these can be tagged
-  const where = `start in ${names}`;
+  const names = `[${ids.join(", ")}]`;
+  const over = `[${ids.filter((id) => !running.has(id)).join(", ")}]`; // only these can be tagged
+  const where = `episode in ${names}`;
   const short = where.length <= LONGEST;
   const tag = $("tag-name").value;
-  const first = numbers.get(starts[0]);
   const commands = [
     short && !tag.startsWith("-")
       ? ["Tag them (in the process that writes: buffer.tag)", `diskbuffer tag ${shell} ${inShell(tag)} --where '${where}'`]
-      : ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    buffer.tag(${quoted(tag)}, ${over})`],
+      : ["Tag them (in the process that writes, use its own buffer)", `import diskbuffer as db, numpy as np\n\nwith db.ReplayBuffer(${literal}, mode="r+") as buffer:\n    episodes = buffer.episodes\n    buffer.tag(${quoted(tag)}, episodes.start[np.isin(episodes.id, ${over})])`],
     short ? ["Copy them to a store of their own", `diskbuffer copy ${shell} ./${inShell(`${name}-chosen`)} --where '${where}'`] : null,
     short ? ["Make a store without them", `diskbuffer delete ${shell} ./${inShell(`${name}-others`)} --where '${where}'`] : null,
-    ["Export them, one file each", `import diskbuffer as db, numpy as np\nfrom diskbuffer.nested import flatten\n\nwith db.ReplayBuffer(${literal}, mode="r") as buffer:\n    for episode in buffer.episodes[np.isin(buffer.episodes.start, ${names})]:\n        arrays = {path.replace("/", "."): values.numpy() for path, values in flatten(buffer.episode(episode)).items()}\n        np.savez_compressed(f"episode-{episode.start}.npz", **arrays)`],
-    starts.length === 1 && first !== undefined ? ["As a video", `diskbuffer show ${shell} ${first} --out episode-${first}.mp4`] : null,
+    ["Export them, one file each", `import diskbuffer as db, numpy as np\nfrom diskbuffer.nested import flatten\n\nwith db.ReplayBuffer(${literal}, mode="r") as buffer:\n    for episode in buffer.episodes[np.isin(buffer.episodes.id, ${names})]:\n        arrays = {path.replace("/", "."): values.numpy() for path, values in flatten(buffer.episode(episode)).items()}\n        np.savez_compressed(f"episode-{episode.id}.npz", **arrays)`],
+    ids.length === 1 ? ["As a video", `diskbuffer show ${shell} ${ids[0]} --out episode-${ids[0]}.mp4`] : null,
   ].filter(Boolean);
   $("commands").replaceChildren(...commands.map(([what, text]) => {
     const copy = element("button.quiet", { type: "button" }, "Copy");

@@ -1,7 +1,7 @@
 // Steps, episodes, returns over time, lengths, disk by column, steps a second, who writes.
 
 import { $, count, element, facts, get, list, number, plural, throttled } from "./api.js";
-import { Chart, runningMean } from "./charts.js";
+import { Chart } from "./charts.js";
 
 const seen = []; // [seconds, steps ever added, of which store], since the page was opened or the store was replaced
 const KEPT = 1800;
@@ -31,7 +31,7 @@ function play(x) {
   if (!line) return;
   let best = 0;
   for (let i = 1; i < line.when.length; i++) if (Math.abs(line.when[i] - x) < Math.abs(line.when[best] - x)) best = i;
-  app.go("player", { a: line.start[best] });
+  app.go("player", { a: line.episode[best] });
 }
 
 export function pace(state) {
@@ -88,11 +88,10 @@ function draw(found, points) {
   $("tiles").lastElementChild.querySelector("dd").firstChild.replaceWith(element("span", { "data-pace": true }, "–"));
   drawPace();
   line = points;
-  const window = Math.max(10, Math.round(points.episode.length / 30));
   const drawn = points.thinned ? `${count(points.episode.length)} of ${count(points.matching)} are drawn; ` : "";
-  $("returns-note").textContent = points.episode.length ? `${drawn}the line is a mean over ${window}` : "";
-  returns.set([points.when, points.return, runningMean(points.return, window)], words(points.return, "return"));
-  lengths.set([points.when, points.length, runningMean(points.length, window)], words(points.length, "length"));
+  $("returns-note").textContent = points.episode.length ? `${drawn}the line is the mean of the last ${count(points.window)}` : "";
+  returns.set([points.when, points.return, points.means.return], words(points, "return"));
+  lengths.set([points.when, points.length, points.means.length], words(points, "length"));
   const most = Math.max(...found.columns.map((column) => column.disk_bytes ?? 0), 1);
   $("columns").replaceChildren(
     element("thead", {}, element("tr", {}, ...["column", "shape", "dtype"].map((name) => element("th", { scope: "col" }, name)),
@@ -108,11 +107,11 @@ function draw(found, points) {
   facts($("facts"), found.facts);
 }
 
-function words(values, noun) {
-  const there = values.filter((value) => value !== null);
+function words(points, noun) {
+  const there = points[noun].filter((value) => value !== null); // those that are drawn, the smallest and the largest of all among them
   if (!there.length) return "no episodes yet";
   let low = Infinity;
   let high = -Infinity;
   for (const value of there) (low = Math.min(low, value)), (high = Math.max(high, value));
-  return `${plural(there.length, "episode")}, ${noun} from ${number(low)} to ${number(high)}`;
+  return `${plural(points.matching, "episode")}, ${noun} from ${number(low)} to ${number(high)}`;
 }

@@ -31,7 +31,7 @@ function two(on) {
   $("decks").classList.toggle("two", on);
   if (on && !decks[1].root.isConnected) {
     $("decks").append(decks[1].root);
-    if (decks[1].episode === null) decks[1].load({ before: decks[0].episode?.start });
+    if (decks[1].episode === null) decks[1].load(decks[0].episode ? { id: decks[0].episode.episode, by: -1 } : {});
   } else if (!on && decks[1].root.isConnected) {
     decks[1].pause();
     decks[1].root.remove();
@@ -51,7 +51,7 @@ export function show() {
     if (name === "b" && asked) two(true);
     if (asked !== null && asked !== chosen[name]) {
       chosen[name] = asked;
-      decks[n].load({ step: asked, at: app.parameters.get(`${name}at`) });
+      decks[n].load({ id: asked, at: app.parameters.get(`${name}at`) });
     }
   }
   if (decks[0].episode === null && !decks[0].loading) decks[0].load({});
@@ -71,7 +71,7 @@ function remember() {
   for (const [n, name] of ["a", "b"].entries()) {
     const deck = decks[n];
     if (deck.root.isConnected && deck.episode) {
-      chosen[name] = String(deck.episode.start);
+      chosen[name] = String(deck.episode.episode);
       parameters.set(name, chosen[name]);
     } else chosen[name] = null;
   }
