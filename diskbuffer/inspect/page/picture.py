@@ -7,6 +7,7 @@ import io
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import EvictedError
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures
 from diskbuffer.inspect.pictures.images import pillow
 from diskbuffer.inspect.view import StoreView
@@ -23,8 +24,9 @@ def frame(view: StoreView, column: str, step: int, *, stacked: bool) -> bytes:
     InputError, EvictedError, CorruptionError
         As `StoreView.read`; InputError, too, where the column is no picture.
     """
+    newest = view.read(column, [step])
     if not stacked or view.layout.frame_stack == 1:
-        return to_png(as_pictures(view.read(column, [step]))[0])
+        return to_png(as_pictures(newest)[0])
     steps, missing = stack_of(view, step)
     frames = view.read(column, steps)
     first = frames[:1] if view.layout.padding == "first" else np.zeros_like(frames[:1])
@@ -32,11 +34,17 @@ def frame(view: StoreView, column: str, step: int, *, stacked: bool) -> bytes:
 
 
 def stack_of(view: StoreView, step: int) -> tuple[Int64, int]:
-    """Return the rows of a step's stack that are there, the oldest first, and how many are to be filled up before them."""
+    """Return the rows of a step's stack that are there, the oldest first, and how many are to be filled up before them.
+
+    The step's own row is there; an EvictedError where no episode that it was part of is, any more.
+    """
     streams = view.layout.streams
     stream, position = step % streams, step // streams
     starts = view.index.starts(stream)
-    start = int(starts[max(0, int(np.searchsorted(starts, position, side="right")) - 1)])
+    started = int(np.searchsorted(starts, position, side="right"))
+    if not started:
+        raise EvictedError(f"step {step} is not there any more: its episode was evicted, or cleared")
+    start = int(starts[started - 1])
     wanted = position - view.layout.frame_stack + 1
     first = max(wanted, _lead_in(view, stream, start, wanted), 0)
     return np.arange(first, position + 1) * streams + stream, first - wanted

@@ -367,3 +367,29 @@ def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
         assert (other["steps"], other["token"] != back["token"]) == (23, True)
         assert client.get("/frame.png", params={"step": 0, "of": back["token"]}).status_code == 503
         assert pixels(client.get("/frame.png", params={"step": 0, "of": other["token"]})).shape == (36, 40)
+
+
+@pytest.mark.parametrize("episodes", [20_000, pytest.param(200_000, marks=pytest.mark.nightly)])
+def test_the_mean_line_is_of_all_episodes_and_not_of_those_that_are_drawn(tmp_path: Path, episodes: int) -> None:
+    columns = {"obs": db.Column((), "float32"), "action": db.Column((), "int8")}
+    lengths = np.resize([1, 2, 3], episodes)
+    ends = np.cumsum(lengths) - 1
+    over, reward = np.zeros(ends[-1] + 1, np.bool_), np.zeros(ends[-1] + 1, np.float32)
+    over[ends], reward[ends] = True, np.resize(np.arange(10), episodes)
+    reward[ends[:1000:7]] = np.nan
+    with db.ReplayBuffer(tmp_path / "store", columns=columns | {"reward": db.Column((), allow_nan=True)}) as buffer:
+        obs = np.arange(len(over), dtype=np.float32)
+        buffer.extend(obs=obs, next_obs=obs + 1, action=obs % 5, reward=reward, terminated=over)
+    with client_of(tmp_path / "store") as client:
+        get(client, "state")
+        found = get(client, "timeline")
+    assert (found["matching"], found["thinned"], found["window"]) == (episodes, True, round(episodes / 30))
+    assert len(found["episode"]) < 5000
+    returns = reward[ends]
+    places = np.searchsorted(np.append(0, ends[:-1] + 1) + np.arange(episodes), found["episode"])
+    for name, values in (("return", returns), ("length", lengths.astype(np.float64))):
+        for place, mean in list(zip(places.tolist(), found["means"][name], strict=True))[::97]:
+            some = values[max(0, place + 1 - found["window"]) : place + 1]
+            assert mean == (pytest.approx(np.nanmean(some), rel=1e-4) if np.isfinite(some).any() else None)
+    assert found["means"]["return"][-1] == pytest.approx(4.5, abs=0.01)
+    assert found["means"]["length"][-1] == pytest.approx(2, abs=0.01)

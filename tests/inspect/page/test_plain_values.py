@@ -50,3 +50,13 @@ def test_nan_is_no_reason_to_lose_a_peak() -> None:
     kept = thinned(values, 100)
     assert kept is not None
     assert 5000 in kept
+
+
+def test_thinned_values_keep_the_smallest_and_largest_beside_what_is_no_number() -> None:
+    values = np.full((9000, 1), np.nan)
+    values[::2, 0] = 5.0
+    values[4000, 0], values[6000, 0], values[7001, 0] = 4.0, 6.0, np.inf
+    kept = thinned(values, 400)
+    assert kept is not None
+    shown = values[kept, 0]
+    assert (np.nanmin(shown[np.isfinite(shown)]), np.nanmax(shown[np.isfinite(shown)])) == (4.0, 6.0)
