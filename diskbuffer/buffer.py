@@ -667,7 +667,7 @@ class ReplayBuffer:
         transform : callable, optional
             ``transform(batch)`` is returned instead. It gets the batch in RAM, and may write into it, but for what ``obs`` and
             ``next_obs`` share. Tensors and arrays of numbers, in dicts, lists and tuples, are sent to `device`, if it is given
-            and not the CPU.
+            and not the CPU. If it raises, the batch was not delivered: the next call has the same steps.
 
         Returns
         -------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 
+from diskbuffer.errors import CorruptionError
 from diskbuffer.inputs import device_of
 from diskbuffer.loading.source import B, Source
 from diskbuffer.reading.batches.pool import ArraysPool
@@ -139,9 +140,14 @@ class _Run(Generic[B]):
                 raise found
             final = self._source.finalize(begun)
             batch: Batch = self._delivery.deliver(found if final is begun else self._fill(final))
-            return batch
-        finally:
+        except CorruptionError:  # it would come again and again
             self._source.deliver(begun)
+            raise
+        except BaseException:
+            self._source.leave(begun)
+            raise
+        self._source.deliver(begun)
+        return batch
 
     def _fill(self, begun: B) -> Any:
         assert begun.request is not None
@@ -150,12 +156,12 @@ class _Run(Generic[B]):
         return self._delivery.send(arrays)
 
     def stop(self) -> None:
-        """End the threads, and wait for them."""
+        """End the threads, and wait for them; but not where one of them collects the loop as garbage."""
         if self._process == os.getpid():  # in a fork that did not go on with it there are none
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
-            for thread in self._threads:
+            for thread in self._threads if threading.current_thread() not in self._threads else ():
                 if thread.ident is not None:
                     thread.join()
         while self._begun:

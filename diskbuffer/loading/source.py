@@ -34,7 +34,7 @@ class Source(Protocol[B]):
         """Return a batch whose turn has come, or another, still to be filled, where it cannot be delivered as it was begun."""
 
     def deliver(self, begun: B) -> None:
-        """Note that the learner has a batch, or the error that came in its place."""
+        """Note that the learner has a batch, or the error that tells that it is damaged."""
 
     def leave(self, begun: B) -> None:
-        """Note that a batch was begun for nothing, as the learner has left."""
+        """Note that a batch was begun for nothing, as the learner has left, or it failed. In any thread, and without waiting."""

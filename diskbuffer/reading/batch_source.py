@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from diskbuffer.draws import Draw, Steps
-from diskbuffer.errors import InputError
+from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
@@ -200,10 +200,16 @@ class Sampling:
                 part.limiter.note_sampled(self._ranks.share(part.size) * part.sampler.form.steps)
 
     def leave(self, begun: DrawnBatch) -> None:
-        """Leave a batch for the next caller."""
-        with self._locked():
-            for part, ahead in zip(self._parts, begun.aheads, strict=True):
-                part.sampler.leave(ahead)
+        """Leave a batch for the next caller. Without the lock: the collector of garbage may be what stops a loader."""
+        for part, ahead in zip(self._parts, begun.aheads, strict=True):
+            part.sampler.leave(ahead)
+
+    def _fail(self, begun: DrawnBatch, error: BaseException) -> None:
+        """Leave a batch that could not be delivered; one that is damaged counts, or it would come again and again."""
+        if isinstance(error, CorruptionError):
+            self.deliver(begun)
+        else:
+            self.leave(begun)
 
     def draw(self) -> dict[str, Any]:
         """Return what the next batch would be of, without reading it."""
@@ -216,10 +222,12 @@ class Sampling:
         begun = self.begin()
         try:
             planned = self.finalize(begun).planned
-            assert planned is not None
-            return planned
-        finally:
-            self.deliver(begun)
+        except BaseException as error:
+            self._fail(begun, error)
+            raise
+        self.deliver(begun)
+        assert planned is not None
+        return planned
 
     def sample(self, transform: Transform | None = None, device: torch.device | None = None) -> Batch:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
@@ -234,9 +242,12 @@ class Sampling:
         try:
             planned = self.finalize(begun).planned
             assert planned is not None
-            return planned.batch(delivery)
-        finally:
-            self.deliver(begun)
+            batch = planned.batch(delivery)
+        except BaseException as error:
+            self._fail(begun, error)
+            raise
+        self.deliver(begun)
+        return batch
 
     def _sample_at_once(self, single: SingleSteps) -> Batch:
         """Return the next batch of single steps: copied while the lock is held, or planned then where that would take long."""
@@ -255,11 +266,15 @@ class Sampling:
                 if filled is None:  # it is on the disk, or some of it was evicted elsewhere
                     planned = until_found(self._readers, lambda: self._mend(begun)).planned
             if filled is not None:
-                return as_batch(single, filled, drawn.delivered_notes())
-            assert planned is not None
-            return planned.batch(self._to_cpu)
-        finally:
-            self.deliver(begun)
+                batch = as_batch(single, filled, drawn.delivered_notes())
+            else:
+                assert planned is not None
+                batch = planned.batch(self._to_cpu)
+        except BaseException as error:
+            self._fail(begun, error)
+            raise
+        self.deliver(begun)
+        return batch
 
 
 def _common(found: list[Columns]) -> Columns:

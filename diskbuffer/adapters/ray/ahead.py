@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,16 +13,15 @@ from typing import Any
 def ahead(calls: Iterable[Callable[[], Any]], prefetch: int) -> Generator[Any, None, None]:
     """Yield what calls return, in order; so many of them are under way or done before they are asked for."""
     left = iter(calls)
-    with ThreadPoolExecutor(prefetch, "diskbuffer-load") as threads:
-        waiting: deque[Future[Any]] = deque(threads.submit(call) for call in islice(left, prefetch))
-        try:
-            while waiting:
-                found = waiting.popleft().result()
-                waiting.extend(threads.submit(call) for call in islice(left, 1))
-                yield found
-        finally:
-            for future in waiting:
-                future.cancel()
+    threads, waiting = ThreadPoolExecutor(prefetch, "diskbuffer-load"), deque[Future[Any]]()
+    try:
+        waiting.extend(threads.submit(call) for call in islice(left, prefetch))
+        while waiting:
+            found = waiting.popleft().result()
+            waiting.extend(threads.submit(call) for call in islice(left, 1))
+            yield found
+    finally:  # perhaps in one of the threads, which may collect this as garbage
+        threads.shutdown(wait=threading.current_thread() not in threads._threads, cancel_futures=True)
 
 
 def repeated(call: Callable[[], Any], prefetch: int) -> Generator[Any, None, None]:
