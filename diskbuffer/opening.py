@@ -21,6 +21,7 @@ from diskbuffer.options import Wanted, refuse_another
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
+from diskbuffer.store.map_limit import refuse_too_many
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
@@ -125,11 +126,18 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
                 f"there is no store at {path}"
                 + (either("; mode 'a' would create one", "") if mark is None else ", and no mark of it")
             )
-        lock = directory.create(path, wanted.layout())
+        layout = wanted.layout()
+        refuse_too_many(path, layout)
+        lock = directory.create(path, layout)
         if lock is None and mode == "w-":
             raise NotAStoreError(f"another process has made a store at {path} by now, and mode 'w-' makes new ones only")
+    elif mode != "r":
+        refuse_too_many(path, directory.read_metadata(files)[0])
     if mark is None:
-        return open_store(path, writable=mode != "r", lock=lock)
+        store = open_store(path, writable=mode != "r", lock=lock)
+        if mode == "r":
+            refuse_too_many(path, store.layout, segments=sum(len(slots) for slots, _ in store.segments()))
+        return store
     store = open_store(marks.find(Files(path), mark), writable=False)
     refuse_another(path, store.layout, wanted)
     if mode == "r":

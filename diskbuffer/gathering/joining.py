@@ -10,6 +10,7 @@ from diskbuffer.gathering.description import Description, is_gathering, is_one_s
 from diskbuffer.options import Wanted
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
+from diskbuffer.store.map_limit import refuse_too_many
 from diskbuffer.store.system.files import Files
 
 _WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
@@ -41,7 +42,10 @@ def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path
     if description is not None and there:
         entry = description.find(name)
         wanted = wanted if entry is None else dataclasses.replace(wanted, n_envs=wanted.n_envs or entry.streams)
-    join(root, name, wanted.layout())
+    layout = wanted.layout()
+    if not there:
+        refuse_too_many(path, layout)
+    join(root, name, layout)
     return path, wanted
 
 

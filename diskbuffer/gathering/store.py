@@ -21,6 +21,7 @@ from diskbuffer.reading.gather.targets import Own
 from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column, Schema
 from diskbuffer.store.format.layout import GROUP, Layout
+from diskbuffer.store.map_limit import refuse_too_many_stores
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
 
@@ -74,6 +75,9 @@ class GatheredStore:
         self.members: list[Member] = []
         self._blocks: list[Member] = []  # whose each block of slots is
         self._description = read_description(self.all_files)
+        streams = sum(entry.streams for entry in self._description.writers)
+        common = dataclasses.replace(self._description.common, streams=max(1, streams))
+        refuse_too_many_stores(self.root, common, len(self._description.writers))
         self.columns = Columns(self.all_files, self._description.common)
         self._described: tuple[int, int] | None = None
         self._index: GatheredIndex | None = None  # as it was read last

@@ -17,12 +17,14 @@ from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
 from diskbuffer.paths import local_path
+from diskbuffer.store import map_limit
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.wording import size
 
 # Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format.md tells.
 TYPICAL = {"six Atari games, 84x84, grey": 0.045, "CarRacing, 96x96, in colour": 0.055, "noisy camera pictures": 0.73}
 _LIVE_TO_SEALED = 1.5  # bytes of a chunk as it is written, to those that stay, where it was not measured
+_COLUMNS = 7  # that a store has at least, each with two files of an environment that are written to
 _LITTLE = 0.9  # of what there is: with more of the disk or of memory than that, a plan is too tight
 
 
@@ -135,6 +137,9 @@ def plan(
     if not asked.seconds > 0:
         raise InputError(f"seconds must be above 0, found {asked.seconds!r}")
     directory = _nearest(local_path(place))
+    why = map_limit.problem(2 * asked.n_envs * _COLUMNS)
+    if why is not None:
+        raise InputError(f"{asked.n_envs:,} environments do not fit: whatever else is chosen, {why} fewer environments")
     return _planned(run_trial(asked, directory, tick), asked, directory, steps)
 
 
@@ -161,7 +166,7 @@ def _planned(trial: Trial, asked: Asked, directory: Path, steps: int) -> Plan:
         peers=others,
         disk_free=free,
         ram_free=ram,
-        problems=_problems(figures, typical, free, ram),
+        problems=_problems(layout, figures, typical, free, ram),
         notes=_notes(layout, trial, asked, figures, ram),
     )
 
@@ -213,8 +218,10 @@ def _nearest(place: Path) -> Path:
     return found
 
 
-def _problems(figures: Figures, typical: Mapping[str, int], free: int, ram: int | None) -> list[str]:
-    found = []
+def _problems(layout: Layout, figures: Figures, typical: Mapping[str, int], free: int, ram: int | None) -> list[str]:
+    found, why = list[str](), map_limit.problem(map_limit.files_of(layout))
+    if why is not None:
+        found.append(f"{why} larger segments (segment_rows=), a smaller capacity, or fewer environments")
     if figures.disk_most > _LITTLE * free:
         found.append(
             f"the disk has {size(free)} left, and the store takes up to {size(figures.disk_most)}"

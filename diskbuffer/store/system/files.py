@@ -620,7 +620,9 @@ class _FileMap:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
         if address in (None, ctypes.c_void_p(-1).value):
-            raise OSError(ctypes.get_errno(), "mmap: " + os.strerror(ctypes.get_errno()), _name_of(fd))
+            number = ctypes.get_errno()
+            hint = "; vm.max_map_count may be too small for what this process has open" if number == errno.ENOMEM else ""
+            raise OSError(number, f"mmap: {os.strerror(number)}{hint}", _name_of(fd))
         self.address, self.size = int(address), size
         # What numpy makes of this keeps the map alive. A ctypes array would do, too, but leave a type behind for every size.
         self.__array_interface__ = {"data": (self.address, not writable), "shape": (size,), "typestr": "|u1", "version": 3}
