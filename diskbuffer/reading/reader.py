@@ -363,8 +363,7 @@ class Reader(ABC):
             index, dropped = self.index, self.index.dropped
             found, names = read()
             which, drawn = self._apart(names)
-            stack = self.frame_stack
-            stacks = {path: self.rows(path, lambda _: drawn, stack - 1, stack) for path in paths if len(which)}
+            stacks = {path: self._stacks(path, drawn) for path in paths if len(which)}
             if self.index is index and index.dropped == dropped:  # nor were other rows read than those that were meant
                 return found, which, stacks
 
@@ -379,12 +378,14 @@ class Reader(ABC):
         last = ends[which] + self.frame_stack
         drawn = Draw(streams[which], last, last + 1 - self.frame_stack, last)
         if len(which):  # other rows that are episodes are those of lead-ins, or were dropped by a repair
-            terminated, truncated = (
-                self.rows(path, lambda _: drawn, self.frame_stack - 1, self.frame_stack) for path in ("terminated", "truncated")
-            )
+            terminated, truncated = (self._stacks(path, drawn) for path in ("terminated", "truncated"))
             some = terminated[:, :-1].all(axis=1) & ~truncated.any(axis=1)
             which, drawn = which[some], Draw(*(part[some] for part in drawn[:4]))
         return which, drawn
+
+    def _stacks(self, path: str, drawn: Draw) -> npt.NDArray[Any]:
+        """Return a column's rows that a stack at each of some rows takes, (n, frame_stack, ...)."""
+        return self.rows(path, lambda _: drawn, self.frame_stack - 1, self.frame_stack)
 
     def newest(self, path: str) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""

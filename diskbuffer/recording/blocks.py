@@ -57,8 +57,8 @@ def does_not_roll(what: str, frame_stack: int) -> str:
     """Tell what is wrong with an observation that is no rolling stack, and what can be done."""
     return (
         f"{what}: expected a rolling stack of {frame_stack} frames, but next_obs is not obs moved on by one frame, so that they "
-        "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which holds "
-        "them whole"
+        "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which "
+        "holds them whole"
     )
 
 

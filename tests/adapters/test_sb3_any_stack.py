@@ -1,4 +1,4 @@
-"""Scripts that give another stack after a step than the step's own, moved on: the library's buffer gives it back, and so does ours.
+"""Scripts may give another stack after a step than its own, moved on: the library's buffer gives it back, and so does ours.
 
 CleanRL's `dqn_atari.py` gives the next episode's first stack where a step is terminal.
 """
