@@ -28,7 +28,7 @@ from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.checking import check_all
-from diskbuffer.gathering.marking import make_mark
+from diskbuffer.gathering.marking import make_mark, make_snapshot
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.index.fields import LOW
@@ -1306,14 +1306,17 @@ class ReplayBuffer:
         Adding waits while the lock is held: some 1 ms for 100,000 84x84 steps of one environment, 10 ms for sixteen, however much
         is sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
         With ``mode="r"`` nobody waits: it is a copy as a kill would have left it, which is then recovered and closed. So it has
-        every step that was added before this is called.
+        every step that was added before this is called. Several writers' stores are copied so, one after the other, with the
+        columns of their learner, whose place this process takes for that.
         """
         wanted = local_path(path)
         self._check_open()
         if self._gathered is not None:
-            raise InputError(f"{self.path} has the stores of several writers: make a mark of them, or a snapshot of each")
+            self._writing_columns()
         with snapshots.place_for(self._directory("there are no snapshots"), wanted) as building:
-            if self._log is not None and self._process == os.getpid():
+            if self._gathered is not None:
+                make_snapshot(self._gathered, building.files)
+            elif self._log is not None and self._process == os.getpid():
                 self._build(building.files)
             else:  # the writer is elsewhere
                 back_up(self._store.files, building.files)

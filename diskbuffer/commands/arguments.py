@@ -1,4 +1,4 @@
-"""Kinds of arguments of commands."""
+"""Kinds of arguments of commands, and a check of paths."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
+
+from diskbuffer.errors import InputError
+from diskbuffer.gathering.description import is_gathering, read_description
+from diskbuffer.paths import local_path
+from diskbuffer.store.system.files import Files
 
 
 def _whole(_: Any, tokens: Sequence[Token]) -> int:
@@ -17,3 +22,12 @@ def _whole(_: Any, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_whole)]
+
+
+def refuse_several(path: str, why: str) -> None:
+    """Raise an InputError for a directory of several writers' stores, where a command is for one store."""
+    files = Files(local_path(path))
+    if is_gathering(files):
+        names = [entry.name for entry in read_description(files).writers]
+        first = f"{path.rstrip('/')}/{names[0]}" if names else "one of them"
+        raise InputError(f"{path} has the stores of {len(names):,} writers, and {why}; give the path of one, such as {first}")

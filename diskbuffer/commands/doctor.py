@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from diskbuffer.commands.arguments import refuse_several
 from diskbuffer.commands.output import WELL, show, show_json, table
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.paths import local_path
@@ -28,6 +29,7 @@ def doctor(path: str, /, *, seconds: float = 30.0, batch_size: int = 256, json: 
     """
     from diskbuffer.inspect.limits import find_limits  # which samples, and so needs PyTorch and compiled code
 
+    refuse_several(path, "one store is measured")
     if not seconds > 0:
         raise InputError(f"--seconds must be above 0, found {seconds:g}")
     try:

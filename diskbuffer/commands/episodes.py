@@ -6,7 +6,7 @@ from diskbuffer.commands.arguments import Whole
 from diskbuffer.commands.output import WELL, WRONG, complain, number, show, show_json, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.episodes import EpisodeTable, order
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.view import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.wording import counted
 
@@ -29,7 +29,7 @@ def episodes(
     Parameters
     ----------
     path
-        The directory of the store. A training may be writing to it.
+        The directory of the store, or of several writers' stores. A training may be writing to it.
     where
         Which ones: "return > 10 and ending == 'terminated'". Known are episode (its id), stream, start, length, return, ending
         ('terminated', 'truncated', 'cut off', 'running'), tag, age (steps of its environment that came after it), whole (its
@@ -47,7 +47,7 @@ def episodes(
     if limit is not None and limit < 0:
         raise InputError(f"limit must be 0 (for all) or more, found {limit}")
     condition = None if where is None else parse(where)
-    view = StoreView(path)
+    view = open_view(path)
     every = view.episodes()
     found = every if condition is None else every.select(condition.select(every))
     found = found.select(order(found, "ended", not reverse) if sort is None else order(found, sort, reverse))

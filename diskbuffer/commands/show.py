@@ -15,7 +15,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
 from diskbuffer.inspect.pictures import curves, film_strip, gif, mp4, picture_columns, spread
 from diskbuffer.inspect.pictures.images import PAPER, pillow, saved
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.view import StoreView, open_view
 from diskbuffer.wording import counted
 
 _SUFFIXES = (".png", ".gif", ".mp4")
@@ -42,7 +42,7 @@ def show(
     Parameters
     ----------
     path
-        The directory of the store. A training may be writing to it.
+        The directory of the store, or of several writers' stores. A training may be writing to it.
     episode
         Its id, as `diskbuffer episodes` lists it, which stays the same: the id of the step that it began with. -1 is the newest,
         -2 the one before.
@@ -66,7 +66,7 @@ def show(
     for name, given in (("frames", frames), ("scale", scale)):
         if given is not None and given < 1:
             raise InputError(f"--{name} must be at least 1, found {given}")
-    view = StoreView(path)
+    view = open_view(path)
     root = view.path
     if out is not None and isinstance(root, Path) and out.absolute().resolve().is_relative_to(root.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")

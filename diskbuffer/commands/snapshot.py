@@ -11,7 +11,7 @@ def snapshot(path: str, to: str, /) -> int:
     Parameters
     ----------
     path
-        The directory of the store.
+        The directory of the store, or of several writers' stores.
     to
         Where the copy goes: nothing, or an empty directory.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, show, show_json, show_lines, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.view import StoreView, open_view
 
 _SHOWN = 8  # different values that are counted one by one in the table
 
@@ -22,7 +22,7 @@ def stats(path: str, /, *, rows: int = MOST_ROWS, seconds: float = SECONDS, seed
     Parameters
     ----------
     path
-        The directory of the store.
+        The directory of the store, or of several writers' stores.
     rows
         How many rows to look at, at most.
     seconds
@@ -34,7 +34,7 @@ def stats(path: str, /, *, rows: int = MOST_ROWS, seconds: float = SECONDS, seed
     """
     if rows < 1 or not seconds > 0:
         raise InputError(f"--rows must be at least 1, and --seconds above 0, found {rows} and {seconds:g}")
-    view = StoreView(path)
+    view = open_view(path)
     found = statistics(view, most_rows=rows, seconds=seconds, seed=seed)
     if json:
         show_json(found)

@@ -8,12 +8,14 @@ from diskbuffer.wording import counted
 
 
 def tag(store: str, tag: str | None = None, /, *, where: str | None = None, remove: bool = False) -> int:
-    """Tag episodes that are over, in place of the tag that they have. Nobody may have the store open for writing.
+    """Tag episodes that are over, in place of the tag that they have. Not beside a training that writes to the same store.
+
+    Beside several writers it works, as long as no learner writes columns of its own there.
 
     Parameters
     ----------
     store
-        The directory of the store, which is changed.
+        The directory of the store, or of several writers' stores, which is changed.
     tag
         The tag.
     where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diskbuffer.commands.arguments import refuse_several
 from diskbuffer.commands.output import WELL
 
 
@@ -27,5 +28,6 @@ def view(path: str, /, *, port: int | None = None, host: str = "127.0.0.1", no_b
         needed(module, module, "cli", "to serve a page")
     from diskbuffer.inspect.page.serving import serve
 
+    refuse_several(path, "the page shows one store")
     serve(path, host, port, browser=not no_browser)
     return WELL

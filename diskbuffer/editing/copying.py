@@ -17,12 +17,15 @@ from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
+from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.view import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.options import checked_capacity
 from diskbuffer.paths import local_path
 from diskbuffer.schema import Column
 from diskbuffer.store.directory import read_metadata
+from diskbuffer.store.system.files import Files
 
 StorePath = str | os.PathLike[str]
 
@@ -79,7 +82,8 @@ def copy(
         Another process is making the same store.
     """
     path = place_beside(new, store)
-    layout, _ = read_metadata(local_path(store))
+    several = is_gathering(Files(local_path(store)))
+    layout = open_view(local_path(store)).layout if several else read_metadata(local_path(store))[0]
     if capacity is not None:
         capacity = None if capacity == "all" else checked_capacity(capacity, layout, frame_stack or layout.frame_stack)
         resized = capacity != layout.capacity
@@ -88,7 +92,7 @@ def copy(
     stacked = frame_stack not in (None, layout.frame_stack)
     asked = (where, columns, codec or None, chunk_rows)
     # What goes for a capacity was noted for the store's own stack: with a longer one too few steps would be left.
-    if all(option is None for option in asked) and not (resized and stacked):
+    if not several and all(option is None for option in asked) and not (resized and stacked):
         return _linked(store, path, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
 
     def choose(table: EpisodeTable) -> EpisodeTable:

@@ -6,9 +6,13 @@ import os
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.endings import RUNNING
-from diskbuffer.errors import InputError
+from diskbuffer.errors import InputError, LockedError
+from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.episodes import build
 from diskbuffer.inspect.where import parse
+from diskbuffer.paths import local_path
+from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.writer_lock import describe_holder, is_held
 
 
 def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None) -> int:
@@ -17,7 +21,8 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
     Parameters
     ----------
     store : path-like
-        Nobody else may have it open for writing; in the process that does, use `ReplayBuffer.tag`.
+        A store, which nobody else may have open for writing: in the process that does, use `ReplayBuffer.tag`. Or the stores of
+        several writers, who may go on; no learner may write columns there.
     tag : str or None
     where : str, optional
         Which episodes, as ``diskbuffer episodes --where`` takes it; all that are over by default.
@@ -32,10 +37,20 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
     InputError
         That is no tag, or no condition, or it holds for no episode that is over.
     LockedError
-        Another process writes to the store.
+        Another process writes to the store, or a learner to the columns of several writers.
     """
     condition = None if where is None else parse(where)
-    with ReplayBuffer(store, mode="r+") as buffer:
+    files = Files(local_path(store))
+    try:
+        opened = ReplayBuffer(store, mode="r" if is_gathering(files) else "r+")
+    except LockedError as error:
+        if not is_held(files):
+            raise
+        raise LockedError(
+            f"{files.root} is being written to by {describe_holder(files)}, which alone can tag its episodes: call buffer.tag "
+            "there, or tag them once it has closed the store"
+        ) from error
+    with opened as buffer:
         with buffer._store.lock:
             table = build(buffer._store, buffer._reader.index)
         table = table if condition is None else table.select(condition.select(table))

@@ -9,7 +9,6 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,13 @@ from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.rows import MAPPED
-from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.view import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.options import Options
 from diskbuffer.paths import local_path
 from diskbuffer.schema import CHECKSUM, KEPT, TAG, Column, is_obs
 from diskbuffer.store.format.layout import Layout
-from diskbuffer.store.system.files import Files
 
 _ALWAYS = ("terminated", "truncated")  # which a store has in any case
 _ROWS = 65536  # of a fingerprint, that are read at a time
@@ -67,7 +64,7 @@ class StoreSource:
         frame_stack: int | None = None,
     ) -> None:
         condition = None if where is None else parse(where)
-        self._view = _view(local_path(path), Options(frame_stack=frame_stack).checked().frame_stack)
+        self._view = open_view(local_path(path), Options(frame_stack=frame_stack).checked().frame_stack)
         table = self._view.episodes()
         if self._view.damage is not None:
             raise CorruptionError(self._view.damage)
@@ -215,14 +212,6 @@ class StoreSource:
     def close(self) -> None:
         """Let the store go."""
         self._view.let_go()
-
-
-def _view(path: Path, frame_stack: int | None) -> StoreView:
-    if not is_gathering(Files(path)):
-        return StoreView(path, frame_stack)
-    from diskbuffer.formats.gathered import GatheredView  # which imports numba and PyTorch
-
-    return GatheredView(path, frame_stack)  # type: ignore[return-value]  # it has all of it that is used here
 
 
 class _Rows:

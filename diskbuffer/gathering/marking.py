@@ -16,6 +16,7 @@ from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
 from diskbuffer.store.copies.backup import back_up
+from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.origin import FILE as ORIGIN
 from diskbuffer.store.origin import Origin
@@ -28,6 +29,13 @@ def make_mark(store: GatheredStore, name: str) -> None:
     marks.clear_up(files, PLACE)
     with marks.building(files, name, PLACE) as building:
         _copy(store, files, building, marks.next_number(files, PLACE))
+
+
+def make_snapshot(store: GatheredStore, building: Files) -> None:
+    """Copy all stores, and the learner's columns, to another directory; this process must be the one that writes columns."""
+    _copy(store, store.all_files, building, 0)
+    if building.exists(SEGMENTS):  # by which it was known to be ours; no directory of several writers has it
+        building.remove_directory(SEGMENTS)
 
 
 def _copy(store: GatheredStore, files: Files, building: Files, number: int) -> None:

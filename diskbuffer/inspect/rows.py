@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.index.fields import LOW
-from diskbuffer.index.streams import Streams
 from diskbuffer.store.format import codec
 from diskbuffer.store.format.chunks import decode_entry
 from diskbuffer.store.segments.shard import EMPTY, index_of
@@ -17,23 +15,6 @@ from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
 _TRIES = 3  # of a chunk that the writer may be replacing
-
-
-def read_rows(store: Store, index: Streams, column: str, streams: Int64, positions: Int64) -> npt.NDArray[Any]:
-    """Read rows of a column by their streams and positions, (n, *shape)."""
-    layout = store.layout
-    found = np.zeros((len(positions), *layout.schema[column].shape), layout.schema[column].np_dtype)
-    if not len(positions):
-        return found
-    rows = layout.segment_rows
-    parts = positions // rows * layout.streams + streams  # one number for a segment of a stream
-    for part in np.unique(parts).tolist():
-        segment, stream = divmod(part, layout.streams)
-        here = np.flatnonzero(parts == part)
-        slot = int(index.slots(stream)[segment - int(index.table[stream, LOW]) // rows])
-        with store.lock:
-            found[here] = SegmentRows(store, column, slot, (stream, segment * rows)).read(positions[here] % rows)
-    return found
 
 
 class SegmentRows:

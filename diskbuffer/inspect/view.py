@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.errors import CorruptionError, DiskBufferError, EvictedError, InputError, NotAStoreError
+from diskbuffer.gathering.description import is_gathering
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.inspect.damaged import open_remains
 from diskbuffer.inspect.episodes import EpisodeTable, build
-from diskbuffer.inspect.rows import read_rows
+from diskbuffer.inspect.rows import SegmentRows
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema import TAG, Schema
 from diskbuffer.store import directory
@@ -27,6 +28,7 @@ from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
+from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
 
@@ -250,9 +252,7 @@ class StoreView:
         names = np.asarray(steps, np.int64).reshape(-1)
         streams, positions = names % self.layout.streams, names // self.layout.streams
         with self._lock:
-            return self._retried(
-                lambda: read_rows(self._store, self._index, column, streams, positions), lambda: self._check(streams, positions)
-            )
+            return self._retried(lambda: self._read_rows(column, streams, positions), lambda: self._check(streams, positions))
 
     def frames(self, column: str, stream: int, first: int, n: int) -> npt.NDArray[Any]:
         """Read `n` consecutive rows of a stream's column from position `first` on, as `read` does: (n, *shape)."""
@@ -262,6 +262,24 @@ class StoreView:
         """Give back the memory maps of segments, and with them the pages that were read; who reads on maps them again."""
         with self._lock, self._store.lock:
             self._store.maps.retire_all()
+
+    def _read_rows(self, column: str, streams: Int64, positions: Int64) -> npt.NDArray[Any]:
+        found = np.zeros((len(positions), *self.schema[column].shape), self.schema[column].np_dtype)
+        if not len(positions):
+            return found
+        table, rows = self._index.table, self.layout.segment_rows
+        parts = positions // rows * self.layout.streams + streams  # one number for a segment of a stream
+        for part in np.unique(parts).tolist():
+            segment, stream = divmod(part, self.layout.streams)
+            here = np.flatnonzero(parts == part)
+            slot = int(self._index.slots(stream)[segment - int(table[stream, LOW]) // rows])
+            with self._store.lock:
+                found[here] = self._segment(column, slot, stream, segment * rows, positions[here] % rows)
+        return found
+
+    def _segment(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
+        """Read rows of one segment, whose first row has the position `first`, by their place in it."""
+        return SegmentRows(self._store, column, slot, (stream, first)).read(offsets)
 
     def _check(self, streams: Int64, positions: Int64) -> None:
         """Raise an InputError where a row was never there, and an EvictedError where one is gone."""
@@ -284,6 +302,16 @@ class StoreView:
             except EvictedError:
                 if time.monotonic() - begun > MOVING_SECONDS or not self.refresh():
                     raise
+
+
+def open_view(path: str | os.PathLike[str] | Bucket, frame_stack: int | None = None) -> StoreView:
+    """Look at what is at a path: a store, or the stores of several writers as one; see `StoreView`."""
+    place = place_of(path)
+    if not is_gathering(BucketFiles(place) if isinstance(place, Bucket) else Files(place)):
+        return StoreView(place, frame_stack)
+    from diskbuffer.inspect.gathered import GatheredView  # which imports numba and PyTorch
+
+    return GatheredView(place, frame_stack)
 
 
 def _damaged_group(path: Any) -> str | None:

@@ -109,3 +109,12 @@ def test_the_documentations_code_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     exec(compile(code, "editing.md", "exec"), {})
     assert lengths(tmp_path / "runs" / "long") == [40, 60]
     assert lengths(tmp_path / "runs" / "short") == [5]
+
+
+def test_tagging_beside_a_writer_says_who_can(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with db.ReplayBuffer(store, mode="r+"):
+        told = Told(capsys, "tag", store, "good")
+    assert told.code == 2
+    assert "call buffer.tag there" in told.err
+    assert "mode=" not in told.err
+    assert Told(capsys, "tag", store, "good").code == 0

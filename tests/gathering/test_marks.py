@@ -88,7 +88,7 @@ def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixtu
         with pytest.raises(db.InputError, match="give writer=NAME"):
             db.ReplayBuffer(root, mark="first")
         with pytest.raises(db.InputError, match="make a mark"):
-            learner.snapshot(tmp_path / "copy")
+            learner.snapshot(root / "inside")
         with db.ReplayBuffer(root, mode="r") as other, pytest.raises(db.LockedError, match="another process"):
             other.mark("second")
         assert marks(str(root)) == 0

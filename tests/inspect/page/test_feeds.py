@@ -391,5 +391,5 @@ def test_the_mean_line_is_of_all_episodes_and_not_of_those_that_are_drawn(tmp_pa
         for place, mean in list(zip(places.tolist(), found["means"][name], strict=True))[::97]:
             some = values[max(0, place + 1 - found["window"]) : place + 1]
             assert mean == (pytest.approx(np.nanmean(some), rel=1e-4) if np.isfinite(some).any() else None)
-    assert found["means"]["return"][-1] == pytest.approx(4.5, abs=0.01)
-    assert found["means"]["length"][-1] == pytest.approx(2, abs=0.01)
+    assert found["means"]["return"][-1] == pytest.approx(4.5, abs=0.05)
+    assert found["means"]["length"][-1] == pytest.approx(2, abs=0.05)

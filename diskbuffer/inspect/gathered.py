@@ -1,0 +1,52 @@
+"""A look at the stores of several writers as one; imports numba and PyTorch, which reading them as one takes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy.typing as npt
+
+from diskbuffer.bucket import Bucket
+from diskbuffer.errors import CorruptionError
+from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.inspect.rows import SegmentRows
+from diskbuffer.inspect.view import Int64, StoreView
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.bucket_files import BucketFiles
+from diskbuffer.store.system.files import Files
+
+
+class GatheredView(StoreView):
+    """Look at the stores of several writers, as ``ReplayBuffer(path, mode="r")`` sees them; see `StoreView`.
+
+    A damaged one among them is a CorruptionError.
+    """
+
+    def _open(self) -> None:
+        files = BucketFiles(self.path) if isinstance(self.path, Bucket) else Files(self.path)
+        self._stores, self._episodes = GatheredStore(files), None
+        self._store = cast(Store, self._stores)  # it has the same face, for all that reads
+        with self._stores.lock:
+            self._index = self._stores.read(self.frame_stack - 1)
+
+    def _open_remains(self, damage: str) -> None:
+        raise CorruptionError(damage)
+
+    def refresh(self) -> bool:
+        """See what was added, evicted, tagged or cleared since, and which writers came; return whether anything was."""
+        with self._lock, self._stores.lock:
+            before, columns = self._index, self.layout
+            self._index = self._stores.read(self.frame_stack - 1)
+            changed = self._index is not before or self.layout is not columns
+            if changed:
+                self._episodes = None
+            return changed
+
+    def _segment(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
+        if column in self.layout.derived:
+            return self._stores.values(column, slot)[offsets]
+        member, own = self._stores.find(slot)
+        return SegmentRows(member.store, column, own, (stream - member.entry.first_stream, first)).read(offsets)
+
+    def let_go(self) -> None:
+        """Do nothing: what is mapped is shared by all readers of these stores."""

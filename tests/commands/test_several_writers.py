@@ -1,0 +1,90 @@
+"""Commands on a directory of several writers' stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diskbuffer as db
+from tests.commands.test_commands import Told
+from tests.inspect.stores import COLUMNS, frames_of
+
+
+def add(buffer: db.ReplayBuffer, number: int, length: int, env: int) -> None:
+    ends = np.arange(length) == length - 1
+    columns: dict[str, Any] = {"obs": frames_of(number, length), "action": np.full(length, number), "reward": np.ones(length)}
+    buffer.extend(**columns, terminated=ends, truncated=ends & False, env=env)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name, first in (("a", 0), ("b", 10)):
+        with db.ReplayBuffer(tmp_path / "all", writer=name, columns=COLUMNS, n_envs=2, frame_stack=3) as buffer:
+            for n in range(3):
+                add(buffer, first + n, 20 + first + n, n % 2)
+    return tmp_path / "all"
+
+
+def test_a_directory_of_several_writers_is_looked_into_as_one(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with db.ReplayBuffer(directory, mode="r") as buffer:
+        episodes = buffer.episodes
+    rows = Told(capsys, "episodes", directory, "--json").json()
+    assert sorted(row["episode"] for row in rows) == sorted(episodes.id.tolist())
+    for row in rows:
+        shown = Told(capsys, "show", directory, str(row["episode"]), "--json").json()
+        assert shown["columns"]["action"] == [shown["columns"]["action"][0]] * row["length"]
+        assert row["length"] == 20 + shown["columns"]["action"][0]
+    image = directory.parent / "newest.png"
+    assert Told(capsys, "show", directory, "--out", image).code == 0
+    assert image.stat().st_size > 1000
+    stats = Told(capsys, "stats", directory, "--json").json()
+    assert stats["looked_at"]["steps"] == sum(row["length"] for row in rows)
+    assert stats["endings"] == {"terminated": 6}
+
+
+def test_a_directory_of_several_writers_is_tagged_beside_them(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with db.ReplayBuffer(directory, writer="a", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:
+        assert "2 episodes tagged" in Told(capsys, "tag", directory, "long", "--where", "length > 30").out
+        add(writer, 3, 25, 1)
+    rows = Told(capsys, "episodes", directory, "--where", "tag == 'long'", "--json").json()
+    assert sorted(row["length"] for row in rows) == [31, 32]
+
+
+def test_a_snapshot_of_several_writers_is_another_such_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Told(capsys, "tag", directory, "long", "--where", "length > 30")
+    copy = directory.parent / "copy"
+    with db.ReplayBuffer(directory, writer="b", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:
+        add(writer, 13, 15, 1)
+        assert Told(capsys, "snapshot", directory, copy).out.strip() == str(copy)
+        add(writer, 14, 15, 1)
+    rows = {row["episode"]: row for row in Told(capsys, "episodes", copy, "--json").json()}
+    assert len(rows) == 7
+    assert sorted(row["length"] for row in rows.values() if row["tag"] == "long") == [31, 32]
+    with db.ReplayBuffer(directory, mode="r") as one, db.ReplayBuffer(copy, mode="r") as other:
+        for episode in other.episodes:
+            assert (one.episode(episode.id)["obs"] == other.episode(episode)["obs"]).all()
+    with db.ReplayBuffer(copy, writer="b", columns=COLUMNS, n_envs=2, frame_stack=3) as writer:  # it goes on by itself
+        add(writer, 15, 15, 0)
+    assert len(Told(capsys, "episodes", copy, "--json").json()) == len(Told(capsys, "episodes", directory, "--json").json()) == 8
+    assert Told(capsys, "check", copy).code == 0
+
+
+def test_a_copy_of_several_writers_is_one_store(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Told(capsys, "copy", directory, directory.parent / "one", "--quiet").code == 0
+    with db.ReplayBuffer(directory.parent / "one", mode="r") as buffer:
+        assert sorted(buffer.episodes.length.tolist()) == [20, 21, 22, 30, 31, 32]
+    line = ("copy", directory, directory.parent / "few", "--capacity", "60", "--quiet")
+    assert Told(capsys, *line).code == 0
+    with db.ReplayBuffer(directory.parent / "few", mode="r") as buffer:
+        assert 40 <= len(buffer) <= 60
+
+
+@pytest.mark.parametrize("command", ["view", "doctor"])
+def test_commands_for_one_store_name_one_of_several(directory: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    told = Told(capsys, command, directory)
+    assert (told.code, told.out) == (2, "")
+    assert f"such as {directory}/a" in told.err
+    assert "ReplayBuffer" not in told.err
