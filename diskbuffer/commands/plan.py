@@ -14,7 +14,7 @@ from diskbuffer.inspect.environments import EnvironmentOptions
 from diskbuffer.inspect.plan import Plan
 from diskbuffer.inspect.plan import plan as make_plan
 from diskbuffer.inspect.trial import Asked
-from diskbuffer.store.building import is_there
+from diskbuffer.store.format.layout import GROUP
 
 _NOISE = "observations of "
 _INTERRUPTED = 130  # the exit code of what a Ctrl-C ended
@@ -47,7 +47,7 @@ def plan(
     Parameters
     ----------
     path
-        Where the store will be: a directory on that disk, or a store, beside which it is then.
+        Where the store will be: a directory on that disk, with other stores in it or without, or a store, beside which it is then.
     env
         A Gymnasium id (Atari games are made as Gymnasium's AtariPreprocessing has them), or MODULE:FUNCTION, a function without
         arguments that returns an environment or a vector of them.
@@ -64,7 +64,7 @@ def plan(
     resize
         Bring pictures to so many pixels a side. Atari games are 84, unless 0 is given, which leaves them as they are.
     envs
-        Environments side by side.
+        Environments side by side. Of more than 64, that many are tried.
     capacity
         Steps that are kept, of all environments together.
     steps
@@ -101,7 +101,7 @@ def plan(
     )
     try:
         with _Ended(), _Progress(seconds, shown=not json) as progress:
-            beside = Path(path).absolute().parent if is_there(Path(path)) else path
+            beside = Path(path).absolute().parent if (Path(path) / GROUP).exists() else path
             found = make_plan(asked, beside, training_steps=steps, tick=progress)
     except KeyboardInterrupt:
         complain("interrupted; the temporary store is removed")

@@ -72,7 +72,10 @@ def show(
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
     found = footage(view, episode)
     if found is None:
-        shown(f"{plain(str(view.path))} has no episode yet.")
+        nothing = f"{plain(str(view.path))} has no episode yet"
+        if out is not None:
+            raise InputError(f"{nothing}: {out} was not written")
+        show_json(None) if json else shown(f"{nothing}.")
         return _code(view, [])
     picture = _picture_column(view, column)
     part = _part(steps, found.rows)

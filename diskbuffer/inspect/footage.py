@@ -65,12 +65,12 @@ class Footage:
     def series(self) -> tuple[dict[str, Array], bool]:
         """Return its columns that are numbers at every step, and whether some of them are damaged.
 
-        Each (length, ...): "return", the sum of rewards so far; all that were recorded with the steps or written later, but for
-        flags and tags; and, where no column is a picture, the observations.
+        Each (length, ...): "return", the sum of rewards so far; and all that was recorded with the steps or written later, but
+        for flags, tags and pictures.
         """
         schema = self.view.schema
-        names = [*schema.step, *(() if picture_columns(schema.columns) else schema.obs)]
-        names = [name for name in names if name not in (*BUILT_IN, TAG) and name not in self.view.layout.chunks_of]
+        pictures = {path for path in picture_columns(schema.columns) if is_obs(path) or path in self.view.layout.chunks_of}
+        names = [name for name in (*schema.step, *schema.obs) if name not in (*BUILT_IN, TAG) and name not in pictures]
         names.sort(key=lambda name: (is_obs(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
         found, damaged = dict[str, Array](), False
         steps = (self.first + np.arange(int(self.row["length"]))) * self.streams + int(self.row["stream"])

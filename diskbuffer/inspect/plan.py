@@ -188,7 +188,8 @@ def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], s
     ram = None
     if trial.ram is not None:
         episodes = kept.rows * max(0, trial.rows - trial.steps) / max(1, trial.rows)
-        small = dataclasses.replace(layout, segment_rows=min(layout.segment_rows, 256))
+        streams = trial.envs + layout.protected
+        small = dataclasses.replace(layout, streams=streams, segment_rows=min(layout.segment_rows, 256))
         tried = Kept.after(dataclasses.replace(small, capacity=None), trial.steps, rows_a_step)
         grown = footprint.ram_bytes(layout, kept, episodes) - footprint.ram_bytes(small, tried, trial.episodes)
         ram = round(max(trial.ram + grown, footprint.ram_bytes(layout, kept, episodes)))
@@ -252,9 +253,11 @@ def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: in
         notes.append("Rows of these columns are too small to be worth compressing: they take the size that they have")
     if trial.episodes == 0 and asked.environment is not None:
         notes.append("No episode ended in the trial. Each adds one row, for its last observation: many short ones take more disk")
+    if trial.envs < layout.n_envs:
+        notes.append(f"{trial.envs} of the {layout.n_envs:,} environments were tried. Memory is reckoned from what these took")
     if trial.limited:
         notes.append("The trial stopped early, so as not to take more of the disk: a quarter of what is left, or 8 GB")
-    if trial.segments < 2 * layout.n_envs and layout.packed:
+    if trial.segments < 2 * trial.envs and layout.packed:
         notes.append("The trial was too short to see sealed segments. Give it more --seconds")
     if ram is not None and figures.disk > _LITTLE * ram:
         notes.append(

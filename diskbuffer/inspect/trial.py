@@ -35,6 +35,7 @@ _FIRST, _PLAYING = 0.1, 0.7  # of the time: before the store is made, and steps;
 _FIRST_STEPS = 200
 _RESULT, _ERRORS, _STORE = "result.json", "errors.txt", "store"
 _POLL = 0.1  # seconds
+_MOST_ENVS = 64  # environments that are tried: each has files of its own, whose making would take the whole trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,8 @@ class Trial:
     ----------
     layout : dict
         Of the training's store, as the group's attributes have it.
+    envs : int
+        How many environments were tried.
     steps, rows, episodes, segments : int
         What it stored; of episodes, those that ended.
     stepping, adding : float
@@ -95,6 +98,7 @@ class Trial:
     """
 
     layout: dict[str, Any]
+    envs: int
     steps: int
     rows: int
     episodes: int
@@ -170,7 +174,9 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         if time.perf_counter() > until:
             break
     given = {**source.options, "frame_stack": asked.frame_stack}
-    layout = Options(**given, capacity=asked.capacity).checked().layout()
+    wanted = Options(**given, capacity=asked.capacity).checked()
+    envs = wanted.n_envs or 1
+    layout = (wanted if asked.n_envs <= _MOST_ENVS else dataclasses.replace(wanted, n_envs=asked.n_envs)).layout()
     before, store = anonymous_bytes(), place / _STORE
     rows = min(layout.segment_rows, _SEGMENT_ROWS)
     with ReplayBuffer(store, **given, segment_rows=rows, seed=asked.seed) as buffer:
@@ -193,6 +199,7 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
     source.close()
     found = Trial(
         layout=layout.attributes(layout.first_slots()),
+        envs=envs,
         steps=figures["steps"],
         rows=figures["raw_bytes"] // row_bytes,
         episodes=int(np.isin(endings, FLAGGED).sum()),
@@ -209,9 +216,10 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
 
 
 def _source(asked: Asked) -> Source:
+    envs = min(asked.n_envs, _MOST_ENVS)
     if asked.environment is not None:
-        return Environment(asked.environment, asked.seed)
-    return Noise(asked.shape, asked.dtype, asked.n_envs, asked.seed)
+        return Environment(dataclasses.replace(asked.environment, n_envs=envs), asked.seed)
+    return Noise(asked.shape, asked.dtype, envs, asked.seed)
 
 
 def _notice_compiling() -> list[str]:

@@ -395,6 +395,24 @@ def test_episodes_are_filtered_sorted_and_limited(tmp_path: Path, capsys: pytest
         assert said in told.err
 
 
+def test_show_draws_vectors_beside_pictures_and_large_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = {"obs/camera": ((12, 12), "uint8"), "obs/joints": ((3,), "float32"), "obs/features": ((400,), "float32")}
+    columns = {path: db.Column(*shape) for path, shape in shapes.items()} | {"action": db.Column((2,), "float32")}
+    rng = np.random.default_rng(0)
+    obs = {path.removeprefix("obs/"): rng.integers(0, 9, (11, *shape)).astype(dtype) for path, (shape, dtype) in shapes.items()}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
+        buffer.extend(obs=obs, action=rng.normal(size=(10, 2)), reward=np.ones(10), terminated=np.arange(10) == 9)
+    found = Told(capsys, "show", tmp_path / "store", "--json").json()["columns"]
+    assert list(found) == ["return", "reward", "action", "obs/joints", "obs/features"]
+    assert np.array_equal(found["obs/joints"], obs["joints"][:10])
+    assert np.array_equal(found["obs/features"], obs["features"][:10])
+    heights = []
+    for steps in ("0:10", "0:5"):
+        Told(capsys, "show", tmp_path / "store", "--out", tmp_path / "a.png", "--steps", steps)
+        heights.append(picture(tmp_path / "a.png").shape[0])
+    assert min(heights) > 5 * 110  # five panels
+
+
 def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS)
@@ -423,6 +441,11 @@ def test_show_writes_pictures_and_movies(tmp_path: Path, capsys: pytest.CaptureF
         told = Told(capsys, "show", path, *line)
         assert told.code == 2, line
         assert said in told.err
+    db.ReplayBuffer(tmp_path / "empty", columns=FLOATS).close()
+    told = Told(capsys, "show", tmp_path / "empty", "--out", tmp_path / "none.png")
+    assert (told.code, (tmp_path / "none.png").exists()) == (2, False)
+    assert "has no episode yet" in told.err
+    assert Told(capsys, "show", tmp_path / "empty", "--json").json() is None
     fill(tmp_path / "floats", FLOATS)
     assert "no column of this store has pictures" in Told(capsys, "show", tmp_path / "floats", "--out", tmp_path / "b.mp4").err
     assert Told(capsys, "show", tmp_path / "floats", "--out", tmp_path / "b.png").code == 0

@@ -244,6 +244,7 @@ def made_up(columns: dict[str, db.Column], capacity: int, sealed: float = 0.1, *
     layout = layout_of(columns, capacity=capacity, **options)
     return Trial(
         layout=layout.attributes(layout.first_slots()),
+        envs=layout.n_envs,
         steps=1000,
         rows=1010,
         episodes=10,
@@ -338,6 +339,28 @@ def test_noise_does_not_compress(tmp_path: Path) -> None:
     assert found is not None
     assert 0.99 < found.packed["obs"].sealed < 1.02
     assert found.segments >= 2
+
+
+def test_of_thousands_of_environments_some_are_tried_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.monotonic()
+    asked = Asked(shape=(5,), dtype="float32", capacity=100_000, seconds=0.5, n_envs=4096)
+    found = trial(asked, tmp_path, os.getppid(), again=True)
+    assert time.monotonic() - begun < 20  # each has files of its own: making all of them took more than a minute
+    assert found is not None
+    assert (found.envs, Layout.from_group({"attributes": {"diskbuffer": found.layout}}, "it")[0].n_envs) == (64, 4096)
+    monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: found)
+    plan = planning.plan(asked, tmp_path)
+    assert any("64 of the 4,096 environments were tried" in note for note in plan.notes)
+    assert plan.figures.disk > 4096 * 5 * 4096  # a block at least of each environment's files
+
+
+def test_a_plan_is_made_where_other_stores_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, places = made_up(FRAMES, 100_000), list[Path]()
+    monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: places.append(directory) or found)
+    db.ReplayBuffer(tmp_path / "runs/one", columns=FRAMES).close()
+    for place in (tmp_path / "runs", tmp_path / "runs/one", tmp_path / "runs/two"):
+        command(str(place), shape="40,40")
+    assert places == [tmp_path / "runs"] * 3
 
 
 def start(directory: Path, *options: str) -> subprocess.Popen[str]:
