@@ -28,7 +28,8 @@ nitpicky = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say types, as numpy's do
-autodoc_mock_imports = ["stable_baselines3", "sb3_contrib", "torchrl", "tianshou"]
+# What the extra [docs] does not bring.
+autodoc_mock_imports = ["gymnasium", "h5py", "ray", "sb3_contrib", "stable_baselines3", "tensordict", "tianshou", "torchrl"]
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True

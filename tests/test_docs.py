@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +156,17 @@ def test_every_page_is_in_the_contents() -> None:
         for contents in re.findall(r"```{toctree}\n(.*?)```", page.read_text(), re.DOTALL):
             listed |= {(page.parent / name).with_suffix(".md") for name in contents.split("\n") if name and name[0] != ":"}
     assert {*(ROOT / "docs").glob("**/*.md")} - {ROOT / "docs" / "index.md"} <= listed
+
+
+def test_the_reference_is_built_without_the_libraries_that_adapters_are_for() -> None:
+    """Whatever they import with their modules is a dependency, or replaced by `docs/conf.py`."""
+    settings: dict[str, Any] = {"__file__": str(ROOT / "docs" / "conf.py")}
+    exec((ROOT / "docs" / "conf.py").read_text(), settings)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    there = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in project["dependencies"]}
+    there |= {"diskbuffer", *sys.stdlib_module_names, *settings["autodoc_mock_imports"]}
+    for file in (ROOT / "diskbuffer" / "adapters").rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert {name.split(".")[0] for name in names} <= there, file

@@ -47,7 +47,7 @@ def plan(
     Parameters
     ----------
     path
-        Where the store will be: a directory on that disk, with other stores in it or without, or a store, beside which it is then.
+        Where the store will be: a directory on that disk, which may have stores in it, or a store, beside which it is then.
     env
         A Gymnasium id (Atari games are made as Gymnasium's AtariPreprocessing has them), or MODULE:FUNCTION, a function without
         arguments that returns an environment or a vector of them.
