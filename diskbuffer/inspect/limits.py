@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ class Limits:
         cache, as on macOS; on a tmpfs, which is memory, next to nothing.
     resident : float
         How much of the store's files is in memory, from 0 to 1.
+    read : bool
+        Whether any of a batch had to be read, after some seconds of sampling. Files have pages that no step needs, so a store
+        from which nothing has to be read need not be resident as a whole.
     learner, waited : float or None
         A step of the learner's, and the share of its time, from 0 to 1, that it waits for a loader's batches.
     limit : str
@@ -63,6 +67,7 @@ class Limits:
     speedup: float
     disk: float | None
     resident: float
+    read: bool
     learner: float | None
     waited: float | None
     limit: str
@@ -97,12 +102,13 @@ def find_limits(
     size = at_least_one("batch_size", batch_size)
     if not seconds > 0:
         raise InputError(f"seconds must be above 0, found {seconds!r}")
-    place, part = local_path(path), seconds / 6
+    place, part = local_path(path), seconds / 7
     with ReplayBuffer(place, mode="r", threads=1) as alone, ReplayBuffer(place, mode="r") as all_of_them:
         if not len(alone):
             raise EmptyBufferError(f"{place} holds no complete step yet: there is nothing to measure")
         files = _files(all_of_them)
         resident = share_in_memory(files)  # before sampling brings more in
+        read = _has_to_read(all_of_them, size, part)
         threads = int(all_of_them.stats()["threads"])
         drawn = [alone.draw(size)["steps"] for _ in range(_BATCHES)]  # the same again and again, so that they are in memory
         turn = itertools.count()
@@ -121,9 +127,9 @@ def find_limits(
         step_from_disk = seconds_a_step(files, threads, part)
         disk = None if step_from_disk is None else step_from_disk * size
         step, waited = (None, None) if learner is None else _learning(all_of_them, size, learner, part)
-    limit = _limit(fixed, copying, decoding, disk, resident, waited)
+    limit = limit_of(fixed, copying, decoding, disk, resident, read, waited)
     return Limits(
-        size, threads, batch, fixed, copying, decoding, many / batch, disk, resident, step, waited, limit, _ADVICE[limit]
+        size, threads, batch, fixed, copying, decoding, many / batch, disk, resident, read, step, waited, limit, _ADVICE[limit]
     )
 
 
@@ -148,11 +154,37 @@ _ADVICE = {
 }
 
 
-def _limit(fixed: float, copying: float, decoding: float, disk: float | None, resident: float, waited: float | None) -> str:
+def limit_of(
+    fixed: float, copying: float, decoding: float, disk: float | None, resident: float, read: bool, waited: float | None
+) -> str:
+    """Return what limits sampling, by what was measured: see `Limits`. The disk does where anything has to be read from it."""
     if waited is not None and waited < _IDLE:
         return "learner"
-    shares = {"fixed cost": fixed, "copying": copying, "decoding": decoding, "disk": (disk or 0.0) * (1 - resident)}
+    shares = {
+        "fixed cost": fixed,
+        "copying": copying,
+        "decoding": decoding,
+        "disk": (disk or 0.0) * (1 - resident) if read else 0.0,
+    }
     return max(shares, key=lambda name: shares[name])
+
+
+def _has_to_read(buffer: ReplayBuffer, size: int, seconds: float) -> bool:
+    """Sample for some time; return whether one in 16 batches of its second half, or more, had to wait for the disk."""
+    begun = time.perf_counter()
+    before, batches = -1, 0
+    while (passed := time.perf_counter() - begun) < seconds or not batches:
+        if before < 0 and passed >= seconds / 2:
+            before = _waits()
+        buffer.sample(size)
+        batches += before >= 0
+    return 16 * (_waits() - before) > batches
+
+
+def _waits() -> int:
+    """Count how often this process has waited for pages: page faults with reading, or reads where these are not counted."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_majflt + usage.ru_inblock
 
 
 def _interleaved(calls: list[Callable[[], Any]], seconds: float) -> list[float]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,16 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.inspect.disk import ColumnFiles, seconds_a_step, share_in_memory
-from diskbuffer.inspect.limits import find_limits
+from diskbuffer.inspect.limits import find_limits, limit_of
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A directory on a disk: a tmpfs has everything in memory, and cannot be read past it."""
+    directory = Path(os.environ.get("DISKBUFFER_DISK", Path(__file__).parent)) / f".limits-{os.getpid()}"
+    directory.mkdir()
+    yield directory
+    shutil.rmtree(directory)
 
 
 def fill(path: Path, shape: tuple[int, ...], steps: int, *, noise: bool) -> None:
@@ -72,6 +83,31 @@ def test_a_slow_learner_is_told_that_it_is_the_limit(tmp_path: Path) -> None:
     assert set(seen) == {(32, 84, 84)}
 
 
+@pytest.mark.parametrize(
+    ("measured", "limit"),
+    [
+        ({"fixed": 21e-6, "copying": 18e-6, "decoding": 0.0, "disk": 0.5, "resident": 0.97, "read": False}, "fixed cost"),
+        ({"fixed": 99e-6, "copying": 303e-6, "decoding": 318e-6, "disk": 0.57, "resident": 0.99, "read": False}, "decoding"),
+        ({"fixed": 99e-6, "copying": 303e-6, "decoding": 318e-6, "disk": 0.57, "resident": 0.99, "read": True}, "disk"),
+        ({"fixed": 99e-6, "copying": 303e-6, "decoding": 318e-6, "disk": None, "resident": 0.1, "read": True}, "decoding"),
+    ],
+)
+def test_the_disk_is_no_limit_where_nothing_is_read_from_it(measured: dict[str, Any], limit: str) -> None:
+    """Some pages that no step needs are not in memory, and one read takes as long as a thousand batches."""
+    assert limit_of(**measured, waited=None) == limit
+
+
+def test_a_small_store_on_a_disk_is_not_limited_by_it(on_disk: Path) -> None:
+    fill(on_disk / "store", (84, 84), 600, noise=False)
+    for file in sorted((on_disk / "store/obs").glob("c.*"))[:1]:  # which comes back as soon as it is sampled from
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    found = find_limits(on_disk / "store", 64, seconds=1.5)
+    assert (found.read, found.limit != "disk") == (False, True)
+
+
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     with pytest.raises(db.NotAStoreError):
         find_limits(tmp_path / "store")
@@ -84,29 +120,21 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
             find_limits(tmp_path / "store", **wrong)  # type: ignore[arg-type]
 
 
-def test_what_is_in_memory_is_what_the_system_has_read(tmp_path: Path) -> None:
-    """On a disk; a tmpfs has everything in memory, and cannot be read past it."""
-    directory = Path(os.environ.get("DISKBUFFER_DISK", Path(__file__).parent)) / f".limits-{os.getpid()}"
-    directory.mkdir()
-    try:
-        for n in range(4):
-            with (directory / f"c.{n}").open("wb") as file:
-                file.write(os.urandom(1024**2))
-                file.flush()
-                os.fsync(file.fileno())
-                if n < 3 and hasattr(os, "posix_fadvise"):
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        column = ColumnFiles.of(directory, segment_rows=1024, rows_a_read=4)
-        assert column.bytes_a_read == 4096
-        assert sorted(file.name for file in column.files) == ["c.0", "c.1", "c.2", "c.3"]
-        taken = seconds_a_step([column], threads=2, seconds=0.2)
-        if taken is None:
-            pytest.skip("this file system cannot be read past the page cache")
-        assert 1e-7 < taken < 0.1
-        if os.major(directory.stat().st_dev) == 0:
-            pytest.skip("this file system is not on a block device, and may have everything in memory")
-        assert share_in_memory([column]) == pytest.approx(0.25, abs=0.05)
-    finally:
-        for written in directory.iterdir():
-            written.unlink()
-        directory.rmdir()
+def test_what_is_in_memory_is_what_the_system_has_read(on_disk: Path) -> None:
+    for n in range(4):
+        with (on_disk / f"c.{n}").open("wb") as file:
+            file.write(os.urandom(1024**2))
+            file.flush()
+            os.fsync(file.fileno())
+            if n < 3 and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    column = ColumnFiles.of(on_disk, segment_rows=1024, rows_a_read=4)
+    assert column.bytes_a_read == 4096
+    assert sorted(file.name for file in column.files) == ["c.0", "c.1", "c.2", "c.3"]
+    taken = seconds_a_step([column], threads=2, seconds=0.2)
+    if taken is None:
+        pytest.skip("this file system cannot be read past the page cache")
+    assert 1e-7 < taken < 0.1
+    if os.major(on_disk.stat().st_dev) == 0:
+        pytest.skip("this file system is not on a block device, and may have everything in memory")
+    assert share_in_memory([column]) == pytest.approx(0.25, abs=0.05)
