@@ -25,7 +25,7 @@ class S3Server:
     Attributes
     ----------
     fault : callable, optional
-        ``fault(method, path)`` returns what is wrong with an answer: "busy", "cut", "slow", "denied" or "".
+        ``fault(method, path)`` returns what is wrong with an answer: "busy", "cut", "slow", "denied", "flipped" or "".
     """
 
     def __init__(self) -> None:
@@ -65,6 +65,8 @@ class S3Server:
         if fault == "slow":
             time.sleep(0.02)
         answer: Answer = self._app(environ, begin)
+        if fault == "flipped":
+            return [bytes(byte ^ 1 for byte in data) for data in answer]
         return _cut(answer) if fault == "cut" else answer
 
     # Stores

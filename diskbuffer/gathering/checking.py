@@ -7,6 +7,7 @@ from pathlib import Path
 from diskbuffer.gathering.description import read_description
 from diskbuffer.store.building import is_there
 from diskbuffer.store.checking.check import check
+from diskbuffer.store.checking.framework import find_links
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.system.files import Files
 
@@ -19,4 +20,6 @@ def check_all(root: Path, *, repair: bool = False, progress: bool = True) -> Rep
             report = check(root / entry.name, repair=repair, progress=progress)
             found.problems += report.problems
             found.rows, found.dropped = found.rows + report.rows, found.dropped + report.dropped
+    for finding in find_links(root, {problem.path for problem in found.problems}):
+        found.problems += finding.problems
     return found

@@ -68,7 +68,11 @@ def open_bucket(place: Bucket | BucketFiles, mark: str | None = None) -> Store:
         return open_store(files if mark is None else marks.find(files, mark), writable=False)
     except (CorruptionError, NotAStoreError):
         files.mistrust_all()
+    try:
         return open_store(files if mark is None else marks.find(files, mark), writable=False)
+    except BaseException:
+        files.mistrust_all()  # or a wrong answer would stay when the bucket is well again
+        raise
 
 
 # To write

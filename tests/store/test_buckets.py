@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import multiprocessing
 import os
 import pickle
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -240,6 +242,70 @@ def test_a_damaged_cache_mends_itself_and_a_damaged_bucket_is_told(kind: int, se
             with pytest.raises(db.CorruptionError, match=r"some/store-\d+/obs/c\.1\.0\.0"):
                 remote.at(remote.steps())
             remote.at(remote.steps()[-20:])
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("right", [0, 1, 2])
+@pytest.mark.parametrize("part", ["obs/c.", "action/c.", "_segments/", "zarr.json"])
+def test_what_a_bucket_gave_wrong_once_does_not_stay(
+    part: str, right: int, server: S3Server, store: Path, url: str, tmp_path: Path
+) -> None:
+    """It gives so many right answers for each object, and then wrong ones, until it is well."""
+    names = itertools.count()
+
+    def read_by_buffer(bucket: db.Bucket) -> Any:
+        with db.ReplayBuffer(bucket, mode="r") as buffer:
+            return buffer.at(steps)
+
+    def read_by_view(bucket: db.Bucket) -> Any:
+        view = StoreView(bucket)
+        return {column: view.read(column, steps) for column in ("obs", "action")}
+
+    with db.ReplayBuffer(store, mode="r") as local:
+        steps = local.steps()[::3]
+    for read in (read_by_buffer, read_by_view):
+        bucket = server.bucket(url, tmp_path / f"cache {next(names)}", block_bytes=4096)
+        asked, expected = Counter[str](), read(store)  # type: ignore[arg-type]
+
+        def lying(method: str, path: str, asked: Counter[str] = asked) -> str:
+            asked[path] += method == "GET" and part in path
+            return "flipped" if asked[path] > right else ""
+
+        for lies in (True, True, False):
+            server.fault = lying if lies else lambda method, path: ""
+            with contextlib.suppress(db.DiskBufferError) if lies else contextlib.nullcontext():
+                found = read(bucket)
+                assert all((np.asarray(found[name]) == np.asarray(expected[name])).all() for name in expected)
+            if not lies:  # nor does anything of it wait to be read
+                fresh = server.bucket(url, tmp_path / f"cache {next(names)}", block_bytes=4096)
+                read(fresh)
+                right_blocks = {file.name: file.read_bytes() for file in fresh.cache.iterdir()}
+                for file in bucket.cache.iterdir():
+                    data, other = file.read_bytes(), right_blocks.get(file.name, b"")
+                    assert not differ(data, other), f"a wrong block stayed in {file.name}"
+
+
+def differ(data: bytes, other: bytes) -> bool:
+    """Tell whether a block that is in two files of a cache is another in one than in the other."""
+    if len(data) != len(other):
+        return bool(other)
+    blocks = -(-len(data) // 4097)
+    both = [n for n in range(blocks) if data[len(data) - blocks + n] and other[len(data) - blocks + n]]
+    return any(
+        data[n * 4096 : min((n + 1) * 4096, len(data) - blocks)] != other[n * 4096 : min((n + 1) * 4096, len(data) - blocks)]
+        for n in both
+    )
+
+
+def test_a_view_that_met_a_wrong_block_reads_it_again(server: S3Server, store: Path, url: str, tmp_path: Path) -> None:
+    view = StoreView(server.bucket(url, tmp_path / "cache", block_bytes=4096))
+    steps = np.arange(60) * view.layout.streams
+    view.read("obs", steps[:1])
+    server.fault = lambda method, path: "flipped" if method == "GET" and "obs/c." in path else ""
+    with pytest.raises(db.CorruptionError):
+        view.read("obs", steps)
+    server.fault = lambda method, path: ""
+    np.testing.assert_array_equal(view.read("obs", steps), StoreView(store).read("obs", steps))
 
 
 def test_a_store_that_changes_while_it_is_read_is_an_error(server: S3Server, store: Path, tmp_path: Path) -> None:

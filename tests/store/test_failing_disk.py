@@ -193,8 +193,9 @@ def test_a_column_that_cannot_be_made_stands_in_nobodys_way(
             extend(buffer, 20, 30)
             with contextlib.suppress(OSError):  # a file whose sync has failed is one of which nobody knows what is on the disk
                 added(buffer, how)
-        for path, options in ((tmp_path / str(operation) / "copy", {}), (tmp_path / str(operation) / "store", {"mark": "mark"})):
-            with contextlib.suppress(db.NotAStoreError, db.InputError), db.ReplayBuffer(path, mode="r", **options) as copy:
+        for name, mark in (("copy", None), ("store", "mark")):
+            path = tmp_path / str(operation) / name
+            with contextlib.suppress(db.NotAStoreError, db.InputError), db.ReplayBuffer(path, mode="r", mark=mark) as copy:
                 assert len(copy) == 20
         with contextlib.suppress(OSError):
             buffer.close()

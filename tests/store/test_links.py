@@ -49,6 +49,34 @@ def untouched(place: Path, work: Callable[[], Any]) -> None:
     assert links.contents(place) == before
 
 
+@pytest.mark.parametrize("name", [links.MARKS, "_segments/length/limiter", "obs/c.99.0", "action/more", "another"])
+def test_a_check_tells_of_every_link(name: str, store: Path, mine: Path) -> None:
+    (store / name).symlink_to(mine)
+    report = db.check(store, progress=False)
+    assert [(problem.path, "link" in problem.what) for problem in report.problems] == [(store / name, True)]
+    (store / name).unlink()
+    assert db.check(store, progress=False).ok
+
+
+def test_a_check_tells_of_links_within_marks(store: Path, mine: Path) -> None:
+    with db.ReplayBuffer(store) as buffer:
+        buffer.mark("mark")
+    (store / links.MARKS / "mark" / "action" / "mine").symlink_to(mine)
+    report = db.check(store, progress=False)
+    assert [problem.path for problem in report.problems] == [store / links.MARKS / "mark" / "action" / "mine"]
+
+
+def test_a_check_of_several_writers_tells_of_links_beside_their_stores(tmp_path: Path, mine: Path) -> None:
+    columns = {"obs": db.Column(), "action": db.Column()}
+    with db.ReplayBuffer(tmp_path / "all", 100, columns=columns, writer="one") as buffer:
+        buffer.extend(obs=np.zeros(11), action=np.zeros(10), reward=np.zeros(10))
+    with db.ReplayBuffer(tmp_path / "all", mode="r") as buffer:
+        assert buffer.check(progress=False).ok
+        (tmp_path / "all" / "_shared" / "marks").symlink_to(mine)
+        report = buffer.check(progress=False)
+    assert [problem.path for problem in report.problems] == [tmp_path / "all" / "_shared" / "marks"]
+
+
 @pytest.mark.parametrize("how", ["open", "open to go back", "read a mark", "mark", "repair", "marks"])
 def test_a_directory_of_marks_that_is_a_link_is_not_followed(how: str, store: Path, mine: Path) -> None:
     def make_a_mark() -> None:

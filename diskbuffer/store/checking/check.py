@@ -15,7 +15,7 @@ from diskbuffer.paths import local_path
 from diskbuffer.runtime.progress import bar
 from diskbuffer.store import directory
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector
-from diskbuffer.store.checking.framework import Framework
+from diskbuffer.store.checking.framework import Framework, find_links
 from diskbuffer.store.checking.opened import Opened
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.checking.segments import SegmentFinder
@@ -88,6 +88,7 @@ def _checked(root: Path, repair: bool, progress: bool) -> Report:
                 _close_repaired(opened, unchanged=collector.report.ok)
         finally:
             store.close()
+    collector.take(find_links(root, {problem.path for problem in collector.report.problems}))
     return collector.report
 
 

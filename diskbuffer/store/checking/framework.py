@@ -151,6 +151,14 @@ def no_directories(root: Path, paths: Collection[str]) -> dict[str, str]:
     return found
 
 
+def find_links(root: Path, known: Collection[Path] = ()) -> Finder[None]:
+    """Find what is neither a file nor a directory, anywhere in a store, but for paths that are `known` to be wrong."""
+    for path, status in Files(root).walk():
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or root / path in known):
+            kind = "a link" if stat.S_ISLNK(status.st_mode) else "a pipe, a socket or a device"
+            yield Finding((Problem(root / path, f"is {kind}; a store has files and directories, and nothing else. Remove it"),))
+
+
 # Files of the segment table and the tail
 
 

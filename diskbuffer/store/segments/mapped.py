@@ -245,5 +245,9 @@ def checked_map(files: Files, name: str, size: int, check: Callable[[Map], None]
     except CorruptionError:
         files.mistrust(name)
         found = files.map(name, size, **how)
-        check(found)
+        try:
+            check(found)
+        except CorruptionError:
+            files.mistrust(name)  # or a bucket's wrong answer would stay when it is well again
+            raise
     return found
