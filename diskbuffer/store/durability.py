@@ -35,6 +35,8 @@ class Durability:
         Positions of the newest rows, as a writer keeps them.
     reserved : (streams,) int64
         Positions before which rows may be added, see `reserve`.
+    ahead : int
+        How many rows of each stream are reserved at once.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Durability:
         self._heads = np.full(layout.streams, -1, np.int64)  # up to which rows are on the disk
         self.newest = self._heads
         self.reserved = np.zeros(layout.streams, np.int64)
-        self._ahead = rows_reserved(layout.schema, layout.segment_rows, layout.streams)
+        self.ahead = rows_reserved(layout.schema, layout.segment_rows, layout.streams)
         self.state: State | None = None
         self.written: set[tuple[str, int]] = set()
 
@@ -65,13 +67,14 @@ class Durability:
         if (until > self.reserved).any():
             self.refuse_to_write_elsewhere()
             with self._noting:
-                self._note(clean=False, until=until)
+                if self.state is None or not self.state.clean:  # else it was closed while another thread was to reserve some
+                    self._note(clean=False, until=until)
 
     def _note(self, *, clean: bool, until: Int64 | None = None) -> None:
         layout = self._description.layout
         heads = tuple(int(n) for n in self._heads)
         following = self.newest + 1 if until is None else np.maximum(self.newest + 1, until)
-        reserved = np.maximum(self.reserved, np.where(following > 0, following + self._ahead, 0))
+        reserved = np.maximum(self.reserved, np.where(following > 0, following + self.ahead, 0))
         numbers = layout.salt, layout.generation, 0, tuple(reserved.tolist())
         self.state = State(self._files.boot_id(), clean, heads, *numbers).note(self._files)
         self.reserved = reserved  # now that it is on the disk

@@ -8,6 +8,7 @@ counts once `commit` says so.
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ class Writer:
         self.limits = np.zeros(layout.streams, np.int64)
         self.opened: list[tuple[int, int]] = []
         self.completed: list[int] = []
+        self._reserving: Future[None] | None = None
         self._to_take_back: dict[int, int] = {}  # heads of streams in which something failed, to be done again
         try:
             for stream in range(layout.streams):
@@ -161,15 +163,28 @@ class Writer:
 
     def reserve(self, stream: int, head: int, rows: int) -> None:
         """Open the segment that the row `rows` after the newest falls into, if that is the next one."""
-        size, durability = self._layout.segment_rows, self._store.durability
-        if (until := head + rows + 1) > durability.reserved[stream]:
-            every = np.zeros(self._layout.streams, np.int64)
-            every[stream] = until
-            durability.reserve(every)
+        size = self._layout.segment_rows
+        self._reserve_ids(stream, head + rows + 1)
         for ordinal in range(max(0, head + 1) // size, (head + rows) // size + 1):
             if ordinal not in self.segments.of(stream):
                 self.opened.append((stream, self.segments.open(stream, ordinal)))
         self._set_limit(stream)
+
+    def _reserve_ids(self, stream: int, until: int) -> None:
+        """Have rows of a stream before a position be ones that may be added; another thread does it for the next in good time."""
+        durability = self._store.durability
+        left = int(durability.reserved[stream]) - until
+        if left >= durability.ahead // 2:
+            return
+        every = np.zeros(self._layout.streams, np.int64)
+        if left < 0:
+            if self._reserving is not None:
+                wait((self._reserving,))
+            every[stream] = until
+            durability.reserve(every)
+        elif self._reserving is None or self._reserving.done():
+            every[stream] = until + durability.ahead // 2
+            self._reserving = self._packer.pool.submit(durability.reserve, every)
 
     def _set_limit(self, stream: int) -> None:
         reserved = int(self._store.durability.reserved[stream])
