@@ -38,6 +38,8 @@ from soak.workloads import Gate, boot
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SCHEDULES = 2000
+EACH = 50  # schedules in one process
+PATIENCE = 300.0  # seconds that one may take
 SHOWN = 20
 PLACES = ("make_directory", "create", "create_mapped", "map", "sync", "rename", "remove", "replace_contents", "stat")
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
@@ -83,7 +85,7 @@ class Model:
     Attributes
     ----------
     named : dict of int to int
-        Which step each name was given to last, by the number that the step's action has.
+        Which step each name was given to, by the number that the step's action has.
     kept : set of int
         Steps that a writer keeps, as it was last looked at.
     columns : dict of str to dict of int to Written
@@ -109,11 +111,14 @@ class Model:
         return set().union(*self.kept.values()) if self.kept else set()
 
     def name(self, name: int, step: int) -> None:
-        """Note that a name is a step's; an error where it was another's that was promised to stay."""
-        known = self.named.get(name)
-        if known is not None and known != step and known in self.flushed:
-            raise BrokenError(f"name {name} was given to step {known}, which was flushed, and to step {step}")
-        self.named[name], self.name_of[step] = step, name
+        """Note that a name is a step's; an error where it was another's, whatever became of that."""
+        if step not in self.episode_of:
+            raise BrokenError(f"name {name} has step {step}, which nobody added")
+        known = self.named.setdefault(name, step)
+        if known != step:
+            raise BrokenError(f"name {name} was given to step {known}, and to step {step}")
+        if self.name_of.setdefault(step, name) != name:
+            raise BrokenError(f"step {step} has the names {self.name_of[step]} and {name}")
 
     def write(self, kind: str, steps: Sequence[int] | set[int], value: Callable[[int], Any], *, certain: bool = True) -> None:
         """Note what was written, or may have been, to some steps."""
@@ -140,8 +145,12 @@ class Model:
                 one.durable, one.lost = one.low, -1
 
 
-class Crashed(BaseException):
-    """The process is gone: nothing that was under way goes on."""
+class _LearnersFault(Fault):
+    """Syncs that fail of what a learner writes: writers' threads sync at any time."""
+
+    def fails(self, name: str, what: str) -> bool:
+        """Count an operation, and tell whether it fails."""
+        return "/_shared" in what and super().fails(name, what)
 
 
 class Schedule:
@@ -170,6 +179,7 @@ class Schedule:
         self._learner: db.ReplayBuffer | None = None
         self._reader: db.ReplayBuffer | None = None
         self._sampler: db.Prioritized | None = None
+        self._failed = False  # whether a sync has failed in the learner's life
         self.model = Model()
         self._trace: Trace | None = None
         self._nested, self._countdown = False, -1
@@ -277,6 +287,7 @@ class Schedule:
         before = {(kind, step): one.low for kind, steps in self.model.columns.items() for step, one in steps.items()}
         durable = {(kind, step): one.durable for kind, steps in self.model.columns.items() for step, one in steps.items()}
         flushed, ended, kept = set(self.model.flushed), False, {name: set(steps) for name, steps in self.model.kept.items()}
+        names = dict(self.model.named), dict(self.model.name_of)
 
         def end() -> None:
             nonlocal ended
@@ -285,18 +296,18 @@ class Schedule:
 
         self._step(inside=end)
         if ended:
-            self.model.flushed = flushed
+            self.model.flushed, (self.model.named, self.model.name_of) = flushed, names  # what came later never was
             for name, steps in self.model.kept.items():  # those that were added, or evicted, meanwhile may be there or not
                 self.model.adding[name] |= steps ^ kept.get(name, set())
-            for kind, steps in self.model.columns.items():
-                for step, one in steps.items():
+            for kind, written in self.model.columns.items():
+                for step, one in written.items():
                     one.low, one.durable = before.get((kind, step), 0), durable.get((kind, step), 0)
 
     @contextlib.contextmanager
     def _broken_by(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (BrokenError, Crashed):
+        except BrokenError:
             raise
         except Exception as error:
             raise BrokenError(f"{what}: {error!r}\n{traceback.format_exc(limit=-6)}") from error
@@ -400,6 +411,12 @@ class Schedule:
             )
         if ends:
             model.over.add(episode)
+        if self._boot == 1 and not self._nested:  # how many steps each has is a hint that a power loss may take
+            self._look_at(name)
+            streams = sum(self._envs.values())
+            most = self._capacity + (len(self._writers) + 2 * streams) * self._rows
+            if len(model.every_kept()) > most:
+                raise BrokenError(f"{len(model.every_kept())} steps are kept, at most {most} may be")
 
     def _flush_writer(self, _faults: bool) -> None:
         name = self._any_writer()
@@ -424,17 +441,17 @@ class Schedule:
             self._look_at(name)
             self.log.append(f"{name} ends")
             self._gate._opened.set()
-            self._end(self._open.pop(name))
+            self._end([self._open.pop(name)])
             self.model.flushed |= self.model.kept[name]
 
-    def _end(self, buffer: db.ReplayBuffer) -> None:
+    def _end(self, held: list[db.ReplayBuffer]) -> None:
+        """Close a buffer, or drop it, which nobody else refers to."""
+        buffer = held.pop()
         if not self._drops:
             buffer.close()
             return
-        process = buffer._closed
         del buffer
         gc.collect()
-        assert process is False
 
     # The learner
 
@@ -453,11 +470,8 @@ class Schedule:
         """Return the numbers of steps that the learner sees, of which some may be new to the model."""
         unknown = [name for name in names if name not in self.model.named]
         if unknown:
-            adding = set().union(*self.model.adding.values())
             batch = self._at_some(learner, unknown)
             for name, action in zip(*(batch[key].tolist() for key in ("steps", "action")), strict=True):
-                if action not in adding:
-                    raise BrokenError(f"name {name} has step {action}, which nobody added there")
                 self.model.name(name, action)
         return [self.model.named[name] for name in names if name in self.model.named]
 
@@ -466,10 +480,10 @@ class Schedule:
         """Return those of some steps that are there still."""
         with learner._store.lock:
             while True:
-                names = np.array(names, np.int64)
-                names = names[learner.remaining(names) > 0]
+                there = np.array(names, np.int64)
+                there = there[learner.remaining(there) > 0]
                 try:
-                    return learner.at(names, columns=columns)
+                    return learner.at(there, columns=columns)
                 except db.InputError:  # evicted since, as a refresh in the middle has told
                     continue
 
@@ -518,13 +532,14 @@ class Schedule:
 
     def _note_failure(self) -> None:
         if self._trace is not None and self._trace.fault is not None and self._trace.fault.failed:
+            self._failed = True
             self.model.lose()
 
     @contextlib.contextmanager
     def _faulty(self, faults: bool, often: float) -> Iterator[None]:
         if faults and self._trace is not None and self._rng.random() < often:
             lasting = int(self._rng.choice([0, 0, 2, 10**6]))
-            self._trace.fault = Fault(int(self._rng.integers(12)), errno.EIO, lasting, only="fsync")
+            self._trace.fault = _LearnersFault(int(self._rng.integers(12)), errno.EIO, lasting, only="fsync")
         try:
             yield
         finally:
@@ -665,10 +680,12 @@ class Schedule:
     def _end_learner(self, _faults: bool) -> None:
         if self._learner is not None and not self._nested:
             self.log.append("the learner ends")
-            learner, self._learner, self._sampler = self._learner, None, None
-            self._end(learner)
-            del learner
-            self.model.flush()
+            held, self._learner, self._sampler = [self._learner], None, None
+            with contextlib.suppress(OSError) if self._failed else contextlib.nullcontext():
+                self._end(held)
+            if not self._failed:
+                self.model.flush()
+            self._failed = False
 
     def _hand_over(self, _faults: bool) -> None:
         """Have the reader go on in the learner's place."""
@@ -689,10 +706,10 @@ class Schedule:
 
     # What there is
 
-    def compare(self, buffer: db.ReplayBuffer, *, power: bool = False, back: bool = False) -> None:
+    def compare(self, buffer: db.ReplayBuffer, *, power: bool = False) -> None:
         """Compare every value of every step that a buffer sees with the model.
 
-        After a loss of `power` older values may be there; and of steps that had been evicted, and are `back`, any.
+        After a loss of `power` older values may be there, and of steps that had been evicted and are back, any.
         """
         model, names = self.model, buffer.steps()
         if not len(names):
@@ -700,10 +717,7 @@ class Schedule:
         batch = self._at_some(buffer, names.tolist())
         actions, found = batch["action"].tolist(), batch["steps"].tolist()
         for name, action in zip(found, actions, strict=True):
-            if model.named.get(name) != action:
-                if action not in set().union(*model.adding.values()) and not (power and model.name_of.get(action) == name):
-                    raise BrokenError(f"name {name} has step {action}, and was step {model.named.get(name)}'s")
-                model.name(name, action)
+            model.name(name, action)
         kept, names_of_tags = model.every_kept(), ("", *buffer.tags)
         for kind in KINDS:
             values = batch[kind].tolist() if kind in batch else [0] * len(actions)
@@ -720,7 +734,6 @@ class Schedule:
                 whose += " of another step" if kind == "score" and seen and seen // 10_000 != action else ""
                 raise BrokenError(f"{kind} of step {action}, {model.name_of.get(action)}, is {whose}, expected one of {allowed}")
         self.counts["values"] += len(actions) * len(KINDS)
-        del back
 
     def _come_back(self) -> None:
         for name in self._rng.permutation(self._writers).tolist():
@@ -781,16 +794,12 @@ class Schedule:
         for step in set(model.name_of) - there:
             for kind in KINDS:
                 model.columns[kind].pop(step, None)
-            if step not in model.flushed:  # lost: its name may be another's
-                name = model.name_of.pop(step)
-                if model.named.get(name) == step:
-                    del model.named[name]
         model.over |= set(model.members)
 
     def _let_go(self) -> None:
         """Forget the buffers of a process that is gone."""
         buffers = [*self._open.values(), self._learner, self._reader]
-        self._open, self._learner, self._reader, self._sampler = {}, None, None, None
+        self._open, self._learner, self._reader, self._sampler, self._failed = {}, None, None, None, False
         for buffer in buffers:
             if buffer is not None:
                 with contextlib.suppress(OSError, db.DiskBufferError):
@@ -813,13 +822,14 @@ def run(seed: int, number: int) -> tuple[str, dict[str, int]]:
         return "", dict(schedule.counts)
 
 
-def _alone(seed: int, number: int) -> tuple[str, dict[str, int]]:
-    """Run a schedule in a fork, which it may take down."""
+def _in_fork(seed: int, numbers: range) -> Iterator[tuple[str, dict[str, int]]]:
+    """Run schedules in a fork, up to one that takes it down."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
     def child() -> None:
-        theirs.send(run(seed, number))
+        for number in numbers:
+            theirs.send(run(seed, number))
         theirs.close()
         os._exit(0)
 
@@ -827,24 +837,33 @@ def _alone(seed: int, number: int) -> tuple[str, dict[str, int]]:
     process.start()
     theirs.close()
     try:
-        found: tuple[str, dict[str, int]] = ours.recv() if ours.poll(120) else ("it hangs", {})
+        for _ in numbers:
+            if not ours.poll(PATIENCE):
+                yield "it hangs", {}
+                break
+            yield ours.recv()
     except EOFError:
         process.join()
-        found = f"it ends the process with {process.exitcode}", {}
-    process.kill()
-    process.join()
-    return found
+        yield f"it ends the process with {process.exitcode}", {}
+    finally:
+        process.kill()
+        process.join()
 
 
 def main(scale: float = 1.0, *, seed: int = 0, count: int | None = None, first: int = 0) -> Row:
     """Run 2,000 schedules, times `scale`."""
     count, broken, figures = round(SCHEDULES * scale) if count is None else count, list[str](), Counter[str]()
     run(seed, 10**6)  # what is compiled is compiled before the first fork
-    for number in range(first, first + count):
-        found, counts = _alone(seed, number)
-        figures.update(counts)
-        if found:
-            broken.append(f"schedule {number}: {found}")
+    gc.collect()
+    gc.freeze()  # or looking for dropped buffers takes most of the time
+    number = first
+    while number < first + count:
+        for found, counts in _in_fork(seed, range(number, min(number + EACH, first + count))):
+            figures.update(counts)
+            if found:
+                broken.append(f"schedule {number}: {found}")
+            number += 1
+    gc.unfreeze()
     notes = [", ".join(f"{n:,} {what}" for what, n in sorted(figures.items())), *broken[:SHOWN]]
     return Row("writers beside a learner that writes columns, killed or cut off from power", count, len(broken), notes)
 
