@@ -185,6 +185,7 @@ class Schedule:
         self._nested, self._countdown = False, -1
         self._inside: Callable[[], None] | None = None
         self._later: list[Callable[[], None]] = []
+        self._known = set[str]()  # writers that are gone, and of which nobody has evicted anything since they were looked at
         self._running: dict[tuple[str, int], int] = {}  # the episode that runs in each environment
         self.log: list[str] = []
         self.counts = Counter[str]()
@@ -401,6 +402,7 @@ class Schedule:
         if not ends:
             self._running[name, env] = episode
         model.adding[name].update(numbers)
+        self._known.clear()
         self.log.append(f"{name} adds {numbers[0]} to {numbers[-1]} in {env}, {'which ends' if ends else 'which runs'}")
         actions = np.array(numbers)
         obs = np.stack([np.append(actions, -1), np.append(actions, -1)], axis=1).astype(np.float32)
@@ -409,6 +411,7 @@ class Schedule:
             buffer.extend(
                 obs=obs, action=actions, reward=actions.astype(np.float32), truncated=truncated, env=env, new_episode=True
             )
+        self._known.clear()
         if ends:
             model.over.add(episode)
         if self._boot == 1 and not self._nested:  # how many steps each has is a hint that a power loss may take
@@ -443,6 +446,7 @@ class Schedule:
             self._gate._opened.set()
             self._end([self._open.pop(name)])
             self.model.flushed |= self.model.kept[name]
+            self._known.add(name)
 
     def _end(self, held: list[db.ReplayBuffer]) -> None:
         """Close a buffer, or drop it, which nobody else refers to."""
@@ -521,7 +525,8 @@ class Schedule:
         nested, self._nested = self._nested, True
         try:
             for name in self._writers:
-                if name not in self._open and (self._root() / name).exists() and name in self._first:
+                if name not in self._open and name not in self._known and name in self._first:
+                    self._known.add(name)
                     with db.ReplayBuffer(self._root(), mode="r", writer=name, threads=1) as buffer:
                         own = buffer.steps()
                         self.model.kept[name] = set(buffer.at(own)["action"].tolist()) if len(own) else set()
@@ -606,7 +611,8 @@ class Schedule:
         numbers = self._numbers(learner, [name])
         if not numbers:
             return
-        members = [step for step in model.members[model.episode_of[numbers[0]]] if step in self._kept_now()]
+        kept = self._kept_now()
+        members = [step for step in model.members[model.episode_of[numbers[0]]] if step in kept]
         self.log.append(f"the learner tags the episode of {name}, of steps {members[:1]} to {members[-1:]}, {tag}")
         with self._faulty(faults, 0.2):
             try:
@@ -798,6 +804,7 @@ class Schedule:
 
     def _let_go(self) -> None:
         """Forget the buffers of a process that is gone."""
+        self._known.clear()
         buffers = [*self._open.values(), self._learner, self._reader]
         self._open, self._learner, self._reader, self._sampler, self._failed = {}, None, None, None, False
         for buffer in buffers:
