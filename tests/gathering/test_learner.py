@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -280,4 +281,28 @@ def test_a_writer_opens_after_a_power_loss_that_took_the_size_of_the_counts(writ
     (writer.root / SHARED / "steps").write_bytes(b"")
     writer.open()
     go_on(writer, 401, 10)
+    writer.buffer.close()
+
+
+@pytest.mark.parametrize("drawn_between", [False, True])
+def test_priorities_follow_a_store_that_was_removed_and_made_anew(writer: Writer, drawn_between: bool) -> None:
+    other, sampler = Writer(writer.root, "other", 1, (5,), None, 1), db.Prioritized(alpha=1.0, seed=0)
+    go_on(other, 1, 100)
+    with db.ReplayBuffer(writer.root, mode="r") as learner:
+        sampler.update(learner.sample(300, sampler)["steps"], np.full(300, 5.0))
+        writer.buffer.close()
+        shutil.rmtree(writer.root / "w")
+        if drawn_between:
+            learner.refresh()
+            assert set(learner.sample(300, sampler)["steps"].tolist()) <= set(learner.steps().tolist())
+        writer.open()
+        go_on(writer, 1, 200)
+        learner.refresh()  # which sees that the old one is gone
+        learner.refresh()
+        steps = learner.steps()
+        assert set(learner.sample(300, sampler)["steps"].tolist()) <= set(steps.tolist())
+        assert sampler.update(steps, np.where(np.arange(300) % 2, 1.0, 0.0)) == 300
+        drawn = learner.sample(300, sampler)["steps"].numpy()
+        assert set(drawn.tolist()) <= set(steps[1::2].tolist())
+    other.buffer.close()
     writer.buffer.close()
