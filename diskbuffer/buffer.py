@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import math
 import os
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,6 +49,7 @@ from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
+from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.columns import Segments
@@ -166,7 +166,8 @@ class ReplayBuffer:
         actions (``Discrete.n``), or has other metadata. Where only the environment's id, its wrappers, or the bounds of its
         spaces differ, that is a warning.
     InputError
-        An argument does not fit, or the store has no such mark. The store is as it was.
+        An argument does not fit, the store has no such mark, or it would take more files than this process can map (Linux
+        allows 65,530: one for each segment of each column). The store is as it was.
     LockedError
         Another process writes to it.
     NotAStoreError, FormatError, CorruptionError
@@ -272,7 +273,7 @@ class ReplayBuffer:
             marks.tell_how_to_make_room(error, self._store.files)
             self._closing.abandon()
             raise
-        self._marking, self._building = threading.Lock(), threading.Lock()
+        self._marking, self._building = forks.new_lock(), forks.new_lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
         self._how |= {"threads": threads, "mode": "r", "mark": mark} if mode == "r" else {"threads": threads, "mode": "r+"}
         self._how |= {} if writer is not None and mode == "r" else {"limiter": limiter}
@@ -1657,7 +1658,9 @@ class ReplayBuffer:
     def close(self) -> None:
         """Write the newest rows to their columns, sync everything, and let another writer in. Twice is fine.
 
-        A buffer that is never closed, as its process dies, loses nothing, but opening it takes a little longer.
+        A buffer that is never closed, as its process dies, loses nothing, but opening it takes a little longer. One that nothing
+        refers to any more is closed when it is collected as garbage. Files are unmapped at once, those that a batch is just
+        gathered from once it is there.
 
         In a fork of the process that opened the buffer, this only releases the child's copy.
         """

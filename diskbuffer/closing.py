@@ -6,7 +6,7 @@ import os
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diskbuffer.errors import DiskBufferError
 
@@ -39,7 +39,7 @@ class Closing:
         self.gathered: GatheredStore | None = None
         self.log: StreamLog | None = None
         self.limiter: Limiter | None = None
-        self._dropped: weakref.finalize[[], object] | None = None
+        self._dropped: weakref.finalize[[], Any] | None = None
 
     def close_when_dropped(self, buffer: object) -> None:
         """Close when nothing refers to the buffer any more, but not at the end of the process, when threads are gone."""

@@ -16,6 +16,7 @@ from typing import Any
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
 from diskbuffer.paths import local_path
+from diskbuffer.runtime import forks
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files
 
@@ -46,7 +47,7 @@ class OpenedLate:
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path, self._options = local_path(path), options
         self._identity = secrets.token_hex(8)
-        self.lock = threading.RLock()
+        self.lock = forks.new_lock(reentrant=True)
         self._buffer: ReplayBuffer | None = None
         self._closing: weakref.finalize[Any, Any]
         self._writes = False
@@ -164,7 +165,7 @@ class OpenedLate:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"lock": threading.RLock()})
+        self.__dict__.update(state | {"lock": forks.new_lock(reentrant=True)})
         self.open_to_read()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from diskbuffer.errors import LockedError
+from diskbuffer.runtime import forks
 from diskbuffer.store.system.files import Files
 
 _PATIENCE = 5.0  # seconds; who asks has the lock for some microseconds
@@ -23,7 +23,7 @@ class Presence:
 
     def __init__(self, files: Files, name: str) -> None:
         self._files, self._name = files, name
-        self._fd, self._lock = -1, threading.Lock()
+        self._fd, self._lock = -1, forks.new_lock()
 
     def join(self) -> None:
         """Be in the role, until `leave`; twice is fine."""
@@ -69,7 +69,6 @@ class Presence:
 
     def after_fork(self) -> None:
         """In the child: leave it to the parent."""
-        self._lock = threading.Lock()
         self.leave()
 
     def __del__(self) -> None:

@@ -7,7 +7,6 @@ import os
 import stat
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import numba
 import numba.core.event as events
 
+from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +24,7 @@ class _Announce(events.Listener):  # type: ignore[misc]
     """Say once, on stderr, that functions of ours are being compiled; not where they come from numba's cache."""
 
     def __init__(self) -> None:
-        self._lock, self._said = threading.Lock(), False
+        self._lock, self._said = forks.new_lock(), False
 
     def on_start(self, event: Any) -> None:
         function = getattr(event.data.get("dispatcher"), "py_func", None)

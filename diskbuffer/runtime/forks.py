@@ -6,16 +6,22 @@ again in the child, at their first use, would not do without: samplers and loade
 
 Then it waits for numba's lock, under which another thread may be loading a compiled function for the first time: the child could
 load none.
+
+Python prints what is raised in the functions that it calls around a fork, and goes on. So signals are put off until the fork is
+over: a Ctrl-C would be lost, and a lock that was just taken be held forever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
 from typing import Any, Protocol
+
+from diskbuffer.runtime.signals import PutOff
 
 _FORK_SECONDS = 5.0  # that a fork waits for all locks; what holds one for so long is given up on
 
@@ -38,8 +44,10 @@ class Paused(Renewed, Protocol):
 
 _paused: weakref.WeakSet[Any] = weakref.WeakSet()
 _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()  # of the sets
-_held: list[threading.RLock] = []
+_held: list[Any] = []
+_put_off: list[PutOff] = []
 
 
 def pause(store: Paused) -> None:
@@ -55,13 +63,25 @@ def renew(thing: Renewed) -> None:
         _renewed.add(thing)
 
 
+def new_lock(*, reentrant: bool = False) -> Any:
+    """Return a lock that nobody holds in the child of a fork, whoever held it in the parent."""
+    lock = threading.RLock() if reentrant else threading.Lock()
+    with _lock:
+        _locks.add(lock)
+    return lock
+
+
 def _before() -> None:
+    signals = PutOff()
     _lock.acquire()
+    _held.append(_lock)
+    _put_off.append(signals)
     until = time.monotonic() + _FORK_SECONDS
     for store in sorted(_paused, key=lambda store: id(store.lock)):  # the order in which mixtures take them, too
         if store.lock.acquire(timeout=max(0.0, until - time.monotonic())):
             _held.append(store.lock)
-        store.before_fork()
+        with contextlib.suppress(OSError):  # the child then has to refresh
+            store.before_fork()
     compiling = _compiler_lock()  # last: who holds a store's lock may be waiting for this one
     if compiling is not None and compiling._lock.acquire(timeout=max(0.0, until - time.monotonic())):
         _held.append(compiling._lock)
@@ -73,20 +93,22 @@ def _compiler_lock() -> Any:
 
 
 def _in_parent() -> None:
+    signals = _put_off.pop()
     while _held:
         _held.pop().release()
-    _lock.release()
+    signals.end(_in_parent.__code__)
 
 
 def _in_child() -> None:
-    global _lock
-    _lock = threading.Lock()
+    for lock in [_lock, *_locks]:
+        lock._at_fork_reinit()
     compiling = _compiler_lock()
     if compiling is not None:
         compiling._lock = threading.RLock()
     _held.clear()
     for thing in list(_renewed):
         thing.after_fork()
+    _put_off.pop().forget()  # they were the parent's
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 # The functions that those of the module signal call, between changes of integers to enums and back: 0.1 us in place of 2.
@@ -14,6 +17,7 @@ _c: Any = importlib.import_module("_signal")
 Handler = Callable[[int, FrameType | None], Any]
 
 # Those whose handlers are known to raise: KeyboardInterrupt, SystemExit of a job that is to end, timeouts.
+_MOMENT = 0.01  # seconds
 _SIGNALS = [int(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)]
 
 
@@ -118,3 +122,38 @@ class Uninterrupted:
                 if number in self.came:
                     self.came.remove(number)
                 self.handle()
+
+
+class PutOff(Uninterrupted):
+    """Put signals off from now on until `end`, which must be called where this was made.
+
+    In functions that Python calls around a fork, what a handler raises is printed, and lost. So handlers are called later.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            self.__enter__()
+        except KeyboardInterrupt:  # just before
+            self.came.append(int(signal.SIGINT))
+
+    def end(self, within: CodeType) -> None:
+        """Have signals handled again; those that came, once the main thread has left a function."""
+        self._take_out()
+        if self.came:
+            threading.Thread(target=self._hand_on, args=(within,), name="diskbuffer-signals", daemon=True).start()
+
+    def _hand_on(self, within: CodeType) -> None:
+        is_within = True
+        while is_within:
+            time.sleep(_MOMENT)
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            while frame is not None and frame.f_code is not within:
+                frame = frame.f_back
+            is_within = frame is not None
+        for number in self.came:
+            _thread.interrupt_main(signal.Signals(number))
+
+    def forget(self) -> None:
+        """Have signals handled again, but for those that came."""
+        self._take_out()

@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def test_a_pass_goes_on_at_the_batch_that_a_transform_refused(buffer: db.ReplayB
         batches.load_state_dict(state)
         try:
             for steps in batches:
-                found += steps
+                found += cast(Any, steps)
         except _TransformError:
             state = batches.state_dict()
             continue

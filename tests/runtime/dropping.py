@@ -11,6 +11,7 @@ import gc
 import random
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def main(seed: int, rounds: int, directory: Path) -> None:
     try:
         for _ in range(rounds):
             holder = rng.choice(holders)
-            often = [holder.open, holder.add, holder.write, holder.sample, holder.refer, holder.drop]
+            often: list[Callable[[], object]] = [holder.open, holder.add, holder.write, holder.sample, holder.refer, holder.drop]
             rng.choice([*often, *often, holder.load, holder.read, holder.close, gc.collect])()
     finally:
         running.set()

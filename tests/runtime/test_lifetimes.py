@@ -194,20 +194,19 @@ class _Failing(Files):
 def test_an_opening_that_fails_leaves_nothing(
     tmp_path: Path, count: Count, kind: str, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
 ) -> None:
-    writer = {"writer": "a"} if kind == "one of several" else {}
-    path, mode = tmp_path / "store", {"mode": "r"} if kind == "reader" else {}
+    path, writer = tmp_path / "store", "a" if kind == "one of several" else None
+    options: dict[str, Any] = {"mode": "r"} if kind == "reader" else {"capacity": 1000, "columns": _COLUMNS, "segment_rows": 32}
     if kind != "new":
-        buffer = filled(path, **writer)
+        buffer = filled(path, writer=writer)
         buffer._closing.abandon() if kind == "killed" else buffer.close()
         del buffer
     for module in ("store.system.files", "store.opening", "opening", "gathering.joining", "gathering.retention"):
         monkeypatch.setattr(f"diskbuffer.{module}.Files", _Failing)
     failures = 0
-    for n in range(0, 400, 1 if amount(0, 1) else 7):
+    for n in range(0, 400, 1 if amount(0, 1) else 11):
         _Failing.left = n
         try:
-            options = {} if kind == "reader" else {"columns": _COLUMNS, "segment_rows": 32}
-            db.ReplayBuffer(path, None if kind == "reader" else 1000, **options, **mode, **writer).close()
+            db.ReplayBuffer(path, writer=writer, **options).close()
         except (OSError, db.DiskBufferError):
             failures += 1
         gc.collect()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from diskbuffer import draws
 from diskbuffer.draws import Draw, Form
 from diskbuffer.reading.batches.across_episodes import RowArrays
@@ -40,12 +38,12 @@ class ArraysPool:
     def __init__(self, kept: int = 4) -> None:
         self._kept = kept
         self._arrays: list[Arrays] = []
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         forks.renew(self)
 
     def after_fork(self) -> None:
-        """Do without the lock, which a thread that is not in the child may hold."""
-        self._arrays, self._lock = [], threading.Lock()
+        """Do without the arrays, which a thread that is not in the child may have been taking."""
+        self._arrays = []
 
     def take(self, request: Request, pinned: bool = False) -> Arrays:
         """Return arrays that nobody else uses; give them back with `give`."""

@@ -11,6 +11,7 @@ Each has a *board*, memory that it shares with its callers:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -159,12 +160,12 @@ class Helpers:
         self._name, self._largest = name, largest_chunk
         self._idle: list[_Helper] = []
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         forks.renew(self)
 
     def after_fork(self) -> None:
         """Do without the threads, none of which are in the child."""
-        self._idle, self._lock = [], threading.Lock()
+        self._idle = []
 
     def call(self, helpers: int) -> None:
         """Have idle helpers look out for work that comes soon; nothing happens where it does not."""
@@ -176,9 +177,10 @@ class Helpers:
         with self._lock:
             lent, self._idle = self._idle[-helpers:], self._idle[:-helpers]
         try:
-            while len(lent) < helpers:
-                lent.append(_Helper(self._name, self._largest))
-            gather_together(np.array([helper.board for helper in lent]), *what)
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and there are no more threads
+                while len(lent) < helpers:
+                    lent.append(_Helper(self._name, self._largest))
+            gather_together(np.array([helper.board for helper in lent], np.int64), *what)
         finally:
             with self._lock:
                 self._idle += lent

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import uuid
 import weakref
 from collections.abc import Collection, Iterator
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import BucketError
+from diskbuffer.runtime import forks
 from diskbuffer.store.system.files import Files, Map
 
 Int64 = npt.NDArray[np.int64]
@@ -119,7 +119,7 @@ class BlockCache:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BucketError(f"the cache {directory} cannot be made ({error}); give another as cache= of the Bucket") from error
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._taken = self._unseen = 0  # bytes when it was looked through last, and those written since
         self._maps: weakref.WeakSet[_CachedBlocks] = weakref.WeakSet()
         self.some_gone = False

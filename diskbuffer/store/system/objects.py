@@ -7,7 +7,6 @@ version, or it is an error.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from diskbuffer.bucket import Bucket
 from diskbuffer.errors import BucketError, CorruptionError, InputError
+from diskbuffer.runtime import forks
 from diskbuffer.runtime.packages import needed
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Objects:
         self._errors = needed("obstore.exceptions", "obstore", "s3")
         self._client = self._connect()
         self._pool = ThreadPoolExecutor(bucket.requests, "diskbuffer-bucket")
-        self._counting = threading.Lock()
+        self._counting = forks.new_lock()
         self.requests = self.received = 0
 
     def _connect(self) -> Any:

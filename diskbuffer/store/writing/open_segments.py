@@ -109,7 +109,10 @@ class OpenSegments:
         first_row = (head // rows + 1) * rows
         with contextlib.suppress(OSError):  # there is time to try again
             slot = self._store.take_slot(stream, first_row)
-            self._ahead[stream] = slot, self._executor.submit(make_segment, self._store, slot, first_row, create=True)
+            try:
+                self._ahead[stream] = slot, self._executor.submit(make_segment, self._store, slot, first_row, create=True)
+            except RuntimeError:  # the interpreter ends, and there are no other threads any more: it is made when it is due
+                self._store.free.append(slot)
 
     def _attach(self, stream: int, segment: OpenSegment) -> None:
         """Have rows written to a segment, and read from it."""

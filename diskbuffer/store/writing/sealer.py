@@ -94,8 +94,12 @@ class Sealer:
             if self._stopped:
                 return  # but it is among `slots`
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="diskbuffer-seal", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="diskbuffer-seal", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter ends, and there are no other threads any more
+                    return
+                self._thread = thread
             self._changed.notify_all()
 
     def forget(self, slot: int) -> None:
@@ -114,6 +118,8 @@ class Sealer:
 
     def wait(self) -> None:
         """Block until nothing waits; raise what made it pause."""
+        while self._thread is None and self._waiting and not (self._stopped or self._paused_by):
+            self._seal()  # there are no other threads any more
         with self._changed:
             self._waited_for += 1
             self._paused_by = None
