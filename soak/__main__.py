@@ -20,6 +20,7 @@ from soak import (
     examples,
     fuzz,
     gathering,
+    imports,
     kills,
     learners,
     limiter,
@@ -61,6 +62,7 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
     "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],
     "torchrl_and_tianshou": lambda scale, seed: torchrl_and_tianshou.main(round(1000 * scale), seed),
+    "imports": lambda scale, seed: [imports.main(round(20_000 * scale), seed)],
     "fuzz": lambda scale, seed: fuzz.main(round(20_000 * scale), round(1_000_000 * scale), seed),
 }
 

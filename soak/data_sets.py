@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import re
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import diskbuffer as db
 from diskbuffer.formats import EpisodeData, export
 from diskbuffer.formats.filling import fill
-from diskbuffer.schema import key_of, part_of
+from diskbuffer.schema import part_of
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -271,7 +272,7 @@ def _read_minari_tables(path: Path) -> Columns:
 
 
 def _lists(column: Any) -> Array:
-    return np.array(column.to_pylist())  # type: ignore[no-any-return]
+    return np.array(column.to_pylist())
 
 
 # Zarr v2, by zarr-python
@@ -489,9 +490,12 @@ def _as_storage(target: Path) -> None:
 # RLDS, by TFDS
 
 
-def _make_rlds(directory: Path) -> None:
-    import tensorflow_datasets as tfds
+def _tfds() -> Any:
+    return importlib.import_module("tensorflow_datasets")
 
+
+def _make_rlds(directory: Path) -> None:
+    tfds = _tfds()
     tfds.disable_progress_bar()
     f = tfds.features
     observation = {"image": f.Image(shape=(8, 8, 3), encoding_format="png"), "state": f.Tensor(shape=(3,), dtype=np.float32)}
@@ -548,14 +552,12 @@ def _rlds_row(one: EpisodeData, row: int) -> dict[str, Any]:
 
 
 def _read_rlds(path: Path) -> Columns:
-    import tensorflow_datasets as tfds
-
     def of(steps: Any) -> Columns:
         rows = [steps[number] for number in range(len(steps) - 1)]
         found = {f"obs/{part_of(key)}": np.stack([row["observation"][key] for row in rows]) for key in rows[0]["observation"]}
         return found | {name: np.stack([row[name] for row in rows]) for name in ("action", "reward")}
 
-    source: Any = tfds.builder_from_directory(path).as_data_source("train")
+    source: Any = _tfds().builder_from_directory(path).as_data_source("train")
     return _joined(of(source[number]["steps"]) for number in range(len(source)))
 
 
@@ -593,8 +595,3 @@ KINDS: dict[str, Kind] = {
     "rlds": Kind("rlds", _make_rlds, _read_rlds, "1.0.0"),
     "sb3": Kind("sb3", _make_sb3, None, "buffer.pkl"),
 }
-
-
-def key_of_column(column: str) -> str:
-    """Return the last key of a column's path."""
-    return key_of(column.rsplit("/", 1)[-1])

@@ -183,12 +183,13 @@ class _Shape:
 
 
 def _undecoded(tfds: Any, feature: Any) -> dict[str, Any]:
-    """Return which features TFDS should leave encoded: pictures, which it would decode whatever their size."""
+    """Return which features TFDS should leave encoded: pictures, which it would decode whatever their size.
+
+    Those in sequences within a step are not among them, as it has no way to leave these encoded.
+    """
     found: dict[str, Any] = {}
     for name, inner in feature.items():
-        plain = inner
-        while isinstance(plain, tfds.features.Sequence):  # episodes' steps are one
-            plain = plain.feature
+        plain = inner.feature if isinstance(inner, tfds.features.Dataset) else inner  # the steps are a Dataset
         if isinstance(plain, tfds.features.FeaturesDict):
             found[name] = _undecoded(tfds, plain)
         elif isinstance(plain, tfds.features.Image):

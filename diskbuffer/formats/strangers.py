@@ -12,12 +12,15 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 
 from diskbuffer.errors import DiskBufferError, InputError, SourceError
 from diskbuffer.wording import format_option
 
 RATIO = 200  # by default: pictures have 2 to 50 times the size of their files
 _SMALL = 256 * 1024**2  # bytes that data may have in any case
+# What is raised of damage; TokenError by numpy, of the header of an array.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, RuntimeError, OSError, TokenError)
 
 
 def refuse_bombs(path: Path, size: int, total: int, ratio: int) -> None:
@@ -96,7 +99,7 @@ def damaged(path: Path, what: str) -> Iterator[None]:
         yield
     except DiskBufferError:
         raise
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, RuntimeError, OSError) as error:
+    except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, or of who may read
             raise
         raise SourceError(f"{path} is damaged, or is not {what}: {error}") from error
