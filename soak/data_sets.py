@@ -495,7 +495,7 @@ def _tfds() -> Any:
 
 
 def _make_rlds(directory: Path) -> None:
-    tfds = _tfds()
+    tfds: Any = _tfds()
     tfds.disable_progress_bar()
     f = tfds.features
     observation = {"image": f.Image(shape=(8, 8, 3), encoding_format="png"), "state": f.Tensor(shape=(3,), dtype=np.float32)}
