@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 from diskbuffer.paths import local_path
 
 _SCHEME = "s3://"
@@ -70,16 +71,11 @@ class Bucket:
         bucket, _, path = url.removeprefix(_SCHEME).partition("/") if is_url(url) else ("", "", "")
         if not bucket or "?" in url or "#" in url:
             raise InputError(f"a store in a bucket is named as in 's3://bucket/path', found {url!r}")
-        if (
-            not isinstance(block_bytes, int)
-            or not _SMALLEST_BLOCK <= block_bytes <= _LARGEST_BLOCK
-            or block_bytes & (block_bytes - 1)
-        ):
-            raise InputError(f"block_bytes must be a power of two from 4 KiB to 16 MiB, found {block_bytes!r}")
-        if not isinstance(cache_bytes, int) or cache_bytes < block_bytes:
-            raise InputError(f"cache_bytes must be an integer, and at least one block ({block_bytes:,}), found {cache_bytes!r}")
-        if not isinstance(requests, int) or not 1 <= requests <= _MOST_REQUESTS:
-            raise InputError(f"requests must be an integer from 1 to {_MOST_REQUESTS:,}, found {requests!r}")
+        block_bytes = integer("block_bytes", block_bytes, _SMALLEST_BLOCK, _LARGEST_BLOCK)
+        if block_bytes & (block_bytes - 1):
+            raise InputError(f"block_bytes must be a power of two from 4 KiB to 16 MiB, found {block_bytes}")
+        cache_bytes = integer("cache_bytes, which hold a block at least,", cache_bytes, block_bytes)
+        requests = integer("requests", requests, 1, _MOST_REQUESTS)
         self.bucket, self.prefix = bucket, "/".join(part for part in path.split("/") if part)
         self.url = f"{_SCHEME}{bucket}/{self.prefix}".rstrip("/")
         self.cache = local_path(cache if cache is not None else _default_cache())

@@ -31,7 +31,8 @@ from diskbuffer.gathering.marking import make_mark, make_snapshot
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.index.fields import LOW
-from diskbuffer.inputs import device_of, seconds_of, step_names
+from diskbuffer.inputs import device_of, integers, seconds_of, step_names
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.loading.loader import Loader
@@ -54,7 +55,7 @@ from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.columns import Segments
 from diskbuffer.samplers.epochs import EVERY_STEP
-from diskbuffer.samplers.sampler import at_least_one, seed_sequence
+from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
 from diskbuffer.store import directory
@@ -220,7 +221,7 @@ class ReplayBuffer:
         self._process = os.getpid()
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
-        threads = None if threads is None else at_least_one("threads", threads)
+        threads = integer_or_none("threads", threads)
         seeds = seed_sequence(seed).generate_state(2, np.uint64).tolist()
         self._samplers = {"sample": Uniform(seeds[0]), "loader": Uniform(seeds[1])}
         for sampler in self._samplers.values():
@@ -419,9 +420,9 @@ class ReplayBuffer:
                 raise InputError("protected episodes are no environment's; give env= or protect=True")
             if protect and not self._store.layout.protected:
                 raise InputError("this buffer has no place for protected episodes; create it with protected=True")
-            if not isinstance(env, int | np.integer) or not 0 <= env < self.n_envs:
-                raise InputError(f"env must be an integer from 0 to {self.n_envs - 1}, found {env!r}")
-            stream = self.n_envs if protect else int(env)
+            stream = integer("env", env, 0, self.n_envs - 1)
+            if protect:
+                stream = self.n_envs
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
             added = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
             if self.limiter is not None:
@@ -467,12 +468,8 @@ class ReplayBuffer:
         """
         with self._store.lock:
             recorder = self._writing()
-            try:
-                which = np.arange(self.n_envs)[envs] if isinstance(envs, slice) else np.atleast_1d(np.asarray(envs))
-                which = which if which.size else np.empty(0, np.int64)
-            except ValueError:
-                which = np.array([-1])
-            if which.dtype.kind not in "iu" or (which < 0).any() or (which >= self.n_envs).any():
+            which = np.arange(self.n_envs)[envs] if isinstance(envs, slice) else np.atleast_1d(integers("envs", envs, (0, 1)))
+            if (which < 0).any() or (which >= self.n_envs).any():
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
             recorder.cut_off(which.tolist())
 
@@ -686,7 +683,7 @@ class ReplayBuffer:
             A chunk is damaged on the disk; it is named.
         """
         self._check_open()
-        sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
+        sampler, size = self._sampler(sampler, "sample"), integer("batch_size", batch_size)
         if sampler is not self._samplers["sample"]:
             return self._sampling(sampler, size).sample(transform_of(transform), device_of(device))
         known = self._sampled  # by another thread, this may be another the next moment
@@ -710,7 +707,7 @@ class ReplayBuffer:
             ``weights``.
         """
         self._check_open()
-        sampler, size = self._sampler(sampler, "sample"), at_least_one("batch_size", batch_size)
+        sampler, size = self._sampler(sampler, "sample"), integer("batch_size", batch_size)
         return self._sampling(sampler, size).draw()
 
     def _planned(self, batch_size: int, sampler: Sampler) -> Planned:
@@ -765,7 +762,7 @@ class ReplayBuffer:
             These alone are read, such as ``["reward"]``; parts of observations are ``"obs/pixels"``, and come with ``next_obs``.
         """
         self._check_open()
-        return self._reader.at(steps, None if length is None else at_least_one("length", length), _paths(columns))
+        return self._reader.at(steps, integer_or_none("length", length), _paths(columns))
 
     def recent(
         self,
@@ -955,7 +952,7 @@ class ReplayBuffer:
         self._check_open()
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         sampler = self._sampler(sampler, "loader", ranks)
-        size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
 
         def source() -> Sampling:
             return self._sampling(sampler, size, ranks=ranks, refresh_every=every)
@@ -1016,7 +1013,7 @@ class ReplayBuffer:
             raise InputError(
                 f"with {ranks.world_size} ranks all must shuffle in the same way: give seed=, another one each epoch"
             )
-        size, ahead = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        size, ahead = integer("batch_size", batch_size), integer("prefetch", prefetch)
         seed_sequence(seed)
         if steps is not None and shuffle:
             raise InputError("steps come in the order in which they are given; shuffle them, or leave shuffle= out")
@@ -1036,7 +1033,7 @@ class ReplayBuffer:
         return Batches(source, device, ahead, self._threads(threads), transform)
 
     def _threads(self, threads: int | None) -> int:
-        return self._reader.gatherer.threads if threads is None else at_least_one("threads", threads)
+        return self._reader.gatherer.threads if threads is None else integer("threads", threads)
 
     # Columns written back
 
@@ -1146,7 +1143,7 @@ class ReplayBuffer:
         (100, True)
         """
         self._writing_columns()
-        names, size, ahead = names_of(out), at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        names, size, ahead = names_of(out), integer("batch_size", batch_size), integer("prefetch", prefetch)
         for name in names:
             self._derived.check(name)
         done = Progress(self._store, names, self.flush)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import InputError
+from diskbuffer.integers import MOST
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
@@ -55,9 +56,17 @@ def device_of(device: torch.device | str | None) -> torch.device | None:
 
 def step_names(steps: Any, *, of_sequences: bool = False) -> npt.NDArray[np.int64]:
     """Return the names of steps, (n,) int64, or of sequences (n, length), too; an InputError where they are no integers."""
-    ids = as_array("steps", steps)
-    if of_sequences and ids.ndim == 2 and ids.dtype.kind in "iu":
-        return ids.astype(np.int64)
-    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
-        raise InputError(f"steps: expected integers of shape (n,), found {ids.dtype} of shape {ids.shape}")
-    return ids.astype(np.int64)
+    return integers("steps", steps, (1, 2) if of_sequences else (1,)).astype(np.int64)
+
+
+def integers(name: str, values: Any, axes: tuple[int, ...] = (1,)) -> npt.NDArray[np.int64]:
+    """Return integers as an array with one of so many axes; an InputError where they are none, such as floats.
+
+    It may share its memory with what was given. See `diskbuffer.integers.integer`, which is the same for a single one.
+    """
+    found = as_array(name, values)
+    fits = found.dtype.kind == "i" or (found.dtype.kind == "u" and (found.itemsize < 8 or (found <= MOST).all()))
+    if found.ndim not in axes or not (fits or not found.size):
+        expected = " or ".join(("()", "(n,)", "(n, length)")[n] for n in axes)
+        raise InputError(f"{name}: expected integers of shape {expected}, found {found.dtype} of shape {found.shape}")
+    return found.astype(np.int64, copy=False)

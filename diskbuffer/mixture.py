@@ -14,6 +14,7 @@ import torch
 
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import device_of, seconds_of
+from diskbuffer.integers import integer
 from diskbuffer.loading.loader import Loader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
@@ -21,7 +22,6 @@ from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers import Sampler, Uniform
-from diskbuffer.samplers.sampler import at_least_one
 
 if TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
@@ -97,12 +97,12 @@ class Mixture:
         ranks, every = Ranks.of(rank, world_size), seconds_of("refresh_every", refresh_every)
         for sampler in self.samplers:
             ranks.check(sampler)
-        ahead, first = at_least_one("prefetch", prefetch), self._sampling(batch_size, ranks)
-        threads = first.threads if threads is None else at_least_one("threads", threads)
+        ahead, first = integer("prefetch", prefetch), self._sampling(batch_size, ranks)
+        threads = first.threads if threads is None else integer("threads", threads)
         return Loader(lambda: self._sampling(batch_size, ranks, every), device, ahead, threads, transform)
 
     def _sampling(self, batch_size: int, ranks: Ranks = ALONE, refresh_every: float = math.inf) -> Sampling:
-        size = at_least_one("batch_size", batch_size)
+        size = integer("batch_size", batch_size)
         ends = np.floor(np.cumsum(self._weights) * size + 0.5).astype(np.int64)
         sizes = np.diff(ends, prepend=0).tolist()
         if min(sizes) < 1:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.integers import integer_or_none
 from diskbuffer.schema import Column, Schema, is_obs
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
@@ -105,10 +104,10 @@ class Options:
 
     def checked(self) -> Wanted:
         """Check the options, with what an environment tells, and return what is wanted; an InputError where they differ."""
-        self._check_sizes()
         self._check_choices()
         self._check_sources()
-        known = self._with_env()
+        known = self._with_sizes()._with_env()
+        sizes = {name: integer_or_none(name, getattr(known, name)) for name in ("n_envs", "frame_stack")}  # an environment's own
         described, metadata = as_json("environment", self.environment), as_json("metadata", self.metadata)
         if described is not None and known.observation_space is not None:
             raise InputError("environment= tells what env= and spaces tell themselves; give it with columns= only")
@@ -124,34 +123,33 @@ class Options:
             raise InputError("extra= names columns beside those of env=, spaces or columns=; give one of these, too")
         return Wanted(
             schema,
-            None if self.capacity is None else int(self.capacity),
-            None if known.n_envs is None else int(known.n_envs),
-            None if known.frame_stack is None else int(known.frame_stack),
+            known.capacity,
+            sizes["n_envs"],
+            sizes["frame_stack"],
             known.padding,
             known.autoreset,
-            self.segment_rows,
-            self.chunk_rows,
+            known.segment_rows,
+            known.chunk_rows,
             self.protected,
             self.capacity_each,
             described,
             metadata,
         )
 
-    def _check_sizes(self) -> None:
-        n_envs, frames, rows = self.n_envs or 1, self.frame_stack or 1, self.segment_rows
-        for name in ("capacity", "n_envs", "frame_stack"):
-            _check_number(name, getattr(self, name))
-        if n_envs > MOST_STREAMS or frames > MOST_FRAMES:
-            raise InputError(
-                f"n_envs must be at most {MOST_STREAMS}, and frame_stack {MOST_FRAMES}, found {self.n_envs} and "
-                f"{self.frame_stack}"
-            )
-        _check_capacity(self.capacity, n_envs, frames, each=bool(self.capacity_each))
-        if rows is not None and (not isinstance(rows, int | np.integer) or not 8 <= rows <= 2**30 or rows & (rows - 1)):
-            raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {rows}")
-        chunk = self.chunk_rows
-        if chunk is not None and (type(chunk) is not int or chunk not in CHUNK_ROWS):
-            raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {chunk!r}")
+    def _with_sizes(self) -> Options:
+        """Return the options with integers of Python's; an InputError where a size is none, or out of its range."""
+        known = dataclasses.replace(
+            self,
+            capacity=integer_or_none("capacity", self.capacity),
+            n_envs=integer_or_none("n_envs", self.n_envs, 1, MOST_STREAMS),
+            frame_stack=integer_or_none("frame_stack", self.frame_stack, 1, MOST_FRAMES),
+            segment_rows=integer_or_none("segment_rows", self.segment_rows, 8, 2**30),
+            chunk_rows=checked_chunk_rows(self.chunk_rows),
+        )
+        _check_capacity(known.capacity, known.n_envs or 1, known.frame_stack or 1, each=bool(self.capacity_each))
+        if known.segment_rows is not None and known.segment_rows & (known.segment_rows - 1):
+            raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {self.segment_rows}")
+        return known
 
     def _check_choices(self) -> None:
         for name, flag in (("protected", self.protected), ("capacity_each", self.capacity_each)):
@@ -197,14 +195,17 @@ class Options:
 
 def checked_capacity(capacity: Any, stored: Layout, frame_stack: int) -> int | None:
     """Return what a store's capacity is to be; an InputError where it cannot be that."""
-    _check_number("capacity", capacity)
-    _check_capacity(capacity, stored.n_envs, frame_stack, each=stored.capacity_each)
-    return None if capacity is None else int(capacity)
+    found = integer_or_none("capacity", capacity)
+    _check_capacity(found, stored.n_envs, frame_stack, each=stored.capacity_each)
+    return found
 
 
-def _check_number(name: str, number: Any) -> None:
-    if number is not None and (not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1):
-        raise InputError(f"{name} must be an integer of at least 1, or None, found {number!r}")
+def checked_chunk_rows(rows: Any) -> int | None:
+    """Return how many rows are to be compressed together, None for as many as is usual; an InputError where they cannot be."""
+    found = integer_or_none("chunk_rows", rows, CHUNK_ROWS[0], CHUNK_ROWS[-1])
+    if found is not None and found not in CHUNK_ROWS:
+        raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {found}")
+    return found
 
 
 def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each: bool) -> None:

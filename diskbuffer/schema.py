@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 import string
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,8 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import SchemaError
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.integers import MOST, integer, shown
 from diskbuffer.transforms import Greyscale, Resize, Transforms, check_shape, notation, transforms_of
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ _DTYPES = ("bool", *(f"{kind}{size}" for kind, sizes in _SIZES.items() for size 
 
 def _shape(given: Any) -> tuple[int, ...]:
     try:
-        return tuple(operator.index(n) for n in (given if isinstance(given, tuple | list) else (given,)))
-    except TypeError:
-        raise SchemaError(f"a column's shape must be a tuple of integers, found {given!r}") from None
+        return tuple(integer("an axis", n, -MOST) for n in (given if isinstance(given, tuple | list) else (given,)))
+    except InputError:
+        raise SchemaError(f"a column's shape must be a tuple of integers, found {shown(given)}") from None
 
 
 @dataclass(frozen=True)

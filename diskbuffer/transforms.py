@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from diskbuffer.errors import SchemaError
+from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.integers import integer, shown
 
 MOST_PIXELS = 2**23  # of a picture that is given: 4K has fewer. See `recording.picture_kernel`, which relies on it
 _NOTATION = re.compile(r"greyscale|resize:([1-9]\d{0,6})x([1-9]\d{0,6})")
@@ -52,13 +52,13 @@ class Resize:
 
     def __post_init__(self) -> None:
         try:
-            size = operator.index(self.height), operator.index(self.width)
-        except TypeError:
+            size = integer("height", self.height), integer("width", self.width)
+        except InputError:
             size = 0, 0
-        if min(size) < 1 or size[0] * size[1] > MOST_PIXELS:
+        if size == (0, 0) or size[0] * size[1] > MOST_PIXELS:
             raise SchemaError(
                 f"Resize takes a height and a width in pixels, of {MOST_PIXELS} pixels at most, found "
-                f"{self.height!r} and {self.width!r}"
+                f"{shown(self.height)} and {shown(self.width)}"
             )
         object.__setattr__(self, "height", size[0])
         object.__setattr__(self, "width", size[1])

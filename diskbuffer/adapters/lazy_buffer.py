@@ -15,6 +15,7 @@ from typing import Any
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
+from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
 from diskbuffer.runtime import forks
 from diskbuffer.store.building import is_there
@@ -45,6 +46,9 @@ class OpenedLate:
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        for name in ("threads", "segment_rows"):  # or what is wrong with them shows at the first write only
+            if name in options:
+                options[name] = integer_or_none(name, options[name])
         self.path, self._options = local_path(path), options
         self._identity = secrets.token_hex(8)
         self.lock = forks.new_lock(reentrant=True)

@@ -13,13 +13,13 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.nested import one_of
 from diskbuffer.paths import local_path
 from diskbuffer.reading.batches.base import Batch, as_arrays
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs
-from diskbuffer.samplers.sampler import at_least_one
 
 
 class BatchDataset(IterableDataset[Any]):
@@ -69,13 +69,13 @@ class BatchDataset(IterableDataset[Any]):
     ) -> None:
         self._buffer = buffer if isinstance(buffer, ReplayBuffer) else None
         self.path = buffer.path if isinstance(buffer, ReplayBuffer) else local_path(buffer)
-        self._size, self._prefetch = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        self._size, self._prefetch = integer("batch_size", batch_size), integer("prefetch", prefetch)
         if sampler is not None and not isinstance(sampler, Sampler):
             raise InputError(f"sampler must be a sampler, such as diskbuffer.Uniform(), found {sampler!r}")
         self._sampler = Uniform() if sampler is None else sampler
         self._passes = 0
-        self._batches = None if batches is None else at_least_one("batches", batches)
-        self._refresh_every = None if refresh_every is None else at_least_one("refresh_every", refresh_every)
+        self._batches = integer_or_none("batches", batches)
+        self._refresh_every = integer_or_none("refresh_every", refresh_every)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield dicts of tensors, as `ReplayBuffer.sample` returns them."""

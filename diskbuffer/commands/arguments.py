@@ -9,6 +9,7 @@ from cyclopts import Parameter, Token
 
 from diskbuffer.errors import InputError
 from diskbuffer.gathering.description import is_gathering, read_description
+from diskbuffer.integers import shown
 from diskbuffer.paths import local_path
 from diskbuffer.store.system.files import Files
 
@@ -18,7 +19,7 @@ def _whole(_: Any, tokens: Sequence[Token]) -> int:
     try:
         return int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"expected a whole number, found {tokens[0].value!r}") from None
+        raise ValueError(f"expected a whole number, found {shown(tokens[0].value)}") from None
 
 
 Whole = Annotated[int, Parameter(converter=_whole)]

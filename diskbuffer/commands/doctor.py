@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from diskbuffer.commands.arguments import refuse_several
+from diskbuffer.commands.arguments import Whole, refuse_several
 from diskbuffer.commands.output import WELL, show, show_json, table
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.paths import local_path
 
 
-def doctor(path: str, /, *, seconds: float = 30.0, batch_size: int = 256, json: bool = False) -> int:
+def doctor(path: str, /, *, seconds: float = 30.0, batch_size: Whole = 256, json: bool = False) -> int:
     """Measure for half a minute what limits sampling from a store here: the disk, decoding, copying, or what every call costs.
 
     Others may write to the store meanwhile; nothing in it is changed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from diskbuffer.commands.arguments import Whole
 from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, show, show_json, show_lines, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
@@ -13,7 +14,7 @@ from diskbuffer.inspect.view import StoreView, open_view
 _SHOWN = 8  # different values that are counted one by one in the table
 
 
-def stats(path: str, /, *, rows: int = MOST_ROWS, seconds: float = SECONDS, seed: int = 0, json: bool = False) -> int:
+def stats(path: str, /, *, rows: Whole = MOST_ROWS, seconds: float = SECONDS, seed: Whole = 0, json: bool = False) -> int:
     """Show the distributions of rewards, lengths, returns, actions and values, and what looks wrong with them.
 
     Finds constant, duplicate and black frames, NaN and infinite values, episodes without an end, actions and columns that never

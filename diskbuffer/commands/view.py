@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from diskbuffer.commands.arguments import refuse_several
+from diskbuffer.commands.arguments import Whole, refuse_several
 from diskbuffer.commands.output import WELL
 
 
-def view(path: str, /, *, port: int | None = None, host: str = "127.0.0.1", no_browser: bool = False) -> int:
+def view(path: str, /, *, port: Whole | None = None, host: str = "127.0.0.1", no_browser: bool = False) -> int:
     """Show a store in a browser, also while a training writes to it; Ctrl-C ends it.
 
     The page is served on this machine alone. To see it from another one, use the line with ssh -L that is printed.

@@ -21,10 +21,12 @@ from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.view import open_view
 from diskbuffer.inspect.where import parse
-from diskbuffer.options import checked_capacity
+from diskbuffer.integers import integer_or_none
+from diskbuffer.options import checked_capacity, checked_chunk_rows
 from diskbuffer.paths import local_path
 from diskbuffer.schema import Column
 from diskbuffer.store.directory import read_metadata
+from diskbuffer.store.format.layout import MOST_FRAMES
 from diskbuffer.store.system.files import Files
 
 StorePath = str | os.PathLike[str]
@@ -81,6 +83,7 @@ def copy(
     LockedError
         Another process is making the same store.
     """
+    frame_stack, chunk_rows = integer_or_none("frame_stack", frame_stack, 1, MOST_FRAMES), checked_chunk_rows(chunk_rows)
     path = place_beside(new, store)
     several = is_gathering(Files(local_path(store)))
     layout = open_view(local_path(store)).layout if several else read_metadata(local_path(store))[0]

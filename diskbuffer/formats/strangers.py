@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tokenize import TokenError
 
-from diskbuffer.errors import DiskBufferError, InputError, SourceError
+from diskbuffer.errors import DiskBufferError, SourceError
+from diskbuffer.integers import integer
 from diskbuffer.wording import format_option
 
 RATIO = 200  # by default: pictures have 2 to 50 times the size of their files
@@ -25,9 +26,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFErro
 
 def refuse_bombs(path: Path, size: int, total: int, ratio: int) -> None:
     """Raise a SourceError where files of `size` bytes claim to hold `total` bytes of arrays, and that is too much."""
-    if not isinstance(ratio, int) or isinstance(ratio, bool) or ratio < 1:
-        raise InputError(f"max_ratio must be a whole number of at least 1, found {ratio!r}")
-    if total > max(_SMALL, ratio * size):
+    if total > max(_SMALL, integer("max_ratio", ratio) * size):
         raise SourceError(
             f"{path} has {size:,} bytes, and its arrays {total:,}: it may be a zip bomb. If it is not, allow it: "
             f"{format_option('max_ratio', -(-total // max(size, 1)))}"

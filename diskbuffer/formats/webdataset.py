@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Writer
 from diskbuffer.formats.described import describe_episode
 from diskbuffer.formats.rows import rows_at_a_time
+from diskbuffer.integers import integer
 
 
 class ShardWriter:
@@ -33,9 +33,7 @@ class ShardWriter:
     """
 
     def __init__(self, path: Path, *, shard_mb: int = 500) -> None:
-        if not isinstance(shard_mb, int) or shard_mb < 1:
-            raise InputError(f"shard_mb must be a whole number of at least 1, found {shard_mb!r}")
-        self._path, self._largest = path, shard_mb * 10**6
+        self._path, self._largest = path, integer("shard_mb", shard_mb) * 10**6
         path.mkdir(exist_ok=True)
         self._part = path / ".part"
         self._part.unlink(missing_ok=True)

@@ -127,7 +127,7 @@ class Member:
         return changed
 
     def take_moved(self) -> set[int] | None:
-        """Return the slots that have other rows than when this was last called; None for all of them, of another store or none."""
+        """Return the slots with other rows than when this was last called; None for all, of another store or none."""
         known, self._moved_in = self._moved_in, self._store
         moved = set[int]() if self._store is None else self._store.following.take_moved()
         return moved if known is not None and known is self._store else None

@@ -15,9 +15,9 @@ import numpy as np
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.inspect.disk import ColumnFiles, seconds_a_step, share_in_memory
+from diskbuffer.integers import integer
 from diskbuffer.nested import flatten
 from diskbuffer.paths import local_path
-from diskbuffer.samplers.sampler import at_least_one
 
 _FAR = 16 * 1024**2  # bytes to copy from, so that they come from memory and not from the processor's cache
 _BATCHES = 8  # different ones, so that what they are made of comes from memory and not from the processor's cache
@@ -99,7 +99,7 @@ def find_limits(
     InputError, NotAStoreError
         An argument does not fit, or there is no store.
     """
-    size = at_least_one("batch_size", batch_size)
+    size = integer("batch_size", batch_size)
     if not seconds > 0:
         raise InputError(f"seconds must be above 0, found {seconds!r}")
     place, part = local_path(path), seconds / 7

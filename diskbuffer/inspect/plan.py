@@ -16,6 +16,7 @@ from diskbuffer.inspect.footprint import Compressed, Kept
 from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
+from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
 from diskbuffer.store import map_limit
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
@@ -131,6 +132,7 @@ def plan(
     OSError
         The disk cannot be written to.
     """
+    training_steps = integer_or_none("training_steps", training_steps)
     steps = training_steps if training_steps is not None else asked.capacity
     if steps is None or steps < 1:
         raise InputError("a plan needs a capacity, or how many steps the whole training has: at least 1")

@@ -26,6 +26,7 @@ from diskbuffer.endings import FLAGGED
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise, Source
 from diskbuffer.inspect.memory import anonymous_bytes
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.store.format.layout import IDENTITY_BYTES
 
 _SEGMENT_ROWS = 256  # small ones, so that a minute completes some, whose compression is then the one that stays
@@ -62,6 +63,12 @@ class Asked:
     seconds: float = 60.0
     batch_size: int = 256
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_envs", 1), ("batch_size", 1), ("seed", 0)):
+            object.__setattr__(self, name, integer(name, getattr(self, name), least))
+        for name in ("capacity", "frame_stack"):
+            object.__setattr__(self, name, integer_or_none(name, getattr(self, name)))
 
 
 @dataclass(frozen=True, kw_only=True)

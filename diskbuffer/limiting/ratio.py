@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 
 _FEWEST = 100  # steps that the buffer of the error is at least, where it is left open
 
@@ -53,8 +54,7 @@ class SampleToInsertRatio:
     def __post_init__(self) -> None:
         if not _is_number(self.ratio) or self.ratio <= 0:
             raise InputError(f"ratio must be a number above 0, found {self.ratio!r}")
-        if isinstance(self.min_size, bool) or not isinstance(self.min_size, int) or not 1 <= self.min_size < 2**53:
-            raise InputError(f"min_size must be an integer from 1 on, found {self.min_size!r}")
+        object.__setattr__(self, "min_size", integer("min_size", self.min_size, 1, 2**53 - 1))
         for name in ("error_buffer", "timeout"):
             value = getattr(self, name)
             if value is not None and (not _is_number(value) or value < 0):

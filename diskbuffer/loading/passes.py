@@ -218,7 +218,7 @@ class Listed(_InOrder):
         self, reader: Reader, steps: Int64, cut: Cut, check: Callable[[], None], state: Mapping[str, Any] | None = None
     ) -> None:
         at = 0 if state is None else state.get("at")
-        if not isinstance(at, int) or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):
+        if type(at) is not int or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):
             raise InputError("the state is of a pass over other steps; give the same steps=, or begin a new one")
         self._steps = steps
         super().__init__(reader, cut, check, Reached(Place(steps=len(steps), at=at), len(steps) - at))

@@ -6,7 +6,6 @@ newest first, each gets an even share.
 
 from __future__ import annotations
 
-import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch.distributed
 
 from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 from diskbuffer.samplers.sampler import Sampler
 
 
@@ -31,15 +31,10 @@ class Ranks(NamedTuple):
             if not torch.distributed.is_available() or not torch.distributed.is_initialized():
                 return ALONE
             return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        try:
-            found = cls(operator.index(rank), operator.index(world_size))  # type: ignore[arg-type]
-        except TypeError:
-            raise InputError(
-                f"rank and world_size are two integers, found {rank!r} and {world_size!r}; give both, or none"
-            ) from None
-        if not 0 <= found.rank < found.world_size:
-            raise InputError(f"rank must be from 0 to world_size - 1, found rank={rank} and world_size={world_size}")
-        return found
+        if rank is None or world_size is None:
+            raise InputError(f"rank and world_size are two integers, found {rank!r} and {world_size!r}; give both, or none")
+        learners = integer("world_size", world_size)
+        return cls(integer("rank", rank, 0, learners - 1), learners)
 
     def own(self, drawn: Draw) -> Draw:
         """Return this one's share of what was drawn for all."""

@@ -22,10 +22,11 @@ from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, ST
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import episode_at
 from diskbuffer.inputs import as_array, step_names
+from diskbuffer.integers import integer
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64, store_f32
 from diskbuffer.samplers.columns import OpenColumn, Segments
-from diskbuffer.samplers.sampler import Sampler, at_least_one
+from diskbuffer.samplers.sampler import Sampler
 from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
@@ -116,9 +117,9 @@ class Prioritized(Sampler):
         self.form = n_step_form(n_step, gamma)
         self._length, self._period, self._burn_in = 1, 1, 0
         if length is not None:
-            self._length = at_least_one("length", length)
-            self._period = max(1, self._length // 2) if period is None else at_least_one("period", period)
-            self._burn_in = burn_in and at_least_one("burn_in", burn_in)
+            self._length = integer("length", length)
+            self._period = max(1, self._length // 2) if period is None else integer("period", period)
+            self._burn_in = integer("burn_in", burn_in, 0)
             self.form = Steps(self._length, self._burn_in, padded=self._burn_in > 0)
         self.alpha, self.beta, self.column = float(alpha), float(beta), column
         self._epsilon, self._eta, self._sequences = float(epsilon), float(eta), length is not None
@@ -271,7 +272,7 @@ class Prioritized(Sampler):
         slots, there = self._slots[stream], index.slots(stream)
         gone = min(len(slots), (low - int(self._lows[stream])) // rows)
         left = len(slots) - gone
-        goes_on = 0 <= gone and left <= len(there) and (not left or (there[0], there[left - 1]) == (slots[gone], slots[-1]))
+        goes_on = gone >= 0 and left <= len(there) and (not left or (there[0], there[left - 1]) == (slots[gone], slots[-1]))
         if not goes_on or index.table[stream, HEAD] < self._seen[stream, 0]:  # another store's, in the place of one that is gone
             gone, self._next[stream] = len(slots), 0
         for _ in range(gone):

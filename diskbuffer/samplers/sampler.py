@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,23 +15,14 @@ from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.integers import integer_or_none
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 
 
 def seed_sequence(seed: int | None) -> np.random.SeedSequence:
     """Return numpy's seed sequence; an InputError where the seed is none."""
-    try:
-        return np.random.SeedSequence(None if seed is None else operator.index(seed))
-    except (TypeError, ValueError):
-        raise InputError(f"seed must be an integer of at least 0, or None, found {seed!r}") from None
-
-
-def at_least_one(name: str, value: int) -> int:
-    """Return an integer of at least 1; an InputError where it is none."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be an integer of at least 1, found {value!r}")
-    return int(value)
+    return np.random.SeedSequence(integer_or_none("seed", seed, 0, most=None))
 
 
 def count_steps(index: Index) -> int:

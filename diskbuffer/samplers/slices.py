@@ -18,10 +18,11 @@ from diskbuffer.draws import Draw, Rows, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
+from diskbuffer.integers import integer
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
-from diskbuffer.samplers.sampler import Sampler, at_least_one, count_steps
+from diskbuffer.samplers.sampler import Sampler, count_steps
 
 Int64 = npt.NDArray[np.int64]
 
@@ -97,7 +98,7 @@ class Slices(Sampler):
         super().__init__(seed)
         if over not in ("starts", "episodes"):
             raise InputError(f"over must be 'starts' or 'episodes', found {over!r}")
-        length, burn_in = at_least_one("length", length), burn_in and at_least_one("burn_in", burn_in)
+        length, burn_in = integer("length", length), integer("burn_in", burn_in, 0)
         if crossing and (not strict or over != "starts" or burn_in or episodes is not None or max_age is not None):
             raise InputError(
                 "crossing=True cannot be combined with strict=False, over='episodes', burn_in=, episodes= or max_age="

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.integers import integer
 from diskbuffer.samplers.columns import OpenColumn, Segments
 
 Int64 = npt.NDArray[np.int64]
@@ -54,9 +55,7 @@ class InSteps(Limit):
     """The newest so many steps of each stream."""
 
     def __init__(self, steps: float) -> None:
-        if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
-            raise InputError(f"max_age must be an integer of at least 1, in steps, or come with age_column=, found {steps!r}")
-        self._steps, self.said = int(steps), f"max_age={steps}"
+        self._steps, self.said = integer("max_age, in steps where there is no age_column=,", steps), f"max_age={steps}"
 
     def counts(self, index: Index) -> Int64:
         """Count them."""

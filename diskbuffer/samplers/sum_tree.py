@@ -10,13 +10,13 @@ in a million items, a sixth in a hundred million.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import prefetch
 from diskbuffer.samplers.vectors import FAN, pick_f32, pick_f64, store_least, store_sum_f32, store_sum_f64
@@ -67,7 +67,7 @@ class SumTree:
     """
 
     def __init__(self, size: int) -> None:
-        self.size = _at_least("size", size, 0)
+        self.size = integer("size", size, 0)
         self.levels, self.nodes = _lay_out(self.size)
         self._note()
 
@@ -92,7 +92,7 @@ class SumTree:
 
     def grow(self, size: int) -> None:
         """Make room for more items, of weight zero. Copies what was written to."""
-        size = _at_least("size", size, self.size)
+        size = integer("size", size, self.size)
         levels, nodes = _lay_out(size)
         _copy(self.nodes, self.levels, nodes, levels)
         self.size, self.levels, self.nodes = size, levels, nodes
@@ -126,7 +126,7 @@ class SumTree:
 
     def clear(self, first: int, count: int) -> None:
         """Set the weights of a range to zero; as fast as memory."""
-        first = self._check_range(first, _at_least("count", count, 0))
+        first = self._check_range(first, integer("count", count, 0))
         if count:
             _clear(self.nodes, self.levels, first, count)
 
@@ -148,7 +148,7 @@ class SumTree:
         return items, weights
 
     def _check_range(self, first: int, count: int) -> int:
-        first = _at_least("first", first, 0)
+        first = integer("first", first, 0)
         if first + count > self.size:
             raise InputError(f"a range must end at {self.size}, the number of items, or before, found {first} to {first + count}")
         return first
@@ -160,16 +160,6 @@ class SumTree:
 
 def _refuse_weight(weight: float) -> None:
     raise InputError(f"weights must be from 0 to {LARGEST:.2g}, found {weight}")
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    try:
-        value = operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} must be an integer, found {value!r}") from None
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, found {value}")
-    return value
 
 
 def _integers(values: Int64) -> Int64:

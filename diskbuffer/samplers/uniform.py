@@ -11,12 +11,13 @@ from diskbuffer.draws import Draw, Form, NSteps, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.index.lookup import count, locate
+from diskbuffer.integers import integer
 from diskbuffer.native.compiling import compiled
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import Everything, population_of
 from diskbuffer.samplers.random_numbers import MOST, integers
-from diskbuffer.samplers.sampler import Ahead, Sampler, at_least_one, count_steps
+from diskbuffer.samplers.sampler import Ahead, Sampler, count_steps
 
 Int64 = npt.NDArray[np.int64]
 _ROUNDS = 8
@@ -107,7 +108,7 @@ class Uniform(Sampler):
                 raise InputError(f"half_life must be a number of steps above 0, found {half_life!r}")
             if not replace or episodes is not None:
                 raise InputError("half_life cannot be combined with replace=False or episodes=")
-        self._newest = at_least_one("newest", newest) if newest != 0 else 0
+        self._newest = integer("newest", newest, 0)
         if newest and episodes is not None:
             raise InputError(
                 "newest= cannot be combined with episodes=: new steps are in none of the episodes that were selected"
@@ -195,7 +196,7 @@ def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
     """
     if not isinstance(gamma, int | float | np.floating) or not 0 <= gamma <= 1:
         raise InputError(f"gamma must be a number from 0 to 1, found {gamma!r}")
-    n_step = at_least_one("n_step", n_step)
+    n_step = integer("n_step", n_step)
     return NSteps(n_step, float(gamma)) if n_step > 1 else Steps(apart=apart)
 
 

@@ -123,7 +123,7 @@ def test_true_is_one_byte_only_however_steps_are_given(tmp_path: Path, kind: str
         for n, buffer in enumerate(buffers):
             draws = np.random.default_rng(seed)
             give = functools.partial(_given, rng=draws) if n else np.asarray
-            told = {} if draws.random() < 0.7 or stack > 1 else {"new_episode": np.asarray(give(new_episode))}
+            told: dict[str, Any] = {} if draws.random() < 0.7 or stack > 1 else {"new_episode": np.asarray(give(new_episode))}
             if len(steps) == 1:
                 one = draws.random() < 0.5  # without the axis of environments
 
@@ -181,7 +181,14 @@ def test_what_is_neither_true_nor_false_is_refused_however_it_is_given(tmp_path:
     obs, flag = np.zeros((1, 3), np.float32), np.zeros(1, np.bool_)
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         for name in ("action", "terminated", "truncated"):
-            step = {"obs": obs, "action": flag, "reward": [0.0], "next_obs": obs, "terminated": flag, "truncated": flag}
+            step: dict[str, Any] = {
+                "obs": obs,
+                "action": flag,
+                "reward": [0.0],
+                "next_obs": obs,
+                "terminated": flag,
+                "truncated": flag,
+            }
             for given in (value, np.array(value), np.array([value])):
                 with pytest.raises(db.InputError, match=name):
                     buffer.add(**step | {name: given})

@@ -209,12 +209,12 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "fill of nan": ("fill", (5, [1.0, np.nan]), "found nan"),
     "fill of negatives": ("fill", (5, [1.0, -1.0]), "found -1.0"),
     "fill too far": ("fill", (99, [1.0, 1.0]), "end at 100, the number of items, or before, found 99 to 101"),
-    "fill before": ("fill", (-1, [1.0]), "first must be at least 0, found -1"),
+    "fill before": ("fill", (-1, [1.0]), "first must be an integer of at least 0, found -1"),
     "clear too far": ("clear", (50, 51), "found 50 to 101"),
-    "clear less than none": ("clear", (50, -1), "count must be at least 0, found -1"),
-    "clear halves": ("clear", (0.5, 1), "first must be an integer, found 0.5"),
-    "shrink": ("grow", (99,), "size must be at least 100, found 99"),
-    "grow by a word": ("grow", ("more",), "size must be an integer, found 'more'"),
+    "clear less than none": ("clear", (50, -1), "count must be an integer of at least 0, found -1"),
+    "clear halves": ("clear", (0.5, 1), "first must be an integer of at least 0, found 0.5"),
+    "shrink": ("grow", (99,), "size must be an integer of at least 100, found 99"),
+    "grow by a word": ("grow", ("more",), "size must be an integer of at least 100, found 'more'"),
 }
 
 
@@ -232,5 +232,5 @@ def test_what_is_wrong_is_told_before_anything_changes(case: str) -> None:
 
 
 def test_a_tree_of_less_than_nothing() -> None:
-    with pytest.raises(InputError, match="size must be at least 0, found -1"):
+    with pytest.raises(InputError, match="size must be an integer of at least 0, found -1"):
         SumTree(-1)

@@ -28,11 +28,11 @@ from diskbuffer.adapters.ray.shards import Known, Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.inputs import step_names
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.samplers import Prioritized, Sampler
-from diskbuffer.samplers.sampler import at_least_one
 from diskbuffer.store.system.files import Files
 
 
@@ -119,21 +119,22 @@ class RayReplayBuffer(StepsByName):
     ) -> None:
         self.path = Path(path).expanduser().absolute()
         self._how: dict[str, Any] = {
-            "n_envs": at_least_one("n_envs", n_envs),
-            "block": at_least_one("block", block),
-            "in_flight": at_least_one("in_flight", in_flight),
+            "n_envs": integer("n_envs", n_envs),
+            "block": integer("block", block),
+            "in_flight": integer("in_flight", in_flight),
             "patience": float(patience),
             "near": near,
             "compress": compress,
             "refresh_every": float(refresh_every),
-            "seed": seed,
+            "seed": integer_or_none("seed", seed, 0, None),
             "limiter": limiter,
         }
+        capacity, streams = integer_or_none("capacity", capacity), integer("streams", streams)
         if n_envs > streams:
             raise InputError(f"{n_envs} environments need streams of their own, and there are {streams}; give a larger streams=")
         if limiter is not None and not isinstance(limiter, SampleToInsertRatio):
             raise InputError(f"limiter must be a SampleToInsertRatio, found {limiter!r}")
-        options = {**store, "n_envs": at_least_one("streams", streams)}
+        options = {**store, "n_envs": streams}
         handles = members.start(self.path, placing.places(shards), options, lifetime, num_cpus)
         self._join(handles, owner=True)
         members.open_stores(self._shards.known, self._disks, capacity)
@@ -250,13 +251,12 @@ class RayReplayBuffer(StepsByName):
             As of `add`.
         """
         self._check_open()
-        if not isinstance(env, int | np.integer) or not 0 <= env < self._how["n_envs"]:
-            raise InputError(f"env must be an integer from 0 to {self._how['n_envs'] - 1}, found {env!r}")
+        env = integer("env", env, 0, self._how["n_envs"] - 1)
         given = dict(zip(NAMES, steps, strict=False))
         if len(steps) > len(NAMES) or set(given) & set(values):
             raise InputError(f"extend takes {', '.join(NAMES)} in this order, and each of them once")
         found = {name: value for name, value in (given | values).items() if value is not None}
-        return self._adding.extend(found, int(env), new_episode)
+        return self._adding.extend(found, env, new_episode)
 
     def flush(self, *, sync: bool = True) -> None:
         """Send what `add` holds back, and wait until shards have acknowledged everything that this process added.
@@ -318,7 +318,7 @@ class RayReplayBuffer(StepsByName):
             The limiter had it wait for too long. Nothing was sampled.
         """
         self._check_open()
-        size, delivering = at_least_one("batch_size", batch_size), Delivering(device, transform)
+        size, delivering = integer("batch_size", batch_size), Delivering(device, transform)
         self._wait_to_sample()
         batch: Batch = self._sample(size, sampler, delivering)
         self._note_sampled(size, sampler)
@@ -357,7 +357,7 @@ class RayReplayBuffer(StepsByName):
         A limiter counts a batch when it is delivered, and not when it is drawn ahead.
         """
         self._check_open()
-        drawing, size, many = self._drawing, at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        drawing, size, many = self._drawing, integer("batch_size", batch_size), integer("prefetch", prefetch)
         if drawing.is_all_near(sampler):
             assert self._near is not None
             found = self._near.loader(size, sampler, device, transform_of(transform), many, threads)

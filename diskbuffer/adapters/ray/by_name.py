@@ -16,9 +16,9 @@ from diskbuffer.adapters.ray.shards import Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import step_names
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform
-from diskbuffer.samplers.sampler import at_least_one
 
 
 class StepsByName(ABC):
@@ -55,7 +55,7 @@ class StepsByName(ABC):
         self._check_open()
         if isinstance(columns, str):
             raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
-        found = self._steps.at(steps, None if length is None else at_least_one("length", length), columns)
+        found = self._steps.at(steps, integer_or_none("length", length), columns)
         assert found is not None
         return found
 
@@ -119,7 +119,7 @@ class StepsByName(ABC):
             names = self._steps.every() if given is None else given
             return shuffled(names, seed) if shuffle else names
 
-        size, many = at_least_one("batch_size", batch_size), at_least_one("prefetch", prefetch)
+        size, many = integer("batch_size", batch_size), integer("prefetch", prefetch)
         return Pass(self._steps, named, size, merge_last, Delivering(device, transform), many)
 
     def map(

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 
 _LITTLE = 0.001  # of a machine's own resource, which there is one of
 Place = Mapping[str, float]
@@ -19,15 +20,15 @@ def places(shards: int | Sequence[Place] | None) -> list[dict[str, float]]:
     Every machine has a resource ``node:ADDRESS`` of its own. By default there is a shard on each machine, in the order of their
     addresses.
     """
-    if shards is not None and not isinstance(shards, int):
+    if isinstance(shards, list | tuple):
         found = [dict(place) for place in shards]
         if not found or not all(found):
             raise InputError("shards must be a number, or a list of resources, one for each shard: [{'disk-a': 0.01}, ...]")
         return found
+    if shards is not None:
+        shards = integer("shards, where they are no list of resources,", shards, 1, 1024)
     machines = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]})
     count = len(machines) if shards is None else shards
-    if not 1 <= count <= 1024:
-        raise InputError(f"shards must be from 1 to 1024, found {shards!r}")
     return [{f"node:{machines[n % len(machines)]}": _LITTLE} for n in range(count)]
 
 

@@ -21,6 +21,7 @@ from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import Prioritize
 
 from diskbuffer.adapters.ray.episodes import Recording, step_of
 from diskbuffer.errors import EmptyBufferError, InputError
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.samplers import Prioritized, Sampler, Uniform
 
@@ -61,14 +62,15 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         seed: int | None = None,
         **_: Any,
     ) -> None:
+        capacity, seed = integer("capacity", capacity), integer_or_none("seed", seed, 0, None)
         EpisodeReplayBuffer.__init__(
             self,
             capacity,
-            batch_size_B=batch_size_B,
-            batch_length_T=batch_length_T,
+            batch_size_B=integer("batch_size_B", batch_size_B),
+            batch_length_T=integer("batch_length_T", batch_length_T),
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
-        self._recording = Recording(path, capacity, streams)
+        self._recording = Recording(path, capacity, integer("streams", streams))
         self._random, self._seed = np.random.default_rng(seed), seed
         self._sampler: Sampler | None = None
         self._evicted = (0, 0)  # episodes and steps, as far as the metrics have them
@@ -131,9 +133,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise InputError("infos and outputs of the model are not kept; leave include_infos= and include_extra_model_outputs=")
         if self.buffer is None:
             raise EmptyBufferError("the buffer holds no complete step yet; add some before sampling")
-        size = num_items or batch_size_B or self.batch_size_B
-        if batch_length_T:
-            found = self._sequences(size, batch_length_T, lookback, min_batch_length_T)
+        size = integer("num_items", num_items or batch_size_B or self.batch_size_B)
+        length = integer_or_none("batch_length_T", batch_length_T, 0)
+        if length:
+            found = self._sequences(size, length, lookback, min_batch_length_T)
         else:
             found = self._single(size, 1 if n_step is None else n_step, gamma, beta)
         if to_numpy:
@@ -157,7 +160,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     def _single(self, size: int, n_step: int | tuple[int, int], gamma: float, beta: float | None) -> list[SingleAgentEpisode]:
         steps, weights = self._draw(size, beta)
         self._drawn = steps
-        each = np.full(size, n_step) if isinstance(n_step, int) else self._random.integers(*n_step, size)
+        each = self._random.integers(*n_step, size) if isinstance(n_step, tuple) else np.full(size, integer("n_step", n_step))
         found: list[Any] = [None] * size
         for n in np.unique(each).tolist():
             which = np.flatnonzero(each == n)

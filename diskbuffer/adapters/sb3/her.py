@@ -18,6 +18,7 @@ from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
 from diskbuffer.adapters.sb3.stored import batched
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 from diskbuffer.reading.batches.base import Batch
 
 Int64 = npt.NDArray[np.int64]
@@ -65,6 +66,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         )
         if kwargs.get("n_steps", 1) != 1:
             raise InputError("hindsight goals go with one-step returns, as in Stable-Baselines3; leave n_steps out")
+        n_sampled_goal = integer("n_sampled_goal", n_sampled_goal, 0)
         self.env, self.copy_info_dict = env, copy_info_dict
         self.goal_selection_strategy, self.n_sampled_goal = goal_selection_strategy, n_sampled_goal
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
@@ -126,6 +128,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Draw steps of episodes that are over, most of them with goals that were reached later, as Stable-Baselines3 does."""
+        batch_size = integer("batch_size", batch_size)
         if self._of_episodes is None:
             self._of_episodes = np.flatnonzero(self.ep_length > 0)
         if not len(self._of_episodes):

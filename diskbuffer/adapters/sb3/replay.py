@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_map
 from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
 from diskbuffer.adapters.sb3.stored import Stored, batched
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.samplers.sampler import at_least_one
 from diskbuffer.schema import Column
 
 Int64 = npt.NDArray[np.int64]
@@ -80,6 +80,7 @@ class DiskReplayBuffer(ReplayBuffer):
         threads: int | None = None,
         segment_rows: int | None = None,
     ) -> None:
+        buffer_size, n_envs = integer("buffer_size", buffer_size), integer("n_envs", n_envs)
         # Not ReplayBuffer's own, which takes the memory.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         if optimize_memory_usage and handle_timeout_termination:
@@ -88,7 +89,7 @@ class DiskReplayBuffer(ReplayBuffer):
             )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
-        self.n_steps, self.gamma = at_least_one("n_steps", n_steps), gamma
+        self.n_steps, self.gamma = integer("n_steps", n_steps), gamma
         self._no_timeouts = np.zeros(n_envs, np.bool_)
         action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
         columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
@@ -288,4 +289,4 @@ class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Draw steps, as Stable-Baselines3 does."""
-        return BaseBuffer.sample(self, batch_size, env)
+        return BaseBuffer.sample(self, integer("batch_size", batch_size), env)

@@ -16,6 +16,7 @@ from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, Roll
 
 from diskbuffer.adapters.sb3.ring import observations_of
 from diskbuffer.adapters.sb3.stored import Stored, batched, parts_of
+from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -70,6 +71,7 @@ class DiskRolloutBuffer(RolloutBuffer):
         threads: int | None = None,
         segment_rows: int | None = None,
     ) -> None:
+        buffer_size, n_envs = integer("buffer_size", buffer_size), integer("n_envs", n_envs)
         # Not RolloutBuffer's own, which takes the memory.
         super(RolloutBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.gae_lambda, self.gamma, self.generator_ready = gae_lambda, gamma, False
@@ -144,7 +146,7 @@ class DiskRolloutBuffer(RolloutBuffer):
         if not self.generator_ready:
             self._flatten()
             self.generator_ready = True
-        size = total if batch_size is None else batch_size
+        size = integer_or_none("batch_size", batch_size) or total
         begun = time.perf_counter()
         try:
             for n, (obs, waited) in enumerate((self._out_of_whole if self._is_small else self._read_ahead)(indices, size)):

@@ -21,6 +21,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.endings import CUT_OFF
 from diskbuffer.environment import describe
 from diskbuffer.errors import DiskBufferError, InputError, SchemaError, StackError
+from diskbuffer.integers import integer_or_none
 from diskbuffer.nested import put
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.recording.values import fit
@@ -75,7 +76,8 @@ class Stored(OpenedLate):
     ) -> None:
         environment = describe(space, action_space)
         super().__init__(path, n_envs=n_envs, autoreset="disabled", environment=environment, **options)
-        self._capacity, self._columns, self.n_envs, self._frame_stack = capacity, dict(columns), n_envs, frame_stack
+        self._capacity, self._columns, self.n_envs = capacity, dict(columns), n_envs
+        self._frame_stack = integer_or_none("frame_stack", frame_stack)
         parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
         shapes = shapes if isinstance(shapes, dict) else {None: shapes}
         self._plain_shape = None if isinstance(space, spaces.Dict) else (n_envs, *shapes[None])

@@ -18,6 +18,7 @@ from diskbuffer.adapters.tianshou.meta import Meta
 from diskbuffer.adapters.tianshou.steps import LazySteps
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
+from diskbuffer.integers import integer_or_none
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -274,7 +275,7 @@ class StoreBacked:
         """Return a key of steps, stacked as Tianshou does; a frame is read for each of a stack."""
         if key not in self._meta.get_keys() and default_value is not None:
             return default_value
-        values, stack_num = self._meta[key], self.stack_num if stack_num is None else stack_num
+        values, stack_num = self._meta[key], integer_or_none("stack_num", stack_num) or self.stack_num
         if stack_num == 1:
             return values[index]
         stack, indices = list[Any](), np.asarray(index) if isinstance(index, list) else index
@@ -318,6 +319,7 @@ class StoreBacked:
 
     def sample(self, batch_size: int | None) -> tuple[Any, Array]:
         """Draw steps, as Tianshou does; all of them (0) as `LazySteps`, which are on disk until they are split."""
+        batch_size = integer_or_none("batch_size", batch_size, 0)
         if batch_size != 0:
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn

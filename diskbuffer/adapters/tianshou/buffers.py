@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tianshou.data import PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer, ReplayBuffer, VectorReplayBuffer
 
 from diskbuffer.adapters.tianshou.backed import StoreBacked
-from diskbuffer.samplers.sampler import at_least_one
+from diskbuffer.integers import integer
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class DiskReplayBuffer(StoreBacked, ReplayBuffer):
     """
 
     def __init__(self, size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(at_least_one("size", size), *args, **kwargs)
+        super().__init__(integer("size", size), *args, **kwargs)
 
 
 class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
@@ -62,6 +62,9 @@ class DiskVectorReplayBuffer(StoreBacked, VectorReplayBuffer):
     """
 
     _has_rings = True
+
+    def __init__(self, total_size: int, buffer_num: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(integer("total_size", total_size), integer("buffer_num", buffer_num), *args, **kwargs)
 
 
 class _Prioritized(StoreBacked):
@@ -123,7 +126,7 @@ class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
     """
 
     def __init__(self, size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(at_least_one("size", size), *args, **kwargs)
+        super().__init__(integer("size", size), *args, **kwargs)
 
 
 class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuffer):
@@ -138,3 +141,6 @@ class DiskPrioritizedVectorReplayBuffer(_Prioritized, PrioritizedVectorReplayBuf
     """
 
     _has_rings = True
+
+    def __init__(self, total_size: int, buffer_num: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(integer("total_size", total_size), integer("buffer_num", buffer_num), *args, **kwargs)

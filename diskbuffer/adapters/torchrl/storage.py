@@ -26,7 +26,7 @@ from diskbuffer.adapters.torchrl.indices import plain
 from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
-from diskbuffer.samplers.sampler import at_least_one
+from diskbuffer.integers import integer
 
 Int64 = npt.NDArray[np.int64]
 _COPIED = 1024  # steps that are copied together
@@ -89,8 +89,8 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         threads: int | None = None,
         segment_rows: int | None = None,
     ) -> None:
-        self.ndim, self.device = at_least_one("ndim", ndim), torch.device(device)
-        Storage.__init__(self, at_least_one("max_size", max_size))  # not TensorStorage's, which wants a tensor
+        self.ndim, self.device = integer("ndim", ndim), torch.device(device)
+        Storage.__init__(self, integer("max_size", max_size))  # not TensorStorage's, which wants a tensor
         self._last_cursor: Any = None
         self._compilable = False
         self._is_started_copy = False  # in a process that was given this when it was started

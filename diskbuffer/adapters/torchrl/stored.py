@@ -28,6 +28,7 @@ from diskbuffer.adapters.torchrl.rows import Later, LazyRows
 from diskbuffer.adapters.torchrl.strings import named
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.integers import integer_or_none
 from diskbuffer.store.building import is_there
 from diskbuffer.wording import counted
 
@@ -66,7 +67,7 @@ class Stored(OpenedLate):
         self, path: str | os.PathLike[str], max_size: int, ndim: int = 1, frame_stack: int | None = None, **options: Any
     ) -> None:
         super().__init__(path, autoreset="disabled", **options)
-        self.max_size, self.ndim, self._frame_stack = max_size, ndim, frame_stack
+        self.max_size, self.ndim, self._frame_stack = max_size, ndim, integer_or_none("frame_stack", frame_stack)
         self.entries: Entries | None = None
         self.places = Places(0, ())
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them

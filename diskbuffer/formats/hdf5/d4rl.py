@@ -20,6 +20,7 @@ from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last
 from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Part, Shaped
+from diskbuffer.integers import integer_or_none
 from diskbuffer.schema import Column
 from diskbuffer.wording import counted, format_option
 
@@ -63,8 +64,7 @@ def read(path: Path, *, max_episode_steps: int | None = None, ends: str = "termi
         raise InputError(
             f"next_obs must be one of {', '.join(NEXT_OBS)}, ends of {', '.join(ENDS)}; found {next_obs!r}, {ends!r}"
         )
-    if max_episode_steps is not None and (not isinstance(max_episode_steps, int) or max_episode_steps < 0):
-        raise InputError(f"max_episode_steps must be a whole number, 0 for none, found {max_episode_steps!r}")
+    max_episode_steps = integer_or_none("max_episode_steps, 0 for none,", max_episode_steps, 0)
     file = Hdf5File(path, "hdf5")
     try:
         return _D4rl(file, max_episode_steps, ends == "terminals", next_obs == "check")

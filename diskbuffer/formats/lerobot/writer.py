@@ -21,6 +21,7 @@ from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
 from diskbuffer.formats.lerobot.part import Part, parts
 from diskbuffer.formats.lerobot.statistics import NAMES, Numbers, Pictures, Together
 from diskbuffer.formats.lerobot.tasks import Tasks
+from diskbuffer.integers import integer
 from diskbuffer.schema import Column
 
 _BLOCK = 8 * 1024**2  # bytes of rows that are written at a time
@@ -89,9 +90,9 @@ class LeRobotWriter:
                 f"pictures must be 'lossless', 'image' or 'video', and codec one of {', '.join(encoding.CODECS)}, found "
                 f"{pictures!r} and {codec!r}"
             )
-        sizes = (data_files_size_in_mb, video_files_size_in_mb, chunks_size)
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise InputError(f"sizes must be positive integers, found {sizes}")
+        data_files_size_in_mb = integer("data_files_size_in_mb", data_files_size_in_mb)
+        video_files_size_in_mb = integer("video_files_size_in_mb", video_files_size_in_mb)
+        chunks_size = integer("chunks_size", chunks_size)
         facts = _facts(contents)
         self._root, self._contents, self._chunks_size = path, contents, chunks_size
         self._fps = _fps(facts.get("fps") if fps is None else fps, chosen=fps is not None)

@@ -16,6 +16,7 @@ from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.directory import Likeness, files_of
 from diskbuffer.formats.rows import Part, Shaped, column_of
 from diskbuffer.formats.strangers import RATIO
+from diskbuffer.integers import integer
 
 _NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
 _NAME = re.compile(r"(.+)_(\d{1,9})_(\d{1,9})\.npz")
@@ -111,7 +112,8 @@ class _Frames:
 
 
 def _stack(given: int, rows: Rows) -> int:
-    if not isinstance(given, int) or given < 1 or (given > 1 and (len(rows.shape) < 2 or rows.shape[1] % given)):
+    given = integer("frame_stack", given)
+    if given > 1 and (len(rows.shape) < 2 or rows.shape[1] % given):
         raise InputError(
             f"frame_stack must be how many frames are stacked along the first of {list(rows.shape[1:])}, found {given!r}"
         )

@@ -55,7 +55,7 @@ class TensorDictSource:
         filled, cursor, is_storage = _ring(place, self._found)
         told = read_description(path)
         axes = len(self._found.shape)
-        if not axes or (time is not None and (not isinstance(time, int) or not -axes <= time < axes)):
+        if not axes or (time is not None and (type(time) is not int or not -axes <= time < axes)):
             raise InputError(f"time must be an axis of the batch, whose shape is {list(self._found.shape)}, found {time!r}")
         time = (0 if is_storage else axes - 1) if time is None else time % axes
         if math.prod(n for axis, n in enumerate(self._found.shape) if axis != time) > _MOST_ENVS:

@@ -20,6 +20,7 @@ from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.guard import LOOPBACK
 from diskbuffer.inspect.page.watched import Watched
 from diskbuffer.inspect.view import StoreView
+from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
 
 FIRST_PORT, _PORTS = 8460, 40
@@ -39,8 +40,7 @@ def bind(host: str, port: int | None) -> socket.socket:
             f"host must be one of {', '.join(LOOPBACK)}, found {host!r}: the page has no password. To see it from another "
             "machine, use ssh -L, as is printed when it starts"
         )
-    if port is not None and not 0 <= port < 65536:
-        raise InputError(f"port must be from 0 to 65535, found {port}; 0 takes a free one")
+    port = integer_or_none("port, 0 for any free one,", port, 0, 65535)
     family = socket.AF_INET6 if host == "::1" else socket.AF_INET
     for tried in range(FIRST_PORT, FIRST_PORT + _PORTS) if port is None else (port,):
         listening = socket.socket(family, socket.SOCK_STREAM)
