@@ -17,7 +17,7 @@ from diskbuffer.draws import Draw, Form, Steps
 from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.inputs import step_names
+from diskbuffer.inputs import integers, step_names
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
@@ -387,11 +387,14 @@ class Reader(ABC):
         """Return a column's rows that a stack at each of some rows takes, (n, frame_stack, ...)."""
         return self.rows(path, lambda _: drawn, self.frame_stack - 1, self.frame_stack)
 
-    def newest(self, path: str) -> npt.NDArray[Any]:
-        """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty."""
+    def newest(self, path: str, only: int | None = None) -> npt.NDArray[Any]:
+        """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty.
+
+        With `only`, of all streams but this one there are zeros, too.
+        """
         stack, index = self.frame_stack, self.index
         heads = index.table[:, HEAD]
-        there = np.flatnonzero(heads >= 0)
+        there = np.flatnonzero(heads >= 0) if only is None else np.flatnonzero(heads[only : only + 1] >= 0) + only
         starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
         low = index.table[there, LOW]
         drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
@@ -441,10 +444,9 @@ def _with_last(obs: Any, following: Any) -> Any:
 
 def _by_age(ages: Any, streams: Any) -> tuple[Int64, Int64]:
     """Return ages and streams as arrays of one shape."""
-    back = np.asarray(ages)
-    if back.ndim != 1 or (back.size and back.dtype.kind not in "iu"):
-        raise InputError(f"ages must be a list of integers, found shape {back.shape} of {back.dtype}")
-    of, back = np.asarray(streams, np.int64), back.astype(np.int64, copy=False)
+    back, of = integers("ages", ages), integers("envs", streams, (0, 1))
+    if of.shape not in (back.shape, (), (1,)):
+        raise InputError(f"envs: expected one, or {len(back)}, as there are ages, found {len(of)}")
     return back, of if of.shape == back.shape else np.broadcast_to(of, back.shape)
 
 

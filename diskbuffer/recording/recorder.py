@@ -46,7 +46,7 @@ class Recorder:
     index : Index
         Prepared up to date with every row.
     newest : callable
-        ``newest(path)`` returns the stack (streams, frame_stack, ...) that each stream ends with.
+        ``newest(path, only)`` returns the stack (streams, frame_stack, ...) that each stream ends with, or `only` that one.
 
     Attributes
     ----------
@@ -56,16 +56,16 @@ class Recorder:
         What `record_from` can be called for, where there is something.
     """
 
-    def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[[str], Array]) -> None:
+    def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
         self._layout, self._schema, self._log, self._index = layout, layout.schema.recorded, log, index
         self._envs = slice(layout.n_envs)  # the streams that `add` writes
         self._stack, self._zeros = layout.frame_stack, layout.padding == "zeros"
         self._segments, tails = log.writer.segments, log.writer.tail.addresses
 
-        def given(path: str) -> Array:
+        def given(path: str, only: int | None = None) -> Array:
             """Return the newest frames, as they were given, where a shard has others by now: what failed is taken back first."""
             log.writer.settle()
-            return newest(path)
+            return newest(path, only)
 
         def newest_frame(path: str) -> Array:
             """Return the last of these; of a flat column out of the open segments, without a plan: in a tenth of the time."""

@@ -36,8 +36,8 @@ _BLOCK_BYTES = 32 * 1024**2  # of a column that is put together at a time
 class Trajectories:
     """Record arrays of steps, block by block.
 
-    `newest(path)` returns the stack (streams, frame_stack, ...) that each stream ends with. `flat` records single frames where
-    every column is flat.
+    `newest(path, env)` returns the stack that a stream ends with, in its place of (streams, frame_stack, ...). `flat` records
+    single frames where every column is flat.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Trajectories:
         index: Index,
         rows: RowWriter,
         cut_offs: CutOffs,
-        newest: Callable[[str], Array],
+        newest: Callable[[str, int], Array],
         flat: FlatSteps | None = None,
     ) -> None:
         self._layout, self._schema, self._index = layout, layout.schema.recorded, index
@@ -233,7 +233,7 @@ class Trajectories:
             if self._index.heads[env] < 0 or self._rows.cut[env]:
                 same[0] = False
             else:
-                newest, first = self._newest(path)[env], obs[:1]
+                newest, first = self._newest(path, env)[env], obs[:1]
                 if stacked and self._schema[path].is_lossy:  # frames before the newest may have lost something
                     first, stacked = first[:, -1], False
                 same[0] &= same_rows(first, newest[None] if stacked else newest[None, -1])[0]

@@ -14,6 +14,8 @@ from diskbuffer.store.segments.shard import LiveShard
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Map
 
+_NONE = 2**63 - 1  # where no segment is open
+
 
 @dataclass
 class OpenSegment:
@@ -34,6 +36,7 @@ class OpenSegments:
     ----------
     bases : (columns, streams, 2) addresses of open segments in flat columns
     lengths : (streams, 2, 2) addresses of lengths in the segment table, and what `length_word` needs
+    first_ends : (streams,) the positions after each stream's first open segment, beyond all rows where it has none
     """
 
     def __init__(self, store: Store, executor: Executor) -> None:
@@ -43,6 +46,7 @@ class OpenSegments:
         self._ahead: dict[int, tuple[int, Future[OpenSegment]]] = {}  # next segments in the making, and their slots
         self.bases = np.zeros((len(self._paths), self._layout.streams, 2), np.int64)
         self.lengths = np.zeros((self._layout.streams, 2, 2), np.int64)
+        self.first_ends = np.full(self._layout.streams, _NONE)
 
     def of(self, stream: int) -> dict[int, OpenSegment]:
         """Return a stream's open segments by their number."""
@@ -124,13 +128,20 @@ class OpenSegments:
             store.maps.hold(path, slot, shard.map)
         self.lengths[stream, ordinal % 2] = store.table.length_place(slot)
         self._open[stream][ordinal] = segment
+        self._note_first(stream)
 
     # Closing
 
     def drop_before(self, stream: int, position: int) -> list[int]:
         """Write no more to segments that end before a position or there; return their slots."""
         done = [n for n in self._open[stream] if (n + 1) * self._layout.segment_rows <= position]
-        return [self._open[stream].pop(n).slot for n in done]
+        slots = [self._open[stream].pop(n).slot for n in done]
+        self._note_first(stream)
+        return slots
+
+    def _note_first(self, stream: int) -> None:
+        first = min(self._open[stream], default=None)
+        self.first_ends[stream] = _NONE if first is None else (first + 1) * self._layout.segment_rows
 
     def close(self) -> None:
         """Remove segments that were made ahead, and that no row came into; write no more to the others."""

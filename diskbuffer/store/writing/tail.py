@@ -71,9 +71,9 @@ class Tail:
             end = min(end, int(guards[0].position if guards else packed[stream]) + self._layout.tail_rows)
         return int(end)
 
-    def packed_until(self, stream: int, head: int) -> int:
-        """Return the position up to which a stream's rows are in shards, in all columns, `head` at most."""
-        return min([head, *(int(packed[stream]) for packed in self._packed.values())])
+    def packed_until(self, heads: Int64) -> Int64:
+        """Return the positions up to which the streams' rows are in shards, in all columns, `heads` at most."""
+        return np.asarray(np.minimum.reduce([heads, *self._packed.values()]))
 
     # Writing
 
@@ -104,8 +104,12 @@ class Tail:
 
     def complete_runs(self, heads: Int64) -> list[list[Run]]:
         """Find the complete chunks in the tail. The newest row's stays: what was done there is still to come."""
-        streams = range(self._layout.streams)
-        return [runs for path in self._packed for stream in streams for runs in self._runs(path, stream, int(heads[stream]))]
+        found = []
+        for path, packed in self._packed.items():
+            rows = self._layout.chunk_rows(path)
+            for stream in np.flatnonzero(heads // rows > packed // rows).tolist():  # a few, of many environments
+                found += self._runs(path, stream, int(heads[stream]))
+        return found
 
     def _runs(self, path: str, stream: int, end: int) -> list[list[Run]]:
         """Find the complete chunks that lie before the position `end` and are in the tail only."""
