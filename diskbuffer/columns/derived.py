@@ -29,10 +29,12 @@ from diskbuffer.reading.reader import Reader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column
+from diskbuffer.store.format.checksums_kernel import replace_rows
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+_A_ROW = 16 * 1024  # bytes whose checksum takes as long as what one row changes in it
 
 
 @dataclass(frozen=True)
@@ -185,12 +187,19 @@ class DerivedColumns:
         slots, which = np.unique(rows // size, return_inverse=True)
         store.refuse_evicted(slots.tolist())
         self.ensure(name, column)
+        noted = [store.noted_checksum(name, slot) for slot in slots.tolist()]
         bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
         targets = bases[which] + rows % size * column.row_bytes
         array = np.ascontiguousarray(array[some])
-        _scatter(array.ctypes.data, column.row_bytes, targets)
-        for slot in slots.tolist():
-            store.note_checksum(name, slot)
+        few = len(rows) * _A_ROW < len(slots) * size * column.row_bytes
+        if few and None not in noted:
+            changes = replace_rows(array, targets, bases + store.layout.flat_bytes(name), which)
+            for slot, before, change in zip(slots.tolist(), noted, changes.tolist(), strict=True):
+                store.note_checksum(name, slot, before ^ change)
+        else:
+            _scatter(array.ctypes.data, column.row_bytes, targets)
+            for slot in slots.tolist():
+                store.note_checksum(name, slot)
         return int(some.sum())
 
     def _there(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:

@@ -242,7 +242,10 @@ class GatheredStore:
         self.maps.hold(name, slot, mapped)
         return self.columns.array(name, mapped)
 
-    def note_checksum(self, name: str, slot: int) -> None:
+    def noted_checksum(self, name: str, slot: int) -> None:
+        """Return None: these files have no checksums."""
+
+    def note_checksum(self, name: str, slot: int, crc: int | None = None) -> None:
         """Do nothing: these files have no checksums."""
 
     def add_column(self, name: str, column: Column) -> None:

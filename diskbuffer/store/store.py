@@ -25,7 +25,7 @@ from diskbuffer.store.segments.table import UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 from diskbuffer.store.system.overlay import Layers
 from diskbuffer.store.system.writer_lock import WriterLock
-from diskbuffer.store.verification import Verification
+from diskbuffer.store.verification import AMBIGUOUS, Verification, as_noted
 
 Int64 = npt.NDArray[np.int64]
 _MORE_SLOTS = 8  # at least, when a store grows: the metadata of all its arrays are written anew
@@ -254,9 +254,17 @@ class Store:
             self.table.set_checksum(name, slot, UNCHECKED)
         return mapped.array(column.np_dtype, (self.layout.segment_rows, *column.shape))
 
-    def note_checksum(self, name: str, slot: int) -> None:
-        """Note the checksum of a segment of a derived column that was written to."""
-        self.table.set_checksum(name, slot, self.verification.checksum(name, self.maps.get(name, slot)))
+    def noted_checksum(self, name: str, slot: int) -> int | None:
+        """Return the CRC32C of a segment of a derived column as it is noted; None where it is not known."""
+        noted = self.table.checksum(name, slot)
+        return noted if noted > AMBIGUOUS else None
+
+    def note_checksum(self, name: str, slot: int, crc: int | None = None) -> None:
+        """Note the checksum of a segment of a derived column that was written to; it is computed where no `crc` is given."""
+        if crc is None:
+            self.table.set_checksum(name, slot, self.verification.checksum(name, self.maps.get(name, slot)))
+        else:
+            self.table.set_checksum(name, slot, as_noted(crc))
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a derived column, of zeros until something is written."""

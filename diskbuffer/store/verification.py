@@ -16,13 +16,20 @@ from diskbuffer.store.segments.shard import shard_checksum
 from diskbuffer.store.segments.table import NEVER, UNCHECKED, SegmentTable
 from diskbuffer.store.system.files import Files, Map
 
+AMBIGUOUS = UNCHECKED + 2  # up to which a number of the table may stand for two checksums
+
 
 def file_checksum(layout: Layout, path: str, mapped: Map | Zeros) -> int:
     """Return what the table has as the checksum of a segment's file."""
     if path in layout.chunks_of:
         return shard_checksum(mapped, layout.chunks(path))
     found = codec.checksum(mapped.array(np.uint8, (mapped.size,)))
-    return found if path not in layout.derived or found > UNCHECKED else found + 2
+    return as_noted(found) if path in layout.derived else found
+
+
+def as_noted(crc: int) -> int:
+    """Return the CRC32C of a derived column's file as the table has it: `NEVER` and `UNCHECKED` say something else."""
+    return crc if crc > UNCHECKED else crc + 2
 
 
 class Verification:

@@ -17,6 +17,7 @@ import tensorstore
 import torch
 
 import diskbuffer as db
+from diskbuffer.store.verification import Verification
 from tests.conftest import steps_of
 
 if TYPE_CHECKING:
@@ -522,3 +523,29 @@ def test_half_precision_is_stored_and_written_back(tmp_path: Path) -> None:
         assert (batch["obs"][:, -1, 0, 0] == torch.arange(20)).all()
         buffer.returns_and_advantages(1.0, values=None, next_values="next_value")
         assert buffer.at(steps)["return"].tolist() == list(range(20, 0, -1))
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), "float32"), ((3,), "uint8"), ((40,), "float64"), ((8,), "bool")])
+def test_the_checksum_of_a_few_values_is_that_of_the_whole_segment(
+    tmp_path: Path, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"obs": db.Column(()), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=65_536) as buffer:
+        buffer.extend(obs=np.arange(100_001.0), action=np.zeros(100_000, int), reward=np.zeros(100_000))
+        buffer.write("more", buffer.steps(), rng.integers(0, 2, (100_000, *shape)).astype(dtype))
+        store, whole, computed = buffer._store, Verification.checksum, list[str]()
+
+        def noting(verification: Verification, path: str, mapped: Any) -> int:
+            computed.append(path)
+            return whole(verification, path, mapped)
+
+        monkeypatch.setattr(Verification, "checksum", noting)
+        for _ in range(30):
+            steps = rng.integers(0, 100_000, rng.integers(1, 4))  # some of them twice
+            steps = np.append(steps, steps[:1]) if rng.random() < 0.3 else steps
+            buffer.write("more", steps, rng.integers(0, 2, (len(steps), *shape)).astype(dtype))
+            assert not computed
+            for slot in (0, 1):
+                assert store.table.checksum("more", slot) == whole(store.verification, "more", store.maps.get("more", slot))
+    assert db.check(tmp_path / "store").ok
