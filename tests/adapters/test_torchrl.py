@@ -1023,3 +1023,47 @@ def test_true_is_one_byte_only(tmp_path: Path) -> None:
     for storage in storages:
         storage.close()
     assert bytes_of_bools(tmp_path / "disguised") == {0, 1}
+
+
+@pytest.mark.some(1)
+@pytest.mark.parametrize("sampler", ["random", "slices", "slices of the store", "by priority"])
+def test_sampling_can_be_compiled(sampler: str, tmp_path: Path) -> None:
+    make: dict[str, Callable[[], Any]] = {
+        "random": RandomSampler,
+        "slices": lambda: SliceSampler(num_slices=2, traj_key="trajectory"),
+        "slices of the store": lambda: DiskSliceSampler(num_slices=2),
+        "by priority": lambda: DiskSampler(db.Prioritized(seed=0)),
+    }
+
+    def steps(first: int, count: int) -> TensorDict:
+        numbers = torch.arange(first, first + count)
+        now, after = ({"x": at[:, None] + torch.zeros(3)} for at in (numbers, numbers + 1))
+        ends = {"done": torch.zeros(count, 1, dtype=torch.bool), "reward": numbers[:, None].float()}
+        return TensorDict(now | {"trajectory": torch.zeros_like(numbers), "next": after | ends}, [count])
+
+    torch._dynamo.reset()
+    buffer = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "store"), sampler=make[sampler](), batch_size=8)
+    buffer.extend(steps(0, 50))
+    sample = torch.compile(lambda: (batch := buffer.sample(), batch["x"].sum(dim=1) * 2), backend="eager")
+    for first in (50, 57):
+        batch, found = sample()
+        assert torch.equal(found, 6 * batch["next", "reward"][:, 0])
+        assert torch.equal(batch["x"] + 1, batch["next", "x"])
+        buffer.extend(steps(first, 7))
+    assert len(buffer) == 64
+    buffer.storage.close()
+
+
+@pytest.mark.parametrize(
+    "step", [{"x": torch.zeros(3), "task": "push"}, {"a": "push", "x": torch.zeros(3)}, {"x": np.zeros(3)}, {"x": None}, "push"]
+)
+def test_what_is_no_tensor_is_refused_by_its_name(step: Any, tmp_path: Path) -> None:
+    storage = DiskStorage(100, tmp_path / "store")
+    buffer = ReplayBuffer(storage=storage, batch_size=8)
+    for add in (lambda: buffer.add(step), lambda: buffer.extend([step, step]), lambda: storage.set(0, step)):
+        with pytest.raises(db.InputError, match=r"expected tensors, found a .*give steps as TensorDicts, which may hold strings"):
+            add()
+    assert len(buffer) == 0
+    buffer.add({"x": torch.zeros(3)})
+    assert len(buffer) == 1
+    storage.close()

@@ -321,8 +321,20 @@ def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor | Strings]]:
             yield key, Strings.of(key, value)
             continue
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"entry {key!r} is a {type(value).__name__}; this storage holds tensors, which Zarr can hold, too")
+            where = f" at {key!r}" if key else ""
+            raise InputError(
+                f"expected tensors, found a {type(value).__name__}{where}; make a tensor of it, leave it out, or give steps as "
+                "TensorDicts, which may hold strings, too"
+            )
         yield key, value
+
+
+def refuse_others(data: Any) -> None:
+    """Refuse what is no tensordict, tensor, or nested dicts, lists and tuples of these."""
+    one = data[0] if isinstance(data, list) and data else data
+    if not isinstance(one, torch.Tensor) and not is_tensor_collection(one):
+        for _ in leaves(data):
+            pass
 
 
 def _tensors(data: Any) -> dict[Key, torch.Tensor]:

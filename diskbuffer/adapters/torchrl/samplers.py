@@ -56,6 +56,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             raise InputError(f"a TorchRL buffer reads steps, or whole sequences; {type(sampler).__name__} draws something else")
         self.sampler, self._length = sampler, int(length)
 
+    @torch.compiler.disable
     def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Draw places of the storage."""
         if not isinstance(storage, DiskStorage):
@@ -95,6 +96,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
                 return np.concatenate(found), {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
         raise EmptyBufferError("hardly any of the steps on the disk is in use; sample with TorchRL's own samplers")
 
+    @torch.compiler.disable
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
         """Tell new priorities of steps."""
         if not hasattr(self.sampler, "update"):

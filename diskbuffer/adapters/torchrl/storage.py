@@ -154,6 +154,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     # Writing
 
+    @torch.compiler.disable
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Put steps in places; when this returns, a kill of the process does not lose them."""
         known, newest = self.stored.places, self.stored.places.newest
@@ -204,6 +205,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     # Reading
 
+    @torch.compiler.disable
     def get(self, index: Any) -> Any:
         """Return the steps in places: many, or a slice of them, are read when their entries are asked for."""
         with self._loading():
@@ -228,6 +230,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Whether steps were written in a ring, so that those of an episode lie one after the other."""
         return self.stored.places.in_order
 
+    @torch.compiler.disable
     def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
         with self._loading():

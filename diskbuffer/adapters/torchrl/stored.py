@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
 from diskbuffer.adapters.torchrl.addresses import Addresses
-from diskbuffer.adapters.torchrl.entries import Entries, Entry
+from diskbuffer.adapters.torchrl.entries import Entries, Entry, refuse_others
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.one_step import OneStep
@@ -160,6 +160,8 @@ class Stored(OpenedLate):
 
         `device` is where those are read to of which `data` is a part alone.
         """
+        if data.__class__ is not TensorDict:
+            refuse_others(data)
         if isinstance(data, list):
             data = stacked(data)
         with self.lock:
@@ -355,6 +357,7 @@ class Stored(OpenedLate):
         make = TensorDict if device.type != "cpu" or entries.has_strings else TensorDict._new_unsafe
         return self._kind.from_tensordict(make(tree, batch_size=size, device=device))
 
+    @torch.compiler.disable
     def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
         """Return one entry of steps."""
         opened, flat = self.opened, names.ravel()
