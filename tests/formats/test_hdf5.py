@@ -366,6 +366,25 @@ def test_hostile_files_are_refused(tmp_path: Path, harm: Callable[[Any], None]) 
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize("next_obs", [True, False])
+def test_a_demonstration_without_a_step_is_told_as_such(tmp_path: Path, next_obs: bool) -> None:
+    robomimic(tmp_path / "file.hdf5", next_obs=next_obs)
+
+    def empty(group: Any) -> None:
+        for name in list(group):
+            if isinstance(group[name], h5py.Group):
+                empty(group[name])
+            else:
+                rows = group[name][:0]
+                del group[name]
+                group.create_dataset(name, data=rows)
+
+    with h5py.File(tmp_path / "file.hdf5", "a") as file:
+        empty(file["data/demo_2"])
+    with pytest.raises(db.SourceError, match=r"demo_2.*(expected observations of one step at least, found none|has no steps)"):
+        import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)
+
+
 @pytest.mark.parametrize("part", np.linspace(0, 0.99, 12).tolist())
 def test_files_cut_short_are_refused(tmp_path: Path, part: float) -> None:
     robomimic(tmp_path / "whole.hdf5", chunks=True)

@@ -168,7 +168,9 @@ class Following:
     """
 
     def __init__(self, rows: Rows, following: Rows, where: str, *, check: bool = True) -> None:
-        if following.shape != rows.shape or following.dtype != rows.dtype or not rows.shape or not rows.shape[0]:
+        if rows.shape[:1] in ((), (0,)) or following.shape[:1] in ((), (0,)):
+            raise SourceError(f"{where}: expected observations of one step at least, found none")
+        if following.shape != rows.shape or following.dtype != rows.dtype:
             raise SourceError(
                 f"{where}: observations are {rows.dtype}{list(rows.shape)}, next ones {following.dtype}{list(following.shape)}"
             )
