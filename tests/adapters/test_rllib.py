@@ -117,10 +117,37 @@ def test_priorities_and_steps_are_there_when_it_is_made_again(tmp_path: Path) ->
     state = buffer.get_state()
     buffer.close()
     again = make()
-    again.add(Environments(np.random.default_rng(1), 1).parts(1))  # opens the store
     again.set_state(state)
+    assert len(again) == again.get_num_timesteps() == again.get_added_timesteps() == 50
+    assert again.get_num_episodes() == len(parts)
+    assert {told(one)[2] for one in again.sample(50, n_step=1, beta=0.5, sample_episodes=True)} == {7}
+    again.add(Environments(np.random.default_rng(1), 1).parts(1))
     assert len(again) == 51
     assert sum(told(one)[2] == 7 for one in again.sample(50, n_step=1, sample_episodes=True)) > 10
     with pytest.raises(db.InputError, match="path"):
         again.set_state({**state, "path": "/elsewhere"})
     again.close()
+
+
+def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
+    parts, how = Environments(np.random.default_rng(0), 2).parts(25), dict[str, Any](n_step=1, sample_episodes=True)
+    values: dict[str, Any] = {"observations": [{"a b": np.zeros(2)}] * 3, "actions": [0, 1], "rewards": [0.0, 1.0]}
+    with_keys = [SingleAgentEpisode(**values, len_lookback_buffer=0)]
+    for number, episodes in enumerate((parts, with_keys)):
+        path, steps = tmp_path / str(number), sum(map(len, episodes))
+        writer = DiskEpisodeReplayBuffer(1_000, path=path, seed=0)
+        writer.add(episodes)
+        reader, drawn = DiskEpisodeReplayBuffer(1_000, path=path, seed=0), writer.sample(400, **how)
+        assert len(reader) == len(writer) == steps  # while the other writes
+        writer.close()
+        found = reader.sample(400, to_numpy=number == 1, **how)
+        assert {one.t_started for one in found} == {one.t_started for one in drawn}
+        if number == 0:
+            assert set(map(told, found)) == set(map(told, drawn))
+        reader.add(episodes)
+        assert len(reader) == 2 * steps
+        reader.close()
+        assert len(reader) == 2 * steps
+        reader.close()
+        with pytest.raises(db.SchemaError, match="give capacity=1000"):
+            DiskEpisodeReplayBuffer(2_000, path=path)

@@ -8,38 +8,52 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import NSteps, Steps
-from diskbuffer.paths import local_path
+from diskbuffer.errors import SchemaError
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.schema import Column, part_of
 
 
-class Recording:
+class Recording(OpenedLate):
     """Record parts of episodes as they come. The first one tells what the columns are.
 
     Attributes
     ----------
-    buffer : ReplayBuffer or None
     spaces : dict
-        ``observation_space`` and ``action_space`` of the episodes.
+        ``observation_space`` and ``action_space`` of the episodes, once one was added.
     """
 
     def __init__(self, path: str | os.PathLike[str], capacity: int, streams: int) -> None:
-        self.path, self._capacity, self._streams = local_path(path), capacity, streams
-        self.buffer: ReplayBuffer | None = None
+        super().__init__(path, n_envs=streams, autoreset="disabled")
+        self._capacity, self._streams = capacity, streams
         self.spaces: dict[str, Any] = {}
         self._under_way: dict[str, int] = {}  # the stream of each episode, the one that was added to longest ago first
         self._begun, self._steps_gone = 0, 0  # episodes there were or began, and steps evicted when the store was opened
         self._pool = ArraysPool()
+        self.open_to_read()
+
+    def accept(self, opened: ReplayBuffer) -> None:
+        """Note what is there; a SchemaError where it is of another size."""
+        if opened.capacity != self._capacity:
+            raise SchemaError(
+                f"{self.path} keeps {opened.capacity} steps, and {self._capacity} are asked for; give "
+                f"capacity={opened.capacity}, or another path"
+            )
+        self._begun, self._steps_gone = opened._reader.index.count_episodes(), _gone(opened)
+
+    def open_to_write(self, **how: Any) -> ReplayBuffer:
+        """Open it for writing, as a store of this capacity."""
+        return super().open_to_write(capacity=self._capacity, **how)
 
     def add(self, episode: Any) -> bool:
         """Record an episode, or the next part of one; return whether it is a new one."""
-        if self.buffer is None:
+        if not self.spaces or not self.writes:
             self._open(episode)
-        buffer = self._opened
+        buffer = self.opened
         is_new = episode.id_ not in self._under_way
         stream = self._stream(episode.id_)
         ends = episode.is_terminated, episode.is_truncated
@@ -74,23 +88,11 @@ class Recording:
         if None in self.spaces.values():
             obs, action = _stacked(episode.get_observations()), _stacked(episode.get_actions())
             columns = {"columns": {**_columns("obs", obs), **_columns("action", action)}}
-        self.buffer = ReplayBuffer(
-            self.path,
-            self._capacity,
-            n_envs=self._streams,
-            autoreset="disabled",
-            **(columns or self.spaces),
-        )
-        self._begun, self._steps_gone = self.episodes(), self._gone()
-
-    @property
-    def _opened(self) -> ReplayBuffer:
-        assert self.buffer is not None
-        return self.buffer
+        self.open_to_write(**(columns or self.spaces))
 
     def n_steps(self, steps: npt.NDArray[np.int64], n: int, gamma: float) -> Batch:
         """Return given steps with the discounted sum of `n` rewards, and the observation so much later."""
-        reader = self._opened._reader
+        reader = self.opened._reader
         form = NSteps(n, gamma) if n > 1 else Steps()
         with reader.lock:
             planned = reader.plan(reader.draw_named(steps), form)
@@ -99,26 +101,24 @@ class Recording:
 
     def episodes(self) -> int:
         """Return how many episodes there are steps of."""
-        return 0 if self.buffer is None else self.buffer._reader.index.count_episodes()
+        buffer = self.open_to_read()
+        return 0 if buffer is None else buffer._reader.index.count_episodes()
 
     def added(self) -> int:
         """Return how many steps were ever added."""
-        return 0 if self.buffer is None else int(self.buffer.counts()[1].sum())
+        buffer = self.open_to_read()
+        return 0 if buffer is None else int(buffer.counts()[1].sum())
 
     def evicted(self) -> tuple[int, int]:
         """Return how many episodes and steps were evicted since the store was opened."""
-        if self.buffer is None:
-            return 0, 0
-        return max(0, self._begun - self.episodes()), self._gone() - self._steps_gone
+        buffer = self.open_to_read()
+        return (0, 0) if buffer is None else (max(0, self._begun - self.episodes()), _gone(buffer) - self._steps_gone)
 
-    def _gone(self) -> int:
-        there, ever = self._opened.counts()
-        return int((ever - there).sum())
 
-    def close(self) -> None:
-        """Close the store."""
-        if self.buffer is not None:
-            self.buffer.close()
+def _gone(buffer: ReplayBuffer) -> int:
+    """Return how many steps were evicted."""
+    there, ever = buffer.counts()
+    return int((ever - there).sum())
 
 
 def step_of(value: Any, n: int) -> Any:

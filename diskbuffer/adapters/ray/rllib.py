@@ -77,8 +77,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     @property
     def buffer(self) -> Any:
-        """The `ReplayBuffer`; None before the first step."""
-        return self._recording.buffer
+        """The `ReplayBuffer`; None before the first step, and open for reading until the first that is added here."""
+        return self._recording.open_to_read()
 
     # Writing
 
@@ -90,7 +90,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         steps = sum(len(episode) for episode in given)
         begun = sum(self._recording.add(episode) for episode in given)
         gone = self._recording.evicted()
-        lost_episodes, lost_steps = (now - before for now, before in zip(gone, self._evicted, strict=True))
+        lost_episodes, lost_steps = (max(0, now - before) for now, before in zip(gone, self._evicted, strict=True))
         self._evicted = gone
         self._update_add_metrics(
             num_episodes_added=begun,
@@ -264,8 +264,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def get_state(self) -> dict[str, Any]:
         """Return the path, and how many steps were sampled; the steps are in the store."""
-        if self.buffer is not None:
-            self.buffer.flush()
+        self._recording.flush()
         sampler = None if self._sampler is None else self._sampler.state_dict()
         return {"path": str(self._recording.path), "sampled_timesteps": self.sampled_timesteps, "sampler": sampler}
 
@@ -298,6 +297,10 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
     def __init__(self, capacity: int = 10_000, *, alpha: float = 1.0, **options: Any) -> None:
         super().__init__(capacity, **options)
         self._alpha = alpha
+
+    def _draw(self, size: int, beta: float | None) -> tuple[Int64, npt.NDArray[np.float32]]:
+        self._recording.open_to_write()  # as priorities are a column of the store
+        return super()._draw(size, beta)
 
     def _new_sampler(self) -> Sampler:
         return Prioritized(alpha=self._alpha, seed=self._seed)
