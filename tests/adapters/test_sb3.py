@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import itertools
 import pickle
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -557,6 +559,44 @@ def test_models_have_the_same_losses(kind: str, tmp_path: Path, amount: Callable
     ours.replay_buffer.close()
 
 
+@pytest.mark.filterwarnings("ignore:.n_steps=3. is ignored")  # the library's own
+def test_n_steps_of_a_model_are_not_ignored(tmp_path: Path) -> None:
+    def make(own: int, path: str, **kwargs: Any) -> Any:
+        from stable_baselines3 import DQN
+
+        of: dict[str, Any] = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": tmp_path / path} | kwargs}
+        return DQN("MlpPolicy", "CartPole-v1", n_steps=own, gamma=0.9, buffer_size=100, device="cpu", **of)
+
+    for kwargs in ({}, {"n_steps": 1}, {"n_steps": 2}):
+        with pytest.raises(db.InputError, match=r'give replay_buffer_kwargs={"n_steps": 3, \.\.\.}, too, or leave n_steps out'):
+            make(3, "refused", **kwargs)
+    for n_steps, kwargs in ((3, {"n_steps": 3}), (1, {"n_steps": 3}), (1, {})):
+        buffer = make(n_steps, "store", **kwargs).replay_buffer
+        assert (buffer.n_steps, buffer.gamma) == (kwargs.get("n_steps", 1), 0.9)
+    assert make(1, "other", n_steps=3, gamma=0.5).replay_buffer.gamma == 0.5
+    alone = DiskReplayBuffer(100, SPACES["vector"], ACTIONS["discrete"], "cpu", path=tmp_path / "alone", n_steps=3)
+    assert (alone.n_steps, alone.gamma) == (3, 0.99)
+
+
+def test_the_lines_for_rl_zoo_in_the_docs_make_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stable_baselines3 import DQN
+
+    yaml = pytest.importorskip("yaml")
+    docs = (Path(__file__).parents[2] / "docs/adapters.md").read_text()
+    block = textwrap.dedent(docs.split("**RL Zoo**")[1].split("```yaml\n")[1].split("```")[0])
+    hyperparams = yaml.safe_load(block)["CartPole-v1"]
+    assert hyperparams.pop("n_timesteps") == 50_000
+    # As rl_zoo3/exp_manager.py (2.9.2) does, with what that has imported.
+    known: dict[str, Any] = {"importlib": importlib, "np": np, "gym": gymnasium}
+    for key in ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs"):
+        if isinstance(hyperparams.get(key), str):
+            hyperparams[key] = eval(hyperparams[key], known)
+    monkeypatch.chdir(tmp_path)
+    model = DQN(env="CartPole-v1", buffer_size=100, device="cpu", **hyperparams)
+    assert type(model.replay_buffer) is DiskReplayBuffer
+    assert model.replay_buffer.stored.path == tmp_path / "runs/cartpole"
+
+
 # Rollouts
 
 
@@ -640,6 +680,7 @@ def _copied(value: Any) -> Any:
 
 TRAINING = """
 import sys
+import textwrap
 import gymnasium
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback

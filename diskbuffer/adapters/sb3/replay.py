@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._pytree import tree_map
@@ -42,7 +44,7 @@ class DiskReplayBuffer(ReplayBuffer):
     path : path-like
         Where the store is, or will be.
     n_steps, gamma
-        For n-step returns, as of `NStepReplayBuffer`.
+        For n-step returns, as of `NStepReplayBuffer`. `gamma` is the model's where a model makes the buffer, else 0.99.
     frame_stack : int, optional
         Frames in an observation, along its first or last axis; 1 to store observations as they are. Recognised if missing.
     threads, segment_rows
@@ -75,7 +77,7 @@ class DiskReplayBuffer(ReplayBuffer):
         *,
         path: str | os.PathLike[str],
         n_steps: int = 1,
-        gamma: float = 0.99,
+        gamma: float | None = None,
         frame_stack: int | None = None,
         threads: int | None = None,
         segment_rows: int | None = None,
@@ -89,7 +91,15 @@ class DiskReplayBuffer(ReplayBuffer):
             )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
-        self.n_steps, self.gamma = integer("n_steps", n_steps), gamma
+        model = _model_that_makes_it()
+        self.n_steps = integer("n_steps", n_steps)
+        self.gamma: float = gamma if gamma is not None else 0.99 if model is None else model.gamma
+        own = getattr(model, "n_steps", 1)  # which releases before 2.7 have not
+        if own not in (1, self.n_steps):
+            raise InputError(
+                f"the model has n_steps={own}, which Stable-Baselines3 hands to its own buffer alone, and this one would give "
+                f'{self.n_steps}-step returns; give replay_buffer_kwargs={{"n_steps": {own}, ...}}, too, or leave n_steps out'
+            )
         self._no_timeouts = np.zeros(n_envs, np.bool_)
         action = np.dtype(self._maybe_cast_dtype(action_space.dtype) or np.float32)
         columns = {"action": Column((self.action_dim,), action.name, allow_nan=True), "reward": Column((), allow_nan=True)}
@@ -277,6 +287,18 @@ class DiskReplayBuffer(ReplayBuffer):
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         self.__dict__.update(state)
         self._load()
+
+
+def _model_that_makes_it() -> OffPolicyAlgorithm | None:
+    """Return the model whose set-up makes a buffer; None where no model does.
+
+    A model hands its `n_steps` and `gamma` to none but the library's own buffer: they are found where it calls.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name in ("_model_that_makes_it", "__init__"):  # of subclasses
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_locals.get("self")
+    return caller if isinstance(caller, OffPolicyAlgorithm) else None
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
