@@ -35,7 +35,7 @@ class World:
     ----------
     rng : numpy.random.Generator
     obs : dict
-        What each part of an observation is; under the key "" where there is only one.
+        What each part of an observation is, nested or not; under the key "" where there is only one.
     act, rew, info
         What actions, rewards, and the parts of infos are.
     only_last : int
@@ -50,7 +50,7 @@ class World:
     def _observe(self) -> Any:
         if "" in self._obs:
             return self._obs[""]()
-        return {key: values() for key, values in self._obs.items()}
+        return _drawn(self._obs)
 
     def _given(self, obs: Any) -> Any:
         """Return an observation as the environment has it."""
@@ -68,9 +68,14 @@ class World:
             terminated=terminated,
             truncated=bool(over and (not terminated or self._rng.random() < 0.2)),
             obs_next=self._given(after),
-            info={key: values() for key, values in self._info.items()},
+            info=_drawn(self._info),
             policy=Batch(),
         )
+
+
+def _drawn(values: Any) -> Any:
+    """Draw values, which may be nested in dicts."""
+    return {key: _drawn(part) for key, part in values.items()} if isinstance(values, dict) else values()
 
 
 def _same(one: Any, other: Any, where: str) -> None:
@@ -124,12 +129,18 @@ class Both:
 
     def _random_worlds(self) -> list[World]:
         rng = self._rng
-        names = ("frame", "place", "a value", "obs", "x_61")
+        names = ("frame", "place", "a value", "obs", "x_61", "a/b", "%20", "_own", "steps")
+
+        def nested(depth: int) -> Any:
+            if rng.random() < 0.7 or depth == 4:
+                return Values(rng, random_shape(rng))
+            return {key: nested(depth + 1) for key in rng.choice(names, rng.integers(1, 3), replace=False).tolist()}
+
         keys = [""] if rng.random() < 0.5 or self._how["save_only_last_obs"] else rng.choice(names, 2, replace=False).tolist()
-        obs = {key: Values(rng, random_shape(rng)) for key in keys}
+        obs = {key: nested(0) if key else Values(rng, random_shape(rng)) for key in keys}
         act = Values(rng, random_shape(rng)[:1])
         rew = Values(rng, () if rng.random() < 0.9 else (2,), "float64")
-        info = {key: Values(rng, random_shape(rng)[:1]) for key in ("lives", "tag", "steps") if rng.random() < 0.4}
+        info = {key: nested(1) for key in ("lives", "tag", "steps", "x_position") if rng.random() < 0.4}
         only_last = 3 if self._how["save_only_last_obs"] else 1
         return [World(rng, obs, act, rew, info, only_last) for _ in range(max(self.n_envs, 1))]
 
