@@ -380,7 +380,8 @@ class Reader(ABC):
         if len(which):  # other rows that are episodes are those of lead-ins, or were dropped by a repair
             terminated, truncated = (self._stacks(path, drawn) for path in ("terminated", "truncated"))
             some = terminated[:, :-1].all(axis=1) & ~truncated.any(axis=1)
-            which, drawn = which[some], Draw(*(part[some] for part in drawn[:4]))
+            which = which[some]
+            drawn = Draw(drawn.streams[some], drawn.positions[some], drawn.starts[some], drawn.ends[some])
         return which, drawn
 
     def _stacks(self, path: str, drawn: Draw) -> npt.NDArray[Any]:

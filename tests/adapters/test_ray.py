@@ -121,7 +121,8 @@ def test_a_learner_that_drew_by_priority_is_replaced(cluster: None, tmp_path: Pa
         def draw(sampler: db.Prioritized) -> set[int]:
             return set(map(int, buffer.sample(8, sampler)["steps"]))
 
-        first = Learner.remote()
+        learner: Any = Learner
+        first = learner.remote()
         ray.get(first.learn.remote(buffer, favourite))
         ray.kill(first)
         second: Any = db.Prioritized(alpha=1.0, seed=1)

@@ -6,6 +6,9 @@ CleanRL's `dqn_atari.py` gives the next episode's first stack where a step is te
 from __future__ import annotations
 
 import pickle
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -95,9 +98,9 @@ def test_batches_have_whatever_stack_came_after_a_step(
     rng = np.random.default_rng(seed)
     world, size = Environments(rng, n_envs, last=last, zeros=zeros), int(rng.integers(20, 90))
     space = spaces.Box(0, 255, (12, 11, 4) if last else (4, 12, 11), np.uint8)
-    theirs: Any = (ReplayBuffer if n_steps == 1 else NStepReplayBuffer)(
-        size * n_envs, space, ACTIONS, "cpu", n_envs, **({} if n_steps == 1 else {"n_steps": n_steps, "gamma": 0.99})
-    )
+    of: Any = ReplayBuffer if n_steps == 1 else NStepReplayBuffer
+    options: dict[str, Any] = {} if n_steps == 1 else {"n_steps": n_steps, "gamma": 0.99}
+    theirs = of(size * n_envs, space, ACTIONS, "cpu", n_envs, **options)
     with tempfile.TemporaryDirectory() as directory:
 
         def make() -> DiskReplayBuffer:
@@ -163,3 +166,47 @@ def test_a_stack_after_a_step_costs_its_frames(tmp_path: Path) -> None:
         assert len(reader.episodes) > 100
         assert reader.sample(64)["next_obs"].shape == (64, 4, 12, 11)
     ours.close()
+
+
+WRITER = """
+import sys
+import numpy as np
+from gymnasium import spaces
+sys.path.insert(0, sys.argv[1])
+from test_sb3_any_stack import Environments
+from diskbuffer.adapters.sb3 import DiskReplayBuffer
+
+world = Environments(np.random.default_rng(int(sys.argv[3])), 2, last=False, zeros=False)
+space = spaces.Box(0, 255, (4, 12, 11), np.uint8)
+buffer = DiskReplayBuffer(400, space, spaces.Discrete(3), "cpu", 2, path=sys.argv[2], frame_stack=4, segment_rows=32)
+for _ in range(100_000):
+    buffer.add(*world.step(odd=0.0))
+    print(flush=True)
+"""
+
+
+@pytest.mark.nightly
+def test_a_kill_loses_no_stack_after_a_step(tmp_path: Path) -> None:
+    space, rng = spaces.Box(0, 255, (4, 12, 11), np.uint8), np.random.default_rng()
+    for seed in range(5):
+        path = tmp_path / str(seed)
+        command = [sys.executable, "-W", "ignore", "-c", WRITER, str(Path(__file__).parent), str(path), str(seed)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            acknowledged = 0
+            for _ in range(int(rng.integers(50, 600))):
+                acknowledged += len(process.stdout.readline())
+            process.send_signal(signal.SIGKILL)
+            acknowledged += len(process.stdout.read())
+        ours = DiskReplayBuffer(400, space, ACTIONS, "cpu", 2, path=path)
+        _, ever = ours.stored.counts()
+        assert acknowledged <= ever <= acknowledged + 1
+        theirs = ReplayBuffer(400, space, ACTIONS, "cpu", 2)
+        world = Environments(np.random.default_rng(seed), 2, last=False, zeros=False)
+        for _ in range(ever):
+            theirs.add(*world.step(odd=0.0))
+        assert np.array_equal(ours.next_observations[: theirs.size()], theirs.next_observations[: theirs.size()])
+        ours.add(*world.step(odd=0.0))
+        assert ours.stored.buffer is not None
+        assert ours.stored.buffer.check().ok
+        ours.close()

@@ -78,7 +78,7 @@ class Stored(OpenedLate):
         super().__init__(path, n_envs=n_envs, autoreset="disabled", environment=environment, **options)
         self._capacity, self._columns, self.n_envs = capacity, dict(columns), n_envs
         self._frame_stack = integer_or_none("frame_stack", frame_stack)
-        parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+        parts: dict[Part, Any] = dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
         shapes = shapes if isinstance(shapes, dict) else {None: shapes}
         self._plain_shape = None if isinstance(space, spaces.Dict) else (n_envs, *shapes[None])
         self._shapes = {name: (shapes[name], np.dtype(parts[name].dtype or np.float32)) for name in parts}

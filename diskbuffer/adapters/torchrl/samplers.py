@@ -11,6 +11,7 @@ from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
 from diskbuffer.adapters.torchrl.storage import DiskStorage
+from diskbuffer.adapters.torchrl.stored import uncompiled
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.samplers import Sampler
 
@@ -56,7 +57,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             raise InputError(f"a TorchRL buffer reads steps, or whole sequences; {type(sampler).__name__} draws something else")
         self.sampler, self._length = sampler, int(length)
 
-    @torch.compiler.disable
+    @uncompiled
     def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Draw places of the storage."""
         if not isinstance(storage, DiskStorage):
@@ -96,7 +97,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
                 return np.concatenate(found), {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
         raise EmptyBufferError("hardly any of the steps on the disk is in use; sample with TorchRL's own samplers")
 
-    @torch.compiler.disable
+    @uncompiled
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
         """Tell new priorities of steps."""
         if not hasattr(self.sampler, "update"):

@@ -23,7 +23,7 @@ from torchrl.data.replay_buffers.writers import RoundRobinWriter
 from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.indices import plain
-from diskbuffer.adapters.torchrl.stored import Stored
+from diskbuffer.adapters.torchrl.stored import Stored, uncompiled
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
 from diskbuffer.integers import integer
@@ -154,7 +154,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     # Writing
 
-    @torch.compiler.disable
+    @uncompiled
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Put steps in places; when this returns, a kill of the process does not lose them."""
         known, newest = self.stored.places, self.stored.places.newest
@@ -205,7 +205,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     # Reading
 
-    @torch.compiler.disable
+    @uncompiled
     def get(self, index: Any) -> Any:
         """Return the steps in places: many, or a slice of them, are read when their entries are asked for."""
         with self._loading():
@@ -230,7 +230,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Whether steps were written in a ring, so that those of an episode lie one after the other."""
         return self.stored.places.in_order
 
-    @torch.compiler.disable
+    @uncompiled
     def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
         with self._loading():

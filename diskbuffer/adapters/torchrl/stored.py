@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,13 @@ Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 4096  # steps that are read together
 _TRIES = 20  # to load what a writer elsewhere is changing
 _CPU = torch.device("cpu")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def uncompiled(function: F) -> F:
+    """Have torch.compile leave a function alone: it reads or writes files, of which there is no graph."""
+    return cast(F, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 
 class Stored(OpenedLate):
@@ -357,7 +365,7 @@ class Stored(OpenedLate):
         make = TensorDict if device.type != "cpu" or entries.has_strings else TensorDict._new_unsafe
         return self._kind.from_tensordict(make(tree, batch_size=size, device=device))
 
-    @torch.compiler.disable
+    @uncompiled
     def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
         """Return one entry of steps."""
         opened, flat = self.opened, names.ravel()
