@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from diskbuffer import strict_json
 from diskbuffer.wording import size as size  # the commands take it from here
 
 if TYPE_CHECKING:
@@ -43,17 +43,9 @@ def show_lines(*lines: str) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Write a value as JSON; figures that are NaN or infinite, which JSON has not, become null."""
-    text = json.dumps(_finite(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
+    """Write a value as JSON; figures that are NaN or infinite become null."""
+    text = strict_json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
     print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _finite(inner) for name, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def complain(*lines: str) -> None:

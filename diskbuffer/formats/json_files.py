@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
+
+from diskbuffer import strict_json
 
 
 def write_json(path: Path, value: Any, **style: Any) -> None:
@@ -16,10 +17,10 @@ def write_json(path: Path, value: Any, **style: Any) -> None:
     path : pathlib.Path
         Meanwhile there is ``.NAME.new`` beside it.
     value : Any
-        What JSON holds.
+        What JSON holds. Numbers that are NaN or infinite become null.
     **style
         As `json.dumps` takes it.
     """
     new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps(value, **style), "utf-8")
+    new.write_text(strict_json.dumps(value, **style), "utf-8")
     os.replace(new, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import tarfile
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer import strict_json
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Writer
 from diskbuffer.formats.described import describe_episode
 from diskbuffer.formats.rows import rows_at_a_time
@@ -45,7 +45,7 @@ class ShardWriter:
         """Add one episode to the shard."""
         if self._tar is None:
             self._tar = tarfile.open(self._part, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed by `_complete`
-        key, told = f"{self.held:08}", json.dumps(describe_episode(episode)).encode()
+        key, told = f"{self.held:08}", strict_json.dumps(describe_episode(episode)).encode()
         self._add(f"{key}.json", io.BytesIO(told), len(told))
         for column, rows in episode.columns.items():
             file = io.BufferedReader(_Npy(rows))
