@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -84,7 +86,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0
     except (DiskBufferError, OSError) as error:
-        complain(str(error))
+        complain(_with_options(given[0], str(error)))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -109,6 +111,20 @@ def _is_simple(given: Sequence[str]) -> bool:
 
 
 def _simple(given: Sequence[str]) -> Callable[[], Any]:
-    module, name = COMMANDS[given[0]][0].split(":")
-    command = getattr(importlib.import_module(module), name)
+    command = _function(given[0])
     return lambda: command(given[1], json=len(given) > 2)
+
+
+def _function(command: str) -> Callable[..., Any]:
+    """Return what a command calls."""
+    module, name = COMMANDS[command][0].split(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _with_options(command: str, message: str) -> str:
+    """Return a message in which Python's names of a command's options are its own: --chunk-rows for chunk_rows."""
+    for name in inspect.signature(_function(command)).parameters if command in COMMANDS else ():
+        if "_" in name:
+            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
+    return message

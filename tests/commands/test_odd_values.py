@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer import editing
 from diskbuffer.cli import main
 from diskbuffer.commands.app import COMMANDS
-from diskbuffer.formats import export, registry
+from diskbuffer.formats import export, import_, registry
 from tests.amounts import amount
 from tests.formats import episodes as made
 from tests.formats import test_naming as sources
+from tests.formats.test_resuming import robomimic
 
 ODD = [
     *("-1", "0", "5", "1.5", "1e400", "1e-400", "NaN", "Infinity", "-inf", f"1{'0' * 400}", "9" * 5000, f"-{'9' * 30}", "0x10"),
@@ -150,24 +153,18 @@ def test_a_wrong_option_is_not_called_damage_of_the_file(store: Path, tmp_path: 
 
 
 def test_an_episodes_number_of_thousands_of_digits_is_an_error_that_says_so(tmp_path: Path) -> None:
-    import h5py
-
     with h5py.File(tmp_path / "file.hdf5", "w") as file:
         file.create_group(f"data/demo_{'7' * 5000}")
     with pytest.raises(db.SourceError, match="digits at most"):
-        db.formats.import_("robomimic", tmp_path / "file.hdf5", tmp_path / "new", progress=False)
+        import_("robomimic", tmp_path / "file.hdf5", tmp_path / "new", progress=False)
 
 
 # Whose words
 
 
 def test_errors_name_options_as_whoever_called_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.formats.test_resuming import robomimic
-
     source = tmp_path / "file.hdf5"
     robomimic(source, np.random.default_rng(0), [3, 4])
-    import h5py
-
     with h5py.File(source, "a") as file:
         file["data/demo_1/rewards"][1] = np.nan
     line = ["import", "robomimic", str(source), str(tmp_path / "new"), "--quiet"]
@@ -177,8 +174,17 @@ def test_errors_name_options_as_whoever_called_has_them(tmp_path: Path, capsys: 
     assert not re.search(r"\w=|\(", err)
     assert main([*line, "--allow-nan"]) == 0  # and nothing of the first run stands in its way
     with pytest.raises(db.InputError, match="allow_nan=True") as raised:
-        db.formats.import_("robomimic", source, tmp_path / "other", progress=False)
+        import_("robomimic", source, tmp_path / "other", progress=False)
     assert "--" not in str(raised.value)
+
+
+def test_an_option_of_several_words_is_named_with_its_dashes(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["copy", str(store), str(tmp_path / "new"), "--chunk-rows", "3"]) == 2
+    assert "--chunk-rows" in capsys.readouterr().err
+    with pytest.raises(db.InputError, match="chunk_rows"):
+        editing.copy(store, tmp_path / "new", chunk_rows=3, progress=False)
 
 
 def test_losses_are_allowed_in_the_words_of_whoever_called(
