@@ -77,7 +77,8 @@ def ogbench(path: Path, extra: dict[str, float], group: bool) -> None:
     arrays["terminals"] = np.isin(np.arange(N), np.cumsum(STEPS) - 1)
     if group:
         arrays["next_observations"] = numbers(1, N)
-    np.savez(path, **arrays, **{name: numbers(value, N) for name, value in extra.items()})
+    arrays |= {name: numbers(value, N) for name, value in extra.items()}
+    np.savez(path, **arrays)
 
 
 def drqv2(path: Path, extra: dict[str, float], group: bool) -> None:
@@ -86,7 +87,8 @@ def drqv2(path: Path, extra: dict[str, float], group: bool) -> None:
         rows = steps + 1
         arrays: dict[str, Any] = {"observation": numbers(1, rows), "action": numbers(2, rows)}
         arrays |= {"reward": np.zeros((rows, 1)), "discount": np.ones((rows, 1))}
-        np.savez(path / f"0_{number}_{steps}.npz", **arrays, **{name: numbers(value, rows) for name, value in extra.items()})
+        arrays |= {name: numbers(value, rows) for name, value in extra.items()}
+        np.savez(path / f"0_{number}_{steps}.npz", **arrays)
 
 
 def dreamer(path: Path, extra: dict[str, float], group: bool) -> None:
