@@ -581,8 +581,9 @@ class ReplayBuffer:
     def flush(self) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
 
-        Takes some tens of syncs of files, so a few milliseconds on an SSD, and more after much was added; other threads add and
-        sample meanwhile. Not needed against a kill of the process.
+        Of a learner of several writers' stores, what was written to columns; each writer brings its own steps to the disk. Takes
+        some tens of syncs of files, so a few milliseconds on an SSD, and more after much was added; other threads add and sample
+        meanwhile. Not needed against a kill of the process.
 
         Raises
         ------
@@ -1047,7 +1048,8 @@ class ReplayBuffer:
         ----------
         name : str
         steps : (n,) or (n, length) integers
-            As in a batch's ``steps``; those that were evicted since are left out, as is -1 in sequences.
+            As in a batch's ``steps``; those that were evicted since are left out, as is -1 in sequences. (Where a writer of
+            several has cleared its store since the last `refresh`, its steps may be counted, too.)
         values : (n, ...) or (n, length, ...) array or tensor
 
         Returns

@@ -672,7 +672,10 @@ class Schedule:
 
     def _compare(self, _faults: bool) -> None:
         self.log.append("the learner's view is compared")
-        self.compare(self._learn())
+        learner = self._learn()
+        if not learner._store.columns.is_writing:  # type: ignore[attr-defined]  # it was a reader, and what others wrote is new
+            learner.refresh()
+        self.compare(learner)
 
     def _compare_reader(self, _faults: bool) -> None:
         """Have a reader that is there all the time see what the learner wrote."""

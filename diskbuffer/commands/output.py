@@ -45,7 +45,7 @@ def show_lines(*lines: str) -> None:
 def show_json(value: Any) -> None:
     """Write a value as JSON; figures that are NaN or infinite become null."""
     text = strict_json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
-    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+    print("".join(c if c.isprintable() or c == "\n" else strict_json.dumps(c)[1:-1] for c in text))
 
 
 def complain(*lines: str) -> None:

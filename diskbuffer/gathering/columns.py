@@ -197,7 +197,7 @@ class Columns:
             self._retire([key])
             mapped, size = self._found(name, member, slot), self._bytes(name) + _WHOSE
             if mapped is not None and _whose(mapped, size).tolist() != [n + 1 for n in whose]:
-                member.refuse_evicted([slot])
+                member.store.refuse_evicted([slot])
                 mapped = None
             if mapped is None:
                 self._empty.add(key)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -131,12 +129,3 @@ class Member:
         known, self._moved_in = self._moved_in, self._store
         moved = set[int]() if self._store is None else self._store.following.take_moved()
         return moved if known is not None and known is self._store else None
-
-    def refuse_evicted(self, slots: Sequence[int]) -> None:
-        """Raise an EvictedError where a slot does not hold the rows any more that the index has there."""
-        try:
-            self.store.following.verify(slots)
-        except CorruptionError as error:
-            if self.store.files.is_in_place():
-                raise
-            raise EvictedError(f"{self._files.root} was removed; refresh, and read again") from error

@@ -225,7 +225,7 @@ class GatheredStore:
     def refuse_evicted(self, slots: Iterable[int]) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that the index has there."""
         for member, own_slots in self.by_member(slots).items():
-            member.refuse_evicted(own_slots)
+            member.store.refuse_evicted(own_slots)
 
     def by_member(self, slots: Iterable[int]) -> dict[Member, list[int]]:
         """Return whose slots are, and their own numbers there."""

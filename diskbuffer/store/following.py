@@ -127,6 +127,17 @@ class Following:
             if self._table.length(slot) == 0 or (self._seen[:2, slot] != self._table.identity(slot)).any():
                 raise EvictedError(f"{root}: slot {slot} was evicted by the writer; refresh, and draw again")
 
+    def refuse_evicted(self, slots: Sequence[int]) -> None:
+        """Raise an EvictedError where a slot does not hold the rows any more that it was seen with, or all of them are gone."""
+        if not self.active:
+            return
+        if not self._files.is_in_place():
+            raise EvictedError(f"{self._files.root} was moved, removed or replaced; refresh, and read again")
+        some = np.asarray(slots, np.int64)
+        moved = (self._identities()[:2, some] != self._seen[:2, some]).any(axis=0) | (self._table.column("length")[some] == 0)
+        for slot in some[moved][:1].tolist():
+            raise EvictedError(f"{self._files.root}: slot {slot} was evicted by the writer; refresh, and read again")
+
     def reread_columns(self, maps: Maps) -> int:
         """See which columns there are by now; return the number of slots."""
         contents = directory.raw_description(self._files.anew())

@@ -127,7 +127,7 @@ class Store:
 
     def refuse_evicted(self, slots: Sequence[int]) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that were seen there: a writer knows that itself."""
-        self.following.verify(slots)
+        self.following.refuse_evicted(slots)
 
     # Slots
 

@@ -24,7 +24,7 @@ def test_what_a_learner_writes_survives_many_schedules(any_seed: int, amount: Ca
 @pytest.mark.nightly
 def test_values_that_go_to_other_steps_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Following, "identity", lambda self, slot: self._table.identity(slot))
-    monkeypatch.setattr("diskbuffer.gathering.members.Member.refuse_evicted", lambda *_: None)
+    monkeypatch.setattr(Following, "refuse_evicted", lambda *_: None)
     assert any(learners.run(0, number)[0] for number in range(30))
 
 
