@@ -51,6 +51,9 @@ class _Priorities:
     def is_there(self) -> bool:
         return self.name in self.buffer.derived
 
+    def hold(self, rows: Int64) -> bool:  # noqa: ARG002
+        return True
+
     def values(self, slot: int) -> npt.NDArray[Any]:
         if not self.is_there:
             return np.zeros(self.index.segment_rows, np.float32)
