@@ -122,6 +122,7 @@ def test_a_ring_that_comes_back_at_an_earlier_step_gives_no_id_twice(seed: int, 
 def test_a_learners_values_are_not_those_of_other_steps_after_a_power_loss(tmp_path: Path) -> None:
     def use(path: Path) -> db.ReplayBuffer:
         writer = opened(path, 1000, writer="one")
+        extend(writer, 300, 50)
         writer.clear()
         return writer
 
