@@ -289,6 +289,7 @@ class GatheredStore:
                 member.close()
             self.columns.close()
             self.maps.forget()
+            self.all_files.end_threads()
 
     def holds_lock(self) -> bool:
         """Tell whether this thread has the lock."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import itertools
 import multiprocessing
 import os
 import pickle
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -174,6 +176,27 @@ def test_what_is_in_the_cache_is_not_asked_for_again(server: S3Server, store: Pa
     assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert "secret" not in repr(bucket)
     assert os.stat(tmp_path).st_mode & 0o777 in (0o700, 0o755)
+
+
+def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Server, url: str, tmp_path: Path) -> None:
+    def threads() -> int:
+        return sum(thread.name.startswith("diskbuffer-bucket") for thread in threading.enumerate())
+
+    gc.collect()
+    before = threads()
+    buffer = db.ReplayBuffer(server.bucket(url, tmp_path), mode="r", seed=1)
+    batch, planned = buffer.sample(50), buffer._planned(50, db.Uniform(1))
+    arrays = buffer._reader.pool.take(planned.request)
+    assert threads() > before
+    buffer.close()
+    planned.gather(arrays)  # which asks for what is missing
+    assert arrays.batch()["obs"].shape == batch["obs"].shape
+    until = time.monotonic() + 10
+    while threads() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threads() == before
+    del planned
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_one_cache_of_bounded_size_serves_several_readers_and_stores(

@@ -93,3 +93,10 @@ def test_the_forecast_is_what_is_mapped(tmp_path: Path) -> None:
             pass
         mapped = sum(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines())
         assert 0.9 < mapped / map_limit.files_of(buffer._store.layout) < 1.05
+
+
+@pytest.mark.nightly
+def test_a_plan_tells_that_its_segments_cannot_be_mapped(tmp_path: Path, limit: Callable[[], None]) -> None:
+    limit()
+    found = plan(Asked(shape=(4,), dtype="float32", capacity=1_000_000, seconds=1.0), tmp_path)
+    assert any("files that are mapped" in problem for problem in found.problems)

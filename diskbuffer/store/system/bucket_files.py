@@ -64,6 +64,11 @@ class BucketFiles(Files):
         """Return these: what is at the path must not become another store."""
         return self
 
+    def end_threads(self) -> None:
+        """End the threads that make requests; those of a directory are of the bucket that it is in."""
+        if not self._above:
+            self._objects.close()
+
     def figures(self) -> dict[str, int]:
         """Return what was asked of the bucket, and what the cache takes."""
         objects = self._objects

@@ -471,6 +471,9 @@ class Files:
     def mistrust(self, name: str) -> None:
         """Tell that what is here of a file may be damaged."""
 
+    def end_threads(self) -> None:
+        """End the threads that bring parts here, if there are any."""
+
     def figures(self) -> dict[str, int]:
         """Return what was asked for elsewhere, and what is here of it."""
         return {}

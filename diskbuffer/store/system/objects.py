@@ -108,12 +108,19 @@ class Objects:
         if len(tasks) < 2:
             return [call(task) for task in tasks]
         self._refuse_forks()
-        waiting = [self._pool.submit(call, task) for task in tasks]
+        try:
+            waiting = [self._pool.submit(call, task) for task in tasks]
+        except RuntimeError:  # the threads have ended, as does the interpreter, perhaps
+            return [call(task) for task in tasks]
         try:
             return [one.result() for one in waiting]
         finally:
             for one in waiting:  # after an error, or a Ctrl-C
                 one.cancel()
+
+    def close(self) -> None:
+        """End the threads; what is still asked for is asked for in the caller's."""
+        self._pool.shutdown(wait=False)
 
     def _refuse_forks(self) -> None:
         if os.getpid() != self._process:

@@ -118,8 +118,8 @@ class Sealer:
 
     def wait(self) -> None:
         """Block until nothing waits; raise what made it pause."""
-        while self._thread is None and self._waiting and not (self._stopped or self._paused_by):
-            self._seal()  # there are no other threads any more
+        while self._is_due_here():
+            self._seal()
         with self._changed:
             self._waited_for += 1
             self._paused_by = None
@@ -165,6 +165,11 @@ class Sealer:
     def _is_due(self) -> bool:
         waits = len(self._waiting) >= self._worth_it or (self._waiting and self._waited_for)
         return bool(self._stopped or (waits and not self._paused_by))
+
+    def _is_due_here(self) -> bool:
+        """Tell whether somebody who waits has to seal, as there are no other threads any more."""
+        with self._changed:
+            return bool(self._thread is None and self._waiting and not self._stopped and not self._paused_by)
 
     def _is_late(self) -> bool:
         """Tell whether rows come faster than they are sealed: more than two segments of each stream wait."""
