@@ -353,7 +353,7 @@ def test_what_a_terminal_would_act_upon_is_written_as_text(tmp_path: Path, capsy
     with db.ReplayBuffer(path) as buffer:
         buffer.tag(f"tag {ESCAPES}", buffer.episodes.start[:1])
     (tmp_path / "no store").mkdir()
-    lines = [
+    lines: list[list[str | Path]] = [
         ["import", "dreamer", hostile, tmp_path / "new"],
         ["info", tmp_path / f"missing {ESCAPES}"],
         ["check", tmp_path / f"missing {ESCAPES}"],

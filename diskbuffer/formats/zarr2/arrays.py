@@ -74,6 +74,7 @@ class ZarrRows:
             or min(self._chunks, default=1) < 1
             or self._order not in ("C", "F")
             or self._separator not in (".", "/")
+            or self._fill.shape
         ):
             raise SourceError(f"{where}/.zarray is not the metadata of a Zarr v2 array")
         if self._chunk_bytes > _LARGEST_CHUNK or self.kept > _LARGEST_CHUNK:

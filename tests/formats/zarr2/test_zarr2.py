@@ -226,6 +226,10 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "chunks of nothing": change("data/state", chunks=[0, 5]),
     "other axes": change("data/state", chunks=[5]),
     "a negative shape": change("data/state", shape=[-20, 5]),
+    "several fill values": lambda path: (
+        change("data/state", fill_value=[1, 2])(path),
+        (path / "data" / "state" / "0.0").unlink(),
+    ),
     "another dtype": change("data/state", dtype="<f8"),
     "no dtype": change("data/state", dtype="nothing"),
     "a dtype that is code": change("data/state", dtype={"a": 1}),
