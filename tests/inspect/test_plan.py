@@ -356,7 +356,12 @@ def test_of_thousands_of_environments_some_are_tried_and_all_are_counted(tmp_pat
 
 def test_a_plan_is_made_where_other_stores_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, places = made_up(FRAMES, 100_000), list[Path]()
-    monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: places.append(directory) or found)
+
+    def run_trial(asked: Asked, directory: Path, tick: Any) -> Trial:
+        places.append(directory)
+        return found
+
+    monkeypatch.setattr(planning, "run_trial", run_trial)
     db.ReplayBuffer(tmp_path / "runs/one", columns=FRAMES).close()
     for place in (tmp_path / "runs", tmp_path / "runs/one", tmp_path / "runs/two"):
         command(str(place), shape="40,40")

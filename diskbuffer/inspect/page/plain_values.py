@@ -28,7 +28,7 @@ def thinned(values: npt.NDArray[Any], most: int) -> npt.NDArray[np.int64] | None
             stretches = filled[:whole].reshape(-1, size)
             keep.append(np.arange(len(stretches)) * size + stretches.argmin(axis=1))
             if whole < n:
-                keep.append(whole + filled[whole:].argmin(keepdims=True))
+                keep.append(whole + filled[whole:].argmin(axis=0, keepdims=True))
     return np.unique(np.concatenate(keep))
 
 
