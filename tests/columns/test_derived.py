@@ -464,7 +464,7 @@ def test_episodes_have_returns_and_tags_and_can_be_filtered(
         feed.add(131)
         episodes = buffer.episodes
         for n, total in enumerate(episodes.returns):
-            stream, start, length, _, tag = episodes[n]
+            stream, start, length, _, tag, _ = episodes[n]
             positions = start // 2 + np.arange(length)
             assert total == pytest.approx(world.rewards(stream, positions).sum())
             assert tag == ""
