@@ -28,7 +28,7 @@ def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> in
     Raises
     ------
     EvictedError
-        The step, or the episode, is not there any more.
+        The step is not there any more, or no step is.
     InputError
         There is no such episode.
     """
