@@ -728,7 +728,7 @@ def test_a_training_that_is_killed_goes_on_and_can_be_evaluated_while_it_runs(tm
 
 
 def test_true_is_one_byte_only(tmp_path: Path) -> None:
-    space, actions, rng = spaces.Box(0, 1, (5,), np.bool_), spaces.Discrete(3), np.random.default_rng(0)
+    space, actions, rng = spaces.Box(0, 1, (5,), np.bool_), spaces.Discrete(3), np.random.default_rng(0)  # type: ignore[arg-type]
     obs, done = disguised(rng.random((60, 2, 5)) < 0.3, rng), disguised(rng.random((60, 2)) < 0.1, rng)
     buffer = DiskReplayBuffer(200, space, actions, "cpu", n_envs=2, path=tmp_path / "store")
     for t in range(59):
