@@ -243,7 +243,7 @@ def test_a_stack_that_does_not_roll_is_refused(what: str, stacked: db.ReplayBuff
         stacked.extend(obs[None], [1], [1.0], next_obs[None])
     assert everything(stacked) == before
     stacked.add(rolling(12), 12, 1.0, rolling(13), True, False)
-    assert stacked.episodes[0] == (0, 0, 13, "terminated", "")
+    assert stacked.episodes[0] == (0, 0, 13, "terminated", "", 0)
     np.testing.assert_array_equal(stacked.at([12])["obs"][0].numpy(), rolling(12))
 
 

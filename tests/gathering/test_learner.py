@@ -214,7 +214,8 @@ def test_a_flush_syncs_what_another_learner_wrote_that_was_killed(writer: Writer
     synced = set[str]()
     learner = db.ReplayBuffer(writer.root, mode="r")
     learner.write("score", learner.steps(), np.ones(400))
-    learner._store.unlock()  # as a kill does
+    assert learner._gathered is not None
+    learner._gathered.columns.end_writing()  # as a kill does
     with db.ReplayBuffer(writer.root, mode="r") as another:
         note_syncs(monkeypatch, synced.add)
         another.flush()

@@ -137,7 +137,7 @@ def test_episodes_tell_length_and_ending(tmp_path: Path) -> None:
 def test_terminated_and_truncated_at_once_is_terminated(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", env=Counting()) as buffer:
         buffer.add([0, 0, 0], 1, 1, [0, 0, 1], True, True)
-        assert buffer.episodes[0] == (0, 0, 1, "terminated", "")
+        assert buffer.episodes[0] == (0, 0, 1, "terminated", "", 0)
         batch = buffer.at([0])
         assert batch["terminated"].item()
         assert batch["truncated"].item()

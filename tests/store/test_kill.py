@@ -96,7 +96,7 @@ def test_after_a_kill_the_stream_and_its_episode_go_on(
     with db.ReplayBuffer(tmp_path / "store") as buffer:
         assert len(buffer) == 100
         feeder(world, buffer).add(10)
-        assert buffer.episodes[0] == (0, 0, 110, "running", "")
+        assert buffer.episodes[0] == (0, 0, 110, "running", "", 0)
         assert len(buffer.episodes) == 1
         world.check(buffer)
 

@@ -190,6 +190,14 @@ def test_arrays_of_zarr_python_in_every_way(tmp_path: Path, compressor: str, ord
         np.testing.assert_array_equal(rows, data[name])
 
 
+def without_a_chunk(damage: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        damage(path)
+        (path / "data" / "state" / "0.0").unlink()
+
+    return do
+
+
 def change(name: str, **to: Any) -> Callable[[Path], object]:
     """Return what changes the metadata of an array."""
 
@@ -226,10 +234,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "chunks of nothing": change("data/state", chunks=[0, 5]),
     "other axes": change("data/state", chunks=[5]),
     "a negative shape": change("data/state", shape=[-20, 5]),
-    "several fill values": lambda path: (
-        change("data/state", fill_value=[1, 2])(path),
-        (path / "data" / "state" / "0.0").unlink(),
-    ),
+    "several fill values": without_a_chunk(change("data/state", fill_value=[1, 2])),
     "another dtype": change("data/state", dtype="<f8"),
     "no dtype": change("data/state", dtype="nothing"),
     "a dtype that is code": change("data/state", dtype={"a": 1}),
