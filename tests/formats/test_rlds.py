@@ -107,7 +107,7 @@ def test_episodes_are_stored_bit_by_bit(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_last_row_may_be_a_step(tmp_path: Path) -> None:
     episodes = made.some(4, 2, COLUMNS, longest=10)
     path = make(tmp_path, episodes, last_counts=True)
-    with pytest.raises(db.SourceError, match="last=step"):
+    with pytest.raises(db.SourceError, match="last='step'"):
         import_("rlds", path, tmp_path / "store", allow_loss=["metadata"], progress=False)
     with pytest.raises(db.LossError, match="texts: language"):
         import_("rlds", path, tmp_path / "other", tag="", allow_loss=["metadata"], progress=False)
