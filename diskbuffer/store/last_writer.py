@@ -78,6 +78,7 @@ class State:
             reserved = tuple(int(n) for n in found.get("reserved", ()))
             state = cls(str(found["boot"]), bool(found["clean"]), synced, salt, *numbers, reserved)
             possible = 0 <= state.revision < _MOST and state.generation >= 0 and len(reserved) in (0, len(synced))
+            possible = possible and all(0 <= position < 2**56 for position in reserved)
             return state if possible and found["checksum"] == state._checksum() else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store.last_writer import State
 from soak.simulated_disk import Kind, build
 from soak.tracing import Trace
 from soak.workloads import Gate, boot
@@ -191,3 +194,20 @@ def test_a_store_of_pictures_goes_on_after_a_power_loss(tmp_path: Path) -> None:
             assert new.min() > max(ids)
             assert (buffer.at(new)["obs"].numpy() == frames[45:55]).all()
             assert buffer.check(progress=False).ok
+
+
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_a_note_of_more_rows_than_there_can_have_been_is_not_believed(capacity: int | None, tmp_path: Path) -> None:
+    """A stranger's store must not fill the disk of whoever opens it."""
+    with boot(1), opened(tmp_path / "store", capacity) as buffer:
+        extend(buffer, 0, 20)
+        files, salt = buffer._store.files, buffer._store.layout.salt
+    state = State.read(files, salt)
+    assert state is not None
+    dataclasses.replace(state, clean=False, reserved=(2**50,)).note(files)
+    refused = contextlib.nullcontext() if capacity else pytest.raises(db.CorruptionError, match="more than the store can")
+    with boot(2), refused, opened(tmp_path / "store", capacity) as buffer:
+        assert len(buffer) == 0
+        extend(buffer, 0, 20)
+        assert buffer.steps().min() >= 2**50
+        assert buffer.check(progress=False).ok

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.errors import CorruptionError
 from diskbuffer.native.memory import address_of
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
@@ -99,6 +100,11 @@ def begin_at(store: Store, positions: Sequence[int]) -> None:
             slot = make_blank(store, stream, first, until - first)
             store.table.note_before(slot, steps, first)
             continue
+        if until - head > power_loss.most_rows(store):
+            raise CorruptionError(
+                f"{store.root}: {until - head - 1} rows of stream {stream} are said to have been lost, which is more than the "
+                "store can have had; its files are not of one store, or damaged"
+            )
         if len(slots) > 1:
             _pack(store, int(slots[-2]))
         if len(slots):

@@ -58,15 +58,14 @@ def find_what_counts(store: Store, state: State, *, damaged: bool = False) -> Ke
 
 
 def _is_too_old(store: Store, stream: int, slot: int, next_positions: tuple[int, ...]) -> bool:
-    """Tell whether a ring cannot have had a stream's rows any more up to those of a slot, as too many came after them.
+    """Tell whether a ring cannot have had a slot's rows any more, as more came after them than all slots hold."""
+    came = next_positions[stream] - store.table.get("first_row", slot)
+    return not stays(store, stream) and came > most_rows(store)
 
-    If every step was an episode with a lead-in, it had so many rows at most, and the segments that are still written to.
-    """
-    layout = store.layout
-    if layout.capacity is None or stream >= layout.n_envs:
-        return False
-    most = layout.capacity * (1 + layout.frame_stack) + 4 * layout.segment_rows
-    return next_positions[stream] - store.table.get("first_row", slot) > most
+
+def most_rows(store: Store) -> int:
+    """Return how many rows of a stream all slots hold, and are reserved."""
+    return (store.table.slots + 4) * store.layout.segment_rows
 
 
 def stays(store: Store, stream: int) -> bool:
