@@ -415,7 +415,7 @@ class GatheredMaps:
     def mapped(self, slot: int) -> list[Map]:
         """Return the maps that a slot has now, of columns that were recorded."""
         member, own = self._store.find(slot)
-        return member.store.maps.mapped(own)
+        return member.store.maps.mapped(own) if member.is_there else []
 
     def forget(self) -> None:
         """Have everything be looked up anew in the stores' own maps."""

@@ -45,7 +45,7 @@ class Paused(Renewed, Protocol):
 _paused: weakref.WeakSet[Any] = weakref.WeakSet()
 _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
-_lock = threading.Lock()  # of the sets
+_lock = threading.RLock()  # of the sets; what is collected as garbage meanwhile may need it, too
 _held: list[Any] = []
 _put_off: list[PutOff] = []
 
@@ -93,9 +93,10 @@ def _compiler_lock() -> Any:
 
 
 def _in_parent() -> None:
-    signals = _put_off.pop()
-    while _held:
-        _held.pop().release()
+    signals, held = _put_off.pop(), _held[::-1]
+    _held.clear()  # before another thread that forks can put its own there
+    for lock in held:
+        lock.release()
     signals.end(_in_parent.__code__)
 
 
