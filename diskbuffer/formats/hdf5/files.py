@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,16 @@ from diskbuffer.schema import Column
 from diskbuffer.wording import counted
 
 MOST_CHUNK = 256 * 1024**2  # bytes of a chunk, uncompressed: all of it is in memory when some of it is read
+MOST_INFLATED = 256 * 1024**2  # bytes that HDF5 may make of a compressed chunk, whatever its array says of it
+_DEFLATE = 1  # filters by their numbers
+_NO_COMPRESSORS = (2, 3, 5, 6)  # of bytes' order, a checksum, bits: none makes more than it gets
+_MOST_RATIO = 1032  # of deflate, at best
 MOST_ATTRIBUTE = 16 * 1024**2
 MOST_LEVELS = 32  # of groups within groups
 MOST_NODES = 10_000  # in one group, in all levels together: what of an episode is looked at
 
 # What h5py raises of a file that is damaged, depending on where in it.
-_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, UnicodeDecodeError, OverflowError)
+_DAMAGE = (zlib.error, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, UnicodeDecodeError, OverflowError)
 
 
 class Hdf5File:
@@ -56,6 +61,7 @@ class Hdf5File:
         with self.errors("the file"):
             self._file = self.h5py.File(path, "r", locking=False)
         self.bytes = os.path.getsize(path)
+        self.inflated: set[str] = set()  # arrays whose chunks are known not to inflate to more than they should
 
     @property
     def root(self) -> Node:
@@ -227,12 +233,36 @@ class Hdf5Rows:
             there = found.id.get_num_chunks() if found.id.get_storage_size() else 0
             if there < wanted:
                 raise refuse(f"has the shape {list(self.shape)}, and {there} of the {counted(wanted, 'chunk')} that this takes")
+            if self.node.name not in self.node.file.inflated:
+                if not self._inflates(found):
+                    raise refuse("has a chunk that is made to fill the memory when it is decompressed")
+                self.node.file.inflated.add(self.node.name)
         else:
             stored = found.id.get_storage_size()
             if stored < declared or stored > self.node.file.bytes:
                 raise refuse(
                     f"has the shape {list(self.shape)}, which is {declared} bytes, and of these {stored} are in the file"
                 )
+
+    def _inflates(self, found: Any) -> bool:
+        """Return whether no chunk inflates to more than it should: HDF5 inflates all of it, and takes what it needs.
+
+        Only chunks that could become large are inflated here, too.
+        """
+        properties = found.id.get_create_plist()
+        filters = [properties.get_filter(n)[0] for n in range(properties.get_nfilters())]
+        if _DEFLATE not in filters:
+            return True
+        if sum(number not in _NO_COMPRESSORS for number in filters) > 1:
+            return False  # compressed twice
+        large: list[Any] = []
+        found.id.chunk_iter(lambda one: large.append(one.chunk_offset) if one.size > MOST_INFLATED // _MOST_RATIO else None)
+        raw = math.prod(found.chunks) * self.dtype.itemsize + 4  # of a checksum
+        for offset in large:
+            skipped, data = found.id.read_direct_chunk(offset)
+            if not skipped and len(zlib.decompressobj().decompress(data, raw + 1)) > raw:
+                return False
+        return True
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
