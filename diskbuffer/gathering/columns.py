@@ -82,7 +82,7 @@ class Columns:
         self._read_what()
         if self.what.removals != removals:
             stale = list(self._held)
-        elif self._lock < 0:  # whoever writes may have made the files since
+        elif not self.is_writing:  # whoever writes may have made the files since
             stale = list(self._empty)
         self._retire(stale)
         return stale
