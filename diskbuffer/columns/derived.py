@@ -73,7 +73,7 @@ class ColumnSegments:
         if self._store.writable:  # nobody else evicts
             return True
         try:
-            self._store.refuse_evicted(np.unique(rows // self._store.layout.segment_rows).tolist())
+            self._store.refuse_evicted(np.unique(rows // self._store.layout.segment_rows))
         except EvictedError:
             self._reader.refresh()
             return False
@@ -185,7 +185,7 @@ class DerivedColumns:
         some = self._there(name, names)
         rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
         slots, which = np.unique(rows // size, return_inverse=True)
-        store.refuse_evicted(slots.tolist())
+        store.refuse_evicted(slots)
         self.ensure(name, column)
         noted = [store.noted_checksum(name, slot) for slot in slots.tolist()]
         bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)

@@ -73,7 +73,8 @@ class Columns:
         self._empty: set[Key] = set()  # those held where no file was
         self.epoch = Epoch()  # keeps maps that are given up as long as plans that read them
         self._zeros: dict[int, Zeros] = {}
-        self._written: dict[str, Key | None] = {}  # files that may be written to at any time, as samplers keep them mapped
+        self._written = set[Key]()  # that may be written to at any time, as samplers keep them mapped
+        self._left = set[str]()  # files that learners before this one may have written to
         self.look()
 
     def look(self) -> list[Key]:
@@ -121,7 +122,7 @@ class Columns:
         try:
             self._root.sync_all([SHARED, "."])  # by which names the columns are found
             self._read_what()
-            self._written = dict.fromkeys(self._every_file())
+            self._left = set(self._every_file())
         except BaseException:
             learner_lock.release(self._root, fd)
             raise
@@ -170,7 +171,7 @@ class Columns:
         kept = {path: column for path, column in self.what.columns.items() if path != name}
         self.change(self.what._replace(columns=kept, removals=self.what.removals + 1))
         self._retire([key for key in self._held if key[0] == name])
-        self._written = {file: key for file, key in self._written.items() if not file.startswith(f"{name}/")}
+        self._left = {file for file in self._left if not file.startswith(f"{name}/")}
         with contextlib.suppress(FileNotFoundError):
             self.files.remove_directory(name)
 
@@ -215,20 +216,20 @@ class Columns:
         Where the rows were evicted since the index was read, it is memory that nobody reads.
         """
         key = name, member, slot
-        whose, file, size = member.store.following.identity(slot), self._file(name, member, slot), self._bytes(name) + _WHOSE
         try:
             mapped = self.get(name, member, slot)
         except EvictedError:
-            mapped = InMemory(np.zeros(size, np.uint8))
-            self._held[key] = _Held(mapped, whose)
+            mapped = InMemory(np.zeros(self._bytes(name) + _WHOSE, np.uint8))
+            self._held[key] = _Held(mapped, member.store.following.identity(slot))
         if isinstance(mapped, Zeros):
+            whose, file, size = member.store.following.identity(slot), self._file(name, member, slot), mapped.size
             self.files.make_directory(os.path.dirname(file))
             mapped = self.files.create_mapped(file, size)
             _whose(mapped, size)[:] = [n + 1 for n in whose]
             self._empty.discard(key)
             self._held[key] = _Held(mapped, whose)
         if not isinstance(mapped, InMemory):
-            self._written[file] = key
+            self._written.add(key)
         return mapped
 
     def array(self, name: str, mapped: Map | Zeros | InMemory) -> npt.NDArray[Any]:
@@ -259,9 +260,7 @@ class Columns:
                 continue
             retired.append(held.mapped)
             self._empty.discard(key)
-            file = self._file(*key)
-            if self._written.get(file) == key:
-                del self._written[file]
+            self._written.discard(key)
         if retired:
             self.epoch.retired, self.epoch.following = tuple(retired), Epoch()
             self.epoch = self.epoch.following
@@ -275,8 +274,9 @@ class Columns:
 
         It stays as it is: files may be written to again at any time, and a sync that failed must fail again.
         """
-        above = {str(path) for file in self._written for path in PurePath(file).parents}
-        return [*sorted(self._written), *sorted(above)]
+        files = self._left | {self._file(*key) for key in self._written}
+        above = {str(path) for file in files for path in PurePath(file).parents}
+        return [*sorted(files), *sorted(above)]
 
 
 def _whose(mapped: Map, size: int) -> Int64:

@@ -222,10 +222,13 @@ class GatheredStore:
         self.maps.forget_every_column()
         return True
 
-    def refuse_evicted(self, slots: Iterable[int]) -> None:
+    def refuse_evicted(self, slots: Sequence[int] | Int64) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that the index has there."""
-        for member, own_slots in self.by_member(slots).items():
-            member.store.refuse_evicted(own_slots)
+        some = np.array(slots, np.int64)
+        blocks = some // BLOCK
+        for block in np.unique(blocks).tolist():
+            member = self._blocks[block]
+            member.store.refuse_evicted(np.searchsorted(member.numbers, some[blocks == block]))
 
     def by_member(self, slots: Iterable[int]) -> dict[Member, list[int]]:
         """Return whose slots are, and their own numbers there."""

@@ -77,7 +77,8 @@ class Following:
 
     def identity(self, slot: int) -> tuple[int, int]:
         """Return whose rows a slot was seen to hold: the stream, and the position of the first."""
-        return int(self._seen[0, slot]), int(self._seen[1, slot])
+        stream, first_row = self._seen[:2, slot].tolist()
+        return stream, first_row
 
     def _note_opening(self) -> None:
         self.doubts += 1
@@ -127,14 +128,15 @@ class Following:
             if self._table.length(slot) == 0 or (self._seen[:2, slot] != self._table.identity(slot)).any():
                 raise EvictedError(f"{root}: slot {slot} was evicted by the writer; refresh, and draw again")
 
-    def refuse_evicted(self, slots: Sequence[int]) -> None:
+    def refuse_evicted(self, slots: Sequence[int] | Int64) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that it was seen with, or all of them are gone."""
         if not self.active:
             return
         if not self._files.is_in_place():
             raise EvictedError(f"{self._files.root} was moved, removed or replaced; refresh, and read again")
         some = np.asarray(slots, np.int64)
-        moved = (self._identities()[:2, some] != self._seen[:2, some]).any(axis=0) | (self._table.column("length")[some] == 0)
+        known, column = self._seen[:, some], self._table.column
+        moved = (column("stream")[some] != known[0]) | (column("first_row")[some] != known[1]) | (column("length")[some] == 0)
         for slot in some[moved][:1].tolist():
             raise EvictedError(f"{self._files.root}: slot {slot} was evicted by the writer; refresh, and read again")
 

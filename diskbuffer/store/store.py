@@ -125,7 +125,7 @@ class Store:
         for slot in range(self.table.slots):
             self.maps.retire(slot)
 
-    def refuse_evicted(self, slots: Sequence[int]) -> None:
+    def refuse_evicted(self, slots: Sequence[int] | Int64) -> None:
         """Raise an EvictedError where a slot does not hold the rows any more that were seen there: a writer knows that itself."""
         self.following.refuse_evicted(slots)
 
