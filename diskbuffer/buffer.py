@@ -634,8 +634,12 @@ class ReplayBuffer:
         if self._gathered is not None:
             with self._store.lock:
                 self._check_open()
-                if self._gathered.begin_writing():  # another learner may have written to newer steps, and not to older ones only
-                    self._reader.refresh()
+                if self._gathered.begin_writing():  # another learner may have written to steps that are new to this one
+                    try:
+                        self._reader.refresh()
+                    except BaseException:
+                        self._gathered.unlock()
+                        raise
         else:
             self._writing()
 
