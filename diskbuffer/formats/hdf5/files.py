@@ -169,6 +169,30 @@ class Node:
                 elif inner.is_array:
                     yield (*keys, name), inner
 
+    def check_chunks(self) -> None:
+        """Raise a SourceError where a chunk of an array inflates to more than it should.
+
+        HDF5 inflates all of it, and takes what it needs. Only chunks that could become large are inflated here, too, once.
+        """
+        if self.name in self.file.inflated or not self.found.chunks:
+            return
+        array, properties = self.found.id, self.found.id.get_create_plist()
+        filters = [properties.get_filter(n)[0] for n in range(properties.get_nfilters())]
+        fits = True
+        if _DEFLATE in filters:
+            fits = sum(number not in _NO_COMPRESSORS for number in filters) == 1  # else it is compressed twice
+            large: list[Any] = []
+            array.chunk_iter(lambda one: large.append(one.chunk_offset) if one.size > MOST_INFLATED // _MOST_RATIO else None)
+            raw = math.prod(self.found.chunks) * self.found.dtype.itemsize + 4  # of a checksum
+            for offset in large if fits else ():
+                skipped, data = array.read_direct_chunk(offset)
+                fits = fits and (bool(skipped) or len(zlib.decompressobj().decompress(data, raw + 1)) <= raw)
+        if not fits:
+            raise SourceError(
+                f"{self.file.path}: {self.name} has a chunk that is made to fill the memory when it is decompressed"
+            )
+        self.file.inflated.add(self.name)
+
     def attributes(self) -> list[str]:
         """Return the names of attributes."""
         with self.file.errors(f"attributes of {self.name or '/'}"):
@@ -233,36 +257,13 @@ class Hdf5Rows:
             there = found.id.get_num_chunks() if found.id.get_storage_size() else 0
             if there < wanted:
                 raise refuse(f"has the shape {list(self.shape)}, and {there} of the {counted(wanted, 'chunk')} that this takes")
-            if self.node.name not in self.node.file.inflated:
-                if not self._inflates(found):
-                    raise refuse("has a chunk that is made to fill the memory when it is decompressed")
-                self.node.file.inflated.add(self.node.name)
+            self.node.check_chunks()
         else:
             stored = found.id.get_storage_size()
             if stored < declared or stored > self.node.file.bytes:
                 raise refuse(
                     f"has the shape {list(self.shape)}, which is {declared} bytes, and of these {stored} are in the file"
                 )
-
-    def _inflates(self, found: Any) -> bool:
-        """Return whether no chunk inflates to more than it should: HDF5 inflates all of it, and takes what it needs.
-
-        Only chunks that could become large are inflated here, too.
-        """
-        properties = found.id.get_create_plist()
-        filters = [properties.get_filter(n)[0] for n in range(properties.get_nfilters())]
-        if _DEFLATE not in filters:
-            return True
-        if sum(number not in _NO_COMPRESSORS for number in filters) > 1:
-            return False  # compressed twice
-        large: list[Any] = []
-        found.id.chunk_iter(lambda one: large.append(one.chunk_offset) if one.size > MOST_INFLATED // _MOST_RATIO else None)
-        raw = math.prod(found.chunks) * self.dtype.itemsize + 4  # of a checksum
-        for offset in large:
-            skipped, data = found.id.read_direct_chunk(offset)
-            if not skipped and len(zlib.decompressobj().decompress(data, raw + 1)) > raw:
-                return False
-        return True
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0

@@ -133,6 +133,7 @@ def _masks(file: Hdf5File) -> dict[str, list[str]]:
         if int(np.prod(node.found.shape or ())) * node.found.dtype.itemsize > file.bytes:
             raise SourceError(f"{file.path}: mask/{name} has more demonstrations than the file can have")
         with file.errors(f"mask/{name}"):
+            node.check_chunks()
             found[name] = [one.decode() if isinstance(one, bytes) else str(one) for one in np.ravel(node.found[()])]
     return found
 
