@@ -472,8 +472,12 @@ def _read_tensordict(path: Path) -> Columns:
 
     found = {"action": of(root, "action"), "skill": of(root, "skill"), "reward": of(root / "next", "reward")[..., 0]}
     found |= {"obs/camera": of(root, "camera"), "obs/state": of(root, "state")}
-    steps = json.loads((root / "storage_metadata.json").read_text())["len"] if root.name == "storage" else None
-    return {column: rows[:steps] for column, rows in found.items()}
+    size = len(found["action"])
+    told = root / "storage_metadata.json"
+    steps = json.loads(told.read_text())["len"] if told.exists() else size
+    writer = root.parent / "writer" / "metadata.json"
+    oldest = json.loads(writer.read_text())["cursor"] if writer.exists() and steps == size else 0  # of a ring that is full
+    return {column: np.roll(rows[:steps], -oldest, axis=0) for column, rows in found.items()}
 
 
 def _as_storage(target: Path) -> None:

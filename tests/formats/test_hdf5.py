@@ -256,6 +256,15 @@ def test_d4rl_where_the_ant_walks_on(tmp_path: Path) -> None:
     assert found[0]["flags/terminals"].sum() == 1
 
 
+def test_a_single_action_of_maniskills_is_refused(tmp_path: Path) -> None:
+    maniskill(tmp_path / "trajectory.h5")
+    with h5py.File(tmp_path / "trajectory.h5", "a") as file:
+        del file["traj_2/actions"]
+        file["traj_2/actions"] = 1.0
+    with pytest.raises(db.SourceError, match="no steps"):
+        import_("maniskill", tmp_path / "trajectory.h5", tmp_path / "store", progress=False)
+
+
 # Kills
 
 

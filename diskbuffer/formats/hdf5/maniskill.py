@@ -83,7 +83,7 @@ def _arrays(trajectory: Trajectory, seed: int | None) -> tuple[dict[str, Rows], 
     own = {**_NAMED, "obs": "obs/state" if with_states and ("obs",) in of else "obs", _STATES: beside}
     paths = column_paths(of, own, taken=("episode",))
     found = {paths[keys]: rows for keys, rows in of.items()}
-    if seed is not None and "action" in found:
+    if seed is not None and "action" in found and found["action"].shape:
         found[SEED] = Repeated(np.asarray(seed, np.uint64), found["action"].shape[0])
     return found, left
 
