@@ -229,6 +229,7 @@ class Schedule:
                 self._come_back()
             for _ in range(int(self._rng.integers(3, 12))):
                 self._step()
+            self._kept_now()  # of writers that are gone, others may have evicted some
             left = self._base.parent / f"{self._base.name}-left"
             left.mkdir()
             if power:
@@ -250,7 +251,11 @@ class Schedule:
 
         def take() -> None:
             nonlocal taken
-            shutil.copytree(self._base, left, dirs_exist_ok=True)
+            before: list[tuple[str, int, int]] | None = None
+            while before != (now := _stamps(self._base)):  # again, where a thread has put another file in its place meanwhile
+                before = now
+                shutil.rmtree(left)
+                shutil.copytree(self._base, left)
             taken = True
 
         if self._rng.random() < 0.6:
@@ -296,6 +301,7 @@ class Schedule:
             take()
 
         self._step(inside=end)
+        self._kept_now()
         if ended:
             self.model.flushed, (self.model.named, self.model.name_of) = flushed, names  # what came later never was
             for name, steps in self.model.kept.items():  # those that were added, or evicted, meanwhile may be there or not
@@ -815,6 +821,12 @@ class Schedule:
                 with contextlib.suppress(OSError, db.DiskBufferError):
                     buffer.close()
         buffers.clear()
+
+
+def _stamps(base: Path) -> list[tuple[str, int, int]]:
+    """Return what changes where a file below a directory is put in another's place."""
+    found = [(str(path), path.lstat()) for path in sorted(base.rglob("*"))]
+    return [(path, status.st_ino, status.st_mtime_ns) for path, status in found]
 
 
 def run(seed: int, number: int) -> tuple[str, dict[str, int]]:
