@@ -21,11 +21,11 @@ from diskbuffer.options import Wanted, refuse_another
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
-from diskbuffer.store.map_limit import refuse_too_many
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.map_limit import refuse_too_many
 from diskbuffer.wording import either
 
 

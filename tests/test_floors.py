@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version", "wording", "endings"),
-    ("runtime", "paths"),
+    ("errors", "version", "wording", "endings", "strict_json"),
+    ("runtime", "paths", "integers"),
     ("native", "transforms", "bucket"),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),
@@ -32,7 +32,7 @@ FLOORS = (
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("gathering",),
-    ("opening", "closed_marks"),  # what is at a path, and the marks of what is not opened
+    ("opening", "closed_marks", "closing"),  # what is at a path, the marks of what is not opened, and what is open
     ("buffer",),
     ("",),
     ("adapters", "inspect", "precompile"),
@@ -81,6 +81,10 @@ TOUCHES_FILES = {
     "gathering.columns": "a lock of its own, by its descriptor",
     "gathering.description": "a lock of its own, by its descriptor; whether a path is a directory",
     "formats.json_files": "what is exported, and notes beside it",
+    "formats.fingerprint": "by what a source is recognised",
+    "formats.importing": "whether a source is a directory",
+    "formats.rlds": "pictures in memory",
+    "formats.strangers": "links in a directory that is to be imported",
     "formats.hdf5.files": "HDF5 files that are to be imported",
     "formats.hdf5.libero": "files in a directory that is to be imported",
     "formats.hdf5.maniskill": "a file that is to be imported",

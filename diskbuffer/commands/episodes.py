@@ -6,7 +6,7 @@ from diskbuffer.commands.arguments import Whole
 from diskbuffer.commands.output import WELL, WRONG, complain, number, show, show_json, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.episodes import EpisodeTable, order
-from diskbuffer.inspect.view import open_view
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.wording import counted
 

@@ -13,9 +13,10 @@ from diskbuffer.commands.output import WELL, WRONG, complain, console, number, p
 from diskbuffer.commands.output import show as shown
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.pictures import curves, film_strip, gif, mp4, picture_columns, spread
 from diskbuffer.inspect.pictures.images import PAPER, pillow, saved
-from diskbuffer.inspect.view import StoreView, open_view
+from diskbuffer.inspect.view import StoreView
 from diskbuffer.wording import counted
 
 _SUFFIXES = (".png", ".gif", ".mp4")

@@ -8,8 +8,9 @@ from typing import Any
 from diskbuffer.commands.arguments import Whole
 from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, show, show_json, show_lines, table
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
-from diskbuffer.inspect.view import StoreView, open_view
+from diskbuffer.inspect.view import StoreView
 
 _SHOWN = 8  # different values that are counted one by one in the table
 

@@ -19,7 +19,7 @@ from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.view import open_view
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.integers import integer_or_none
 from diskbuffer.options import checked_capacity, checked_chunk_rows

@@ -19,7 +19,7 @@ from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.rows import MAPPED
 from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.view import open_view
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.options import Options
 from diskbuffer.paths import local_path

@@ -99,6 +99,10 @@ def damaged(path: Path, what: str) -> Iterator[None]:
     except DiskBufferError:
         raise
     except _DAMAGE as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.EISDIR):  # of the disk, or of who may read
+        if isinstance(error, OSError) and error.errno not in (
+            None,
+            errno.EINVAL,
+            errno.EISDIR,
+        ):  # of the disk, or of who may read
             raise
         raise SourceError(f"{path} is damaged, or is not {what}: {error}") from error

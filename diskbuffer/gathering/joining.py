@@ -10,8 +10,8 @@ from diskbuffer.gathering.description import Description, is_gathering, is_one_s
 from diskbuffer.options import Wanted
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of
-from diskbuffer.store.map_limit import refuse_too_many
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.map_limit import refuse_too_many
 
 _WRITERS = 8  # for which a new directory's segments have their size, as the capacity is shared
 

@@ -21,9 +21,9 @@ from diskbuffer.reading.gather.targets import Own
 from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column, Schema
 from diskbuffer.store.format.layout import GROUP, Layout
-from diskbuffer.store.map_limit import refuse_too_many_stores
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
 from diskbuffer.store.system.files import Files, Map
+from diskbuffer.store.system.map_limit import refuse_too_many_stores
 
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 16  # stores in a bucket that are opened at the same time

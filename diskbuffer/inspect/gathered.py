@@ -1,19 +1,30 @@
-"""A look at the stores of several writers as one; imports numba and PyTorch, which reading them as one takes."""
+"""A look at what is at a path: a store, or the stores of several writers as one, for which it imports numba and PyTorch."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import os
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
-from diskbuffer.bucket import Bucket
+from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.errors import CorruptionError
-from diskbuffer.gathering.store import GatheredStore
+from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.rows import SegmentRows
 from diskbuffer.inspect.view import Int64, StoreView
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
+
+if TYPE_CHECKING:
+    from diskbuffer.gathering.store import GatheredStore
+
+
+def open_view(path: str | os.PathLike[str] | Bucket, frame_stack: int | None = None) -> StoreView:
+    """Look at what is at a path: a store, or the stores of several writers as one; see `StoreView`."""
+    place = place_of(path)
+    several = is_gathering(BucketFiles(place) if isinstance(place, Bucket) else Files(place))
+    return (GatheredView if several else StoreView)(place, frame_stack)
 
 
 class GatheredView(StoreView):
@@ -23,8 +34,11 @@ class GatheredView(StoreView):
     """
 
     def _open(self) -> None:
+        from diskbuffer.gathering.store import GatheredStore  # which imports numba and PyTorch
+
         files = BucketFiles(self.path) if isinstance(self.path, Bucket) else Files(self.path)
-        self._stores, self._episodes = GatheredStore(files), None
+        self._stores: GatheredStore = GatheredStore(files)
+        self._episodes = None
         self._store = cast(Store, self._stores)  # it has the same face, for all that reads
         with self._stores.lock:
             self._index = self._stores.read(self.frame_stack - 1)

@@ -18,8 +18,8 @@ from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
 from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
-from diskbuffer.store import map_limit
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
+from diskbuffer.store.system import map_limit
 from diskbuffer.wording import size
 
 # Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format.md tells.

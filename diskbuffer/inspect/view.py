@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.errors import CorruptionError, DiskBufferError, EvictedError, InputError, NotAStoreError
-from diskbuffer.gathering.description import is_gathering
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
 from diskbuffer.inspect.damaged import open_remains
@@ -28,7 +27,6 @@ from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
-from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.system.writer_lock import is_held, read_holder
 
@@ -302,16 +300,6 @@ class StoreView:
             except EvictedError:
                 if time.monotonic() - begun > MOVING_SECONDS or not self.refresh():
                     raise
-
-
-def open_view(path: str | os.PathLike[str] | Bucket, frame_stack: int | None = None) -> StoreView:
-    """Look at what is at a path: a store, or the stores of several writers as one; see `StoreView`."""
-    place = place_of(path)
-    if not is_gathering(BucketFiles(place) if isinstance(place, Bucket) else Files(place)):
-        return StoreView(place, frame_stack)
-    from diskbuffer.inspect.gathered import GatheredView  # which imports numba and PyTorch
-
-    return GatheredView(place, frame_stack)
 
 
 def _damaged_group(path: Any) -> str | None:

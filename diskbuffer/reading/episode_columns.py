@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.streams import Streams
+from diskbuffer.integers import integer
 from diskbuffer.reading.readable import Readable
 from diskbuffer.schema import TAG, Column
 from diskbuffer.wording import counted
@@ -65,10 +65,7 @@ class EpisodeColumns:
 
 def row_of(ids: Int64, episode: Any) -> int:
     """Return the row of an episode by its id; an InputError where there is none."""
-    try:
-        rows = np.flatnonzero(ids == operator.index(episode))
-    except TypeError:
-        raise InputError(f"expected an episode's id, or one of buffer.episodes, found {episode!r}") from None
+    rows = np.flatnonzero(ids == integer("an episode's id", episode, 0))
     if not len(rows):
         examples = f", such as {', '.join(map(str, ids[:3].tolist()))}" if len(ids) else ""
         raise InputError(

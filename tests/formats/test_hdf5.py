@@ -261,7 +261,7 @@ def test_a_single_action_of_maniskills_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "trajectory.h5", "a") as file:
         del file["traj_2/actions"]
         file["traj_2/actions"] = 1.0
-    with pytest.raises(db.SourceError, match="no steps"):
+    with pytest.raises(db.SourceError, match=r"traj_2.*has no actions"):
         import_("maniskill", tmp_path / "trajectory.h5", tmp_path / "store", progress=False)
 
 

@@ -14,8 +14,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.inspect.plan import plan
 from diskbuffer.inspect.trial import Asked
-from diskbuffer.store import map_limit
 from diskbuffer.store.opening import open_store
+from diskbuffer.store.system import map_limit
 
 _COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 

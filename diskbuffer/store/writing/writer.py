@@ -184,7 +184,10 @@ class Writer:
             durability.reserve(every)
         elif self._reserving is None or self._reserving.done():
             every[stream] = until + durability.ahead // 2
-            self._reserving = self._packer.pool.submit(durability.reserve, every)
+            with contextlib.suppress(
+                RuntimeError
+            ):  # at the end of the process: it is done when it is due
+                self._reserving = self._packer.pool.submit(durability.reserve, every)
 
     def _set_limit(self, stream: int) -> None:
         reserved = int(self._store.durability.reserved[stream])

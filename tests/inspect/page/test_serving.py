@@ -34,7 +34,7 @@ def test_the_first_free_port_is_taken_and_a_given_one_is_not_replaced() -> None:
         with pytest.raises(InputError, match=r"in use.*--port"):
             bind("127.0.0.1", found[0])
     for wrong in (-1, 65536):
-        with pytest.raises(InputError, match="port must be"):
+        with pytest.raises(InputError, match="port, 0 for any free one, must be"):
             bind("127.0.0.1", wrong)
 
 
