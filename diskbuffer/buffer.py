@@ -638,7 +638,7 @@ class ReplayBuffer:
                     try:
                         self._reader.refresh()
                     except BaseException:
-                        self._gathered.unlock()
+                        self._gathered.columns.end_writing()
                         raise
         else:
             self._writing()

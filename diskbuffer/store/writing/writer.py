@@ -184,9 +184,7 @@ class Writer:
             durability.reserve(every)
         elif self._reserving is None or self._reserving.done():
             every[stream] = until + durability.ahead // 2
-            with contextlib.suppress(
-                RuntimeError
-            ):  # at the end of the process: it is done when it is due
+            with contextlib.suppress(RuntimeError):  # at the end of the process: it is done when it is due
                 self._reserving = self._packer.pool.submit(durability.reserve, every)
 
     def _set_limit(self, stream: int) -> None:
