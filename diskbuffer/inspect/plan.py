@@ -22,7 +22,7 @@ from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.store.system import map_limit
 from diskbuffer.wording import size
 
-# Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format.md tells.
+# Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format-1.md tells.
 TYPICAL = {"six Atari games, 84x84, grey": 0.045, "CarRacing, 96x96, in colour": 0.055, "noisy camera pictures": 0.73}
 _LIVE_TO_SEALED = 1.5  # bytes of a chunk as it is written, to those that stay, where it was not measured
 _COLUMNS = 7  # that a store has at least, each with two files of an environment that are written to

@@ -1,4 +1,4 @@
-"""The reader in docs/format.md, which needs numpy and numcodecs alone, returns what is stored."""
+"""The reader in docs/format-1.md, which needs numpy and numcodecs alone, returns what is stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import diskbuffer as db
 
-PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+PAGE = Path(__file__).parents[2] / "docs" / "format-1.md"
 
 
 def reader() -> Any:

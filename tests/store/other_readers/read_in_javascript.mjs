@@ -15,10 +15,10 @@ for (const [number, [store, path]] of JSON.parse(await text(process.stdin)).entr
   try {
     const root = zarr.root(new FileSystemStore(store));
     const array = await zarr.open.v3(root.resolve(path), { kind: "array" });
-    const { data, shape } = await zarr.get(array);
+    const { data, shape, stride } = await zarr.get(array);
     const bytes = data.buffer ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : Uint8Array.from(data);
     await writeFile(`${out}/${number}`, bytes);
-    arrays.push({ dtype: array.dtype, shape });
+    arrays.push({ dtype: array.dtype, shape, stride });
   } catch (error) {
     arrays.push({ error: `${error.name}: ${error.message}` });
   }
