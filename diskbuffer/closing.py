@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -52,13 +53,12 @@ class Closing:
             if self.closed:
                 return
             self.closed = True
-        try:
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self._release)
+            if self._process == os.getpid():  # of a fork, the store and its lock are the other's
+                last_first.callback(self._write_and_sync)
             if self.limiter is not None:
                 self.limiter.close()
-            if self._process == os.getpid():  # of a fork, the store and its lock are the other's
-                self._write_and_sync()
-        finally:
-            self._release()
 
     def _write_and_sync(self) -> None:
         if self.log is not None:
@@ -69,18 +69,18 @@ class Closing:
     def abandon(self) -> None:
         """Give back locks, threads and maps, and leave the store as a kill would."""
         self.closed = True
-        try:
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self._release)
+            if self.log is not None:
+                last_first.callback(self.log.abandon)
             if self.limiter is not None:
                 self.limiter.close()
-            if self.log is not None:
-                self.log.abandon()
-        finally:
-            self._release()
 
     def _release(self) -> None:
         if self.reader is not None:
             self.reader.close()
         self._store.close()
+        self._store.files.end_threads()
         if self._dropped is not None:
             self._dropped.detach()
 

@@ -329,7 +329,6 @@ class Store:
         if self._writer_lock is not None:
             self._writer_lock.release()
         with self.lock:
-            self.files.end_threads()
             self.maps.close(self.tails.values())
             self.table.close()
             self.tails = {}

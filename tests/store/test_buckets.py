@@ -178,10 +178,11 @@ def test_what_is_in_the_cache_is_not_asked_for_again(server: S3Server, store: Pa
     assert os.stat(tmp_path).st_mode & 0o777 in (0o700, 0o755)
 
 
-def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Server, url: str, tmp_path: Path) -> None:
-    def threads() -> int:
-        return sum(thread.name.startswith("diskbuffer-bucket") for thread in threading.enumerate())
+def threads() -> int:
+    return sum(thread.name.startswith("diskbuffer-bucket") for thread in threading.enumerate())
 
+
+def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Server, url: str, tmp_path: Path) -> None:
     gc.collect()
     before = threads()
     buffer = db.ReplayBuffer(server.bucket(url, tmp_path), mode="r", seed=1)
@@ -197,6 +198,21 @@ def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Ser
     assert threads() == before
     del planned
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+def test_closing_a_mark_ends_the_threads_of_requests(server: S3Server, tmp_path: Path) -> None:
+    with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=64) as buffer:
+        fill(buffer, 200, 0)
+        buffer.mark("half")
+    before = threads()
+    marked = db.ReplayBuffer(server.bucket(server.put(tmp_path / "store"), tmp_path / "cache"), mode="r", mark="half")
+    marked.sample(50)
+    assert threads() > before
+    marked.close()
+    until = time.monotonic() + 10
+    while threads() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threads() == before
 
 
 def test_one_cache_of_bounded_size_serves_several_readers_and_stores(

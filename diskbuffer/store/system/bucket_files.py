@@ -65,9 +65,8 @@ class BucketFiles(Files):
         return self
 
     def end_threads(self) -> None:
-        """End the threads that make requests; those of a directory are of the bucket that it is in."""
-        if not self._above:
-            self._objects.close()
+        """End the threads that make requests, for all directories of the bucket: these share them."""
+        self._objects.close()
 
     def figures(self) -> dict[str, int]:
         """Return what was asked of the bucket, and what the cache takes."""
