@@ -230,14 +230,6 @@ class GatheredStore:
             member = self._blocks[block]
             member.store.refuse_evicted(np.searchsorted(member.numbers, some[blocks == block]))
 
-    def by_member(self, slots: Iterable[int]) -> dict[Member, list[int]]:
-        """Return whose slots are, and their own numbers there."""
-        found: dict[Member, list[int]] = {}
-        for slot in slots:
-            member, own = self.find(slot)
-            found.setdefault(member, []).append(own)
-        return found
-
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""
         member, own = self.find(slot)
@@ -292,7 +284,6 @@ class GatheredStore:
                 member.close()
             self.columns.close()
             self.maps.forget()
-            self.all_files.end_threads()
 
     def holds_lock(self) -> bool:
         """Tell whether this thread has the lock."""
@@ -427,7 +418,10 @@ class GatheredMaps:
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""
         self._store.check_open()
-        wanted = self._store.by_member(slots)
+        wanted: dict[Member, list[int]] = {}
+        for slot in slots:
+            member, own = self._store.find(slot)
+            wanted.setdefault(member, []).append(own)
         for member in wanted:
             if not member.is_there:
                 raise EvictedError(f"{self._store.root}/{member.entry.name} was removed; refresh, and draw again")
