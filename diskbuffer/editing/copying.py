@@ -18,8 +18,8 @@ from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.gathering.description import is_gathering
+from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.integers import integer_or_none
 from diskbuffer.options import checked_capacity, checked_chunk_rows
@@ -85,8 +85,9 @@ def copy(
     """
     frame_stack, chunk_rows = integer_or_none("frame_stack", frame_stack, 1, MOST_FRAMES), checked_chunk_rows(chunk_rows)
     path = place_beside(new, store)
-    several = is_gathering(Files(local_path(store)))
-    layout = open_view(local_path(store)).layout if several else read_metadata(local_path(store))[0]
+    files = Files(local_path(store))
+    several = is_gathering(files)
+    layout = GatheredStore(files).layout if several else read_metadata(files)[0]
     if capacity is not None:
         capacity = None if capacity == "all" else checked_capacity(capacity, layout, frame_stack or layout.frame_stack)
         resized = capacity != layout.capacity
