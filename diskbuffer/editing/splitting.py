@@ -18,6 +18,7 @@ from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.inspect.episodes import EpisodeTable
 from diskbuffer.inspect.where import parse
+from diskbuffer.integers import integer
 from diskbuffer.runtime.progress import bar
 from diskbuffer.store.building import is_there
 from diskbuffer.wording import counted, either
@@ -133,8 +134,7 @@ def _by_fractions(table: EpisodeTable, n: int, fractions: Sequence[float], seed:
     shares = [float(share) for share in fractions]
     if len(shares) != n or not all(0 < share < 1 for share in shares) or not math.isclose(sum(shares), 1, abs_tol=1e-6):
         raise InputError(f"{n} new stores need {n} fractions between 0 and 1 that sum up to 1, found {shares}")
-    if seed < 0:
-        raise InputError(f"{either('seed', '--seed')} must be 0 or more, found {seed}")
+    seed = integer(either("seed", "--seed"), seed, 0, most=None)
     bounds = np.rint(np.cumsum([0.0, *shares]) * len(table)).astype(np.int64)
     drawn = np.random.default_rng(seed).permutation(table.episode[np.lexsort((table.episode, table.stream))])
     return [np.sort(drawn[first:last]) for first, last in itertools.pairwise(bounds)]

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
-from diskbuffer.errors import CorruptionError, EvictedError, InputError
+from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Columns, Findings
 from diskbuffer.inspect.view import StoreView
+from diskbuffer.integers import integer
 from diskbuffer.schema import KEPT, Column, is_obs
 from diskbuffer.wording import either
 
@@ -64,8 +65,7 @@ def statistics(
         (each as `Distribution.to_json` has it), ``endings`` (how many episodes ended in which way), ``findings``.
     """
     columns = {path: column for path, column in view.schema.columns.items() if path not in KEPT}
-    if seed < 0:
-        raise InputError(f"{either('seed', '--seed')} must be 0 or more, found {seed}")
+    seed = integer(either("seed", "--seed"), seed, 0, most=None)
     looked = _Looked({path: Distribution(column.np_dtype, seed) for path, column in columns.items()}, Findings(columns))
     firsts, counts = _rows_that_count(view)
     stopped = False
