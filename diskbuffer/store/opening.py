@@ -160,17 +160,18 @@ def _recover_to_read(store: Store) -> None:
             f"{store.root} was not closed when it was copied there; close it, or make a snapshot of it, and copy that"
         )
     if last is LastShutdown.POWER_LOSS:
-        assert store.durability.state is not None  # or no power loss is known of
-        kept = power_loss.find_what_counts(store, store.durability.state)
+        state = store.durability.state
+        assert state is not None  # or no power loss is known of
+        kept = power_loss.find_what_counts(store, state)
         store.read_what_counts(kept)
         power_loss.hide_bad_chunks(store, kept)
-    else:
-        kill.make_sure(store, synced, closed=last is LastShutdown.CLEAN)
-    if last is not LastShutdown.CLEAN:
+        heads = zip(store.heads().tolist(), state.next_positions(), strict=True)
+        ended = {stream: True for stream, (head, position) in enumerate(heads) if position > head + 1}  # by the next writer
+        store.open_ends = resume_writing.open_ends(store) | ended
+        return
+    kill.make_sure(store, synced, closed=last is LastShutdown.CLEAN)
+    if last is LastShutdown.KILLED:
         store.open_ends = resume_writing.open_ends(store)
-    if last is LastShutdown.POWER_LOSS and store.durability.state is not None:  # a writer ends what runs
-        positions = store.durability.state.next_positions()
-        store.open_ends |= {s: True for s, head in enumerate(store.heads().tolist()) if positions[s] > head + 1}
 
 
 def _follow_the_way_back(files: Files) -> tuple[Files, WayBack | None]:
