@@ -27,6 +27,15 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
     values[name] = value
 
 
+def put_argument(values: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value in its place among the arguments of `ReplayBuffer.extend`: columns' names, and below them keys of dicts."""
+    name, _, below = path.partition("/")
+    if below:
+        put(values.setdefault(name, {}), below, value)
+    else:
+        values[name] = value
+
+
 def value_at(values: Any, path: str) -> Any:
     """Return what `put` has put in its place."""
     for part in path.split("/"):

@@ -12,7 +12,7 @@ from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.rows import MAPPED, rows_at_a_time, with_final
-from diskbuffer.nested import put
+from diskbuffer.nested import put_argument
 from diskbuffer.schema import KEPT, Column, is_obs
 from diskbuffer.transforms import are_pictures, picture_axes
 from diskbuffer.wording import counted, either
@@ -104,7 +104,7 @@ class _Filler:
             values: dict[str, Any] = {}
             for path in episode.columns:
                 if path in self.columns:
-                    _put(values, path, _without_nan(path, self.columns[path], _rows(episode, path, first, last)))
+                    put_argument(values, path, _without_nan(path, self.columns[path], _rows(episode, path, first, last)))
             if "reward" in self.columns and "reward" not in values:  # a store has one anyway
                 column = self.columns["reward"]
                 values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
@@ -147,10 +147,10 @@ class _Filler:
             found = _without_nan(path, self.columns[path], _rows(episode, path, 0, 1))
             if is_obs(path):
                 rows = np.concatenate([episode.lead[path][-frames:], found])
-                _put(values, path, rows[None, :-1])
-                _put(values, f"next_{path}", rows[None, 1:])
+                put_argument(values, path, rows[None, :-1])
+                put_argument(values, f"next_{path}", rows[None, 1:])
             else:
-                _put(values, path, found)
+                put_argument(values, path, found)
         return values
 
     def _write_derived(self) -> None:
@@ -196,15 +196,6 @@ def _without_nan(path: str, column: Column, rows: Array) -> Array:
         accept = either("allow_nan=True", "--allow-nan")
         raise InputError(f"{path}: found NaN; find where it comes from, or accept it: {accept}")
     return rows
-
-
-def _put(values: dict[str, Any], path: str, rows: Array) -> None:
-    """Put rows in their place, as `extend` takes them: by the name of a column, or the keys of a dict of that name."""
-    name, _, inner = path.partition("/")
-    if inner:
-        put(values.setdefault(name, {}), inner, rows)
-    else:
-        values[name] = rows
 
 
 def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:

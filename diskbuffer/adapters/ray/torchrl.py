@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 
 from diskbuffer.adapters.ray.buffer import RayReplayBuffer
 from diskbuffer.errors import InputError
-from diskbuffer.nested import put, value_at
+from diskbuffer.nested import put_argument, value_at
 from diskbuffer.samplers import Sampler
 
 Key = str | tuple[str, ...]
@@ -76,8 +75,8 @@ class CollectorShards:
         following = data.get("next")
         for column, key in self._columns.items():
             if column.split("/")[0] == "obs":
-                _put(found, "next_" + column, following.get(key))
-            _put(found, column, data.get(key))
+                put_argument(found, "next_" + column, following.get(key).numpy(force=True))
+            put_argument(found, column, data.get(key).numpy(force=True))
         for name in _OF_NEXT:
             values = following.get(name, None)
             if values is not None:
@@ -102,11 +101,3 @@ class CollectorShards:
     def __len__(self) -> int:
         """Return how many steps can be sampled."""
         return len(self.buffer)
-
-
-def _put(values: dict[str, Any], column: str, value: torch.Tensor) -> None:
-    top, _, below = column.partition("/")
-    if below:
-        put(values.setdefault(top, {}), below, value.numpy(force=True))
-    else:
-        values[top] = value.numpy(force=True)
