@@ -1311,7 +1311,7 @@ class ReplayBuffer:
         is sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
         With ``mode="r"`` nobody waits: it is a copy as a kill would have left it, which is then recovered and closed. So it has
         every step that was added before this is called. Several writers' stores are copied so, one after the other, with the
-        columns of their learner, whose place this process takes for that.
+        columns of their learner, whose place this process takes until the buffer is closed.
         """
         wanted = local_path(path)
         self._check_open()
@@ -1592,12 +1592,12 @@ class ReplayBuffer:
         """
         self._check_open()
         root = self._directory("stores are not checked")
-        self._refuse_another()
+        self._check_in_place()
         report = (check if self._gathered is None else check_all)(root, progress=progress)
-        self._refuse_another()
+        self._check_in_place()
         return report
 
-    def _refuse_another(self) -> None:
+    def _check_in_place(self) -> None:
         """Raise a CorruptionError where another store may be at the path of the one that is open."""
         files = self._store.files if self._gathered is None else self._gathered.all_files
         if not files.outermost().is_in_place():

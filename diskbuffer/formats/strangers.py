@@ -99,10 +99,6 @@ def damaged(path: Path, what: str) -> Iterator[None]:
     except DiskBufferError:
         raise
     except _DAMAGE as error:
-        if isinstance(error, OSError) and error.errno not in (
-            None,
-            errno.EINVAL,
-            errno.EISDIR,
-        ):  # of the disk, or of who may read
-            raise
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.EISDIR):
+            raise  # it tells of the disk, or of who may read
         raise SourceError(f"{path} is damaged, or is not {what}: {error}") from error

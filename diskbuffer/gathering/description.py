@@ -244,7 +244,7 @@ def describe(files: Files, description: Description) -> None:
 
 @contextlib.contextmanager
 def alone(files: Files) -> Iterator[None]:
-    """Be the only one who changes the description."""
+    """Be the only one who changes the description, or makes a file that all writers share."""
     fd, until = files.open_lock(_LOCK, write=True), time.monotonic() + _PATIENCE
     try:
         while not files.lock(fd, exclusive=True):

@@ -16,8 +16,8 @@ from typing import Any
 _c: Any = importlib.import_module("_signal")
 Handler = Callable[[int, FrameType | None], Any]
 
+_MOMENT = 0.01  # seconds between two looks at whether the main thread has left a function
 # Those whose handlers are known to raise: KeyboardInterrupt, SystemExit of a job that is to end, timeouts.
-_MOMENT = 0.01  # seconds
 _SIGNALS = [int(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)]
 
 
