@@ -116,7 +116,10 @@ class Shards:
             receive(known, ref, until)
 
     def _watched(self) -> tuple[Sent, ...]:
-        return tuple(sent for sent, sampler in list(self._samplers.values()) if sampler() is not None)
+        for token, (_, sampler) in list(self._samplers.items()):
+            if sampler() is None:
+                self._samplers.pop(token, None)
+        return tuple(sent for sent, _ in list(self._samplers.values()))
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._every):
