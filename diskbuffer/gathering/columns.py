@@ -272,11 +272,15 @@ class Columns:
     def to_sync(self) -> list[str]:
         """Return what to sync for all that was written to be on the disk: files, then directories.
 
-        It stays as it is: files may be written to again at any time, and a sync that failed must fail again.
+        What is written here stays among it: that may be written to again at any time, and a sync that failed must fail again.
         """
         files = self._left | {self._file(*key) for key in self._written}
         above = {str(path) for file in files for path in PurePath(file).parents}
         return [*sorted(files), *sorted(above)]
+
+    def note_synced(self, names: Iterable[str]) -> None:
+        """Note that files are on the disk, to which nobody writes any more where it was a learner before this one that did."""
+        self._left.difference_update(names)
 
 
 def _whose(mapped: Map, size: int) -> Int64:

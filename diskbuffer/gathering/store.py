@@ -269,6 +269,8 @@ class GatheredStore:
         with self.lock:
             names = self.columns.to_sync()
         self.columns.files.sync_all(names)
+        with self.lock:
+            self.columns.note_synced(names)
 
     def disk_bytes(self) -> int:
         """Return the bytes that all stores, columns and marks take on the disk: holes not counted, and what they share once."""
