@@ -126,5 +126,6 @@ def _with_options(command: str, message: str) -> str:
     """Return a message in which Python's names of a command's options are its own: --chunk-rows for chunk_rows."""
     for name in inspect.signature(_function(command)).parameters if command in COMMANDS else ():
         if "_" in name:
-            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
+            # Not within a path, such as /runs/batch_size/7.
+            message = re.sub(rf"(?<![\w/.-]){name}(?![\w/-]|\.\w)", f"--{name.replace('_', '-')}", message)
     return message

@@ -183,6 +183,9 @@ def test_an_option_of_several_words_is_named_with_its_dashes(
 ) -> None:
     assert main(["copy", str(store), str(tmp_path / "new"), "--chunk-rows", "3"]) == 2
     assert "--chunk-rows" in capsys.readouterr().err
+    for name in ("chunk_rows", "chunk_rows.zarr", "my-chunk_rows", "chunk_rows-2"):  # of a path, it stays
+        assert main(["copy", str(tmp_path / name), str(tmp_path / "new"), "--chunk-rows", "2"]) == 2
+        assert str(tmp_path / name) in capsys.readouterr().err
     with pytest.raises(db.InputError, match="chunk_rows"):
         editing.copy(store, tmp_path / "new", chunk_rows=3, progress=False)
 
