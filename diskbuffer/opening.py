@@ -132,7 +132,8 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
         if lock is None and mode == "w-":
             raise NotAStoreError(f"another process has made a store at {path} by now, and mode 'w-' makes new ones only")
     elif mode != "r":
-        refuse_too_many(path, directory.read_metadata(files)[0])
+        layout, slots = directory.read_metadata(files)
+        refuse_too_many(path, layout, segments=slots if layout.capacity is None else None)
     if mark is None:
         store = open_store(path, writable=mode != "r", lock=lock)
         if mode == "r":
