@@ -75,8 +75,14 @@ def test_a_link_beside_a_file_of_maniskills_is_refused(tmp_path: Path) -> None:
         group = file.create_group("traj_0")
         group["obs"], group["actions"] = np.zeros((3, 2)), np.zeros((2, 1))
     (tmp_path / "elsewhere").write_text('{"episodes": [{"episode_id": 0}], "secret": 1}')
-    (tmp_path / "data.json").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(db.SourceError, match="is a link"):
+    for leads_to in ("elsewhere", "data.json"):
+        (tmp_path / "data.json").unlink(missing_ok=True)
+        (tmp_path / "data.json").symlink_to(leads_to)
+        with pytest.raises(db.SourceError, match="is a link"):
+            import_("maniskill", tmp_path / "data.h5", tmp_path / "store", progress=False)
+    (tmp_path / "data.json").unlink()
+    (tmp_path / "data.json").write_text('{"episodes": [{"episode_id": [3.5]}]}')
+    with pytest.raises(db.SourceError, match="has no episode 0"):
         import_("maniskill", tmp_path / "data.h5", tmp_path / "store", progress=False)
 
 

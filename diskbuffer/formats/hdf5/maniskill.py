@@ -111,7 +111,9 @@ def _episodes(path: Path, noted: Mapping[str, Any], trajectories: list[Trajector
     """Return what is noted of the episodes, by number."""
     if "episodes" not in noted:
         return {}
-    found = {one.get("episode_id"): one for one in noted["episodes"] if isinstance(one, dict)}
+    found = {
+        one["episode_id"]: one for one in noted["episodes"] if isinstance(one, dict) and isinstance(one.get("episode_id"), int)
+    }
     missing = [one.number for one in trajectories if one.number not in found]
     if missing:
         raise SourceError(f"{path.with_suffix('.json')} has no episode {missing[0]}, and {path} has")
@@ -148,7 +150,8 @@ def _is_seed_alone(episode: Mapping[str, Any]) -> bool:
 
 def _files(path: Path) -> list[Path]:
     """Return what is read: the file, and the one beside it."""
-    return [path, path.with_suffix(".json")]
+    beside = path.with_suffix(".json")
+    return [path, beside] if is_file_beside(path.parent, beside.name) else [path]
 
 
 MANISKILL = Format("maniskill", "ManiSkill's HDF5: recorded trajectories", read, files=_files)
