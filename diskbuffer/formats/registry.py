@@ -47,7 +47,7 @@ def find(name: str) -> Format:
         if not points:
             near = difflib.get_close_matches(name, names(), 1)
             raise InputError(
-                f"there is no format {name!r}{f'; did you mean {near[0]!r}?' if near else ''} There are {', '.join(names())}"
+                f"there is no format {name!r}{f' (did you mean {near[0]!r}?)' if near else ''}. There are {', '.join(names())}"
             )
         found = points[0].load()
     if not isinstance(found, Format):

@@ -304,6 +304,9 @@ def test_misuse_is_told(tmp_path: Path) -> None:
     with pytest.raises(db.SchemaError, match="50 steps"):
         DiskReplayBuffer(60, path=tmp_path / "store")
     assert len(ours) == 1
+    for stack_num in (2.0, True):
+        with pytest.raises(db.InputError, match="stack_num must be an integer"):
+            DiskReplayBuffer(50, path=tmp_path / "other", stack_num=stack_num)
 
 
 KILLED = """

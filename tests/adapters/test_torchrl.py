@@ -952,6 +952,19 @@ def test_a_list_that_cannot_be_stacked_leaves_the_writer_where_it_was(tmp_path: 
     buffer.storage.close()
 
 
+def test_no_steps_change_nothing_and_do_not_make_a_store(tmp_path: Path) -> None:
+    buffer = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    with pytest.raises(db.InputError, match="no step was given"):
+        buffer.extend(small(0))
+    assert not (tmp_path / "store").exists()
+    buffer.extend(small(4))
+    assert len(buffer.extend(small(0))) == 0
+    assert len(buffer) == 4
+    buffer.extend(small(2, 4))
+    assert torch.equal(buffer[:]["number"], torch.arange(6))
+    buffer.storage.close()
+
+
 def test_a_storage_that_was_closed_reads_what_others_wrote_since(tmp_path: Path) -> None:
     first = DiskStorage(20, tmp_path / "store")
     first.set(range(15), small(15))

@@ -252,3 +252,12 @@ def test_arrays_that_are_neither_named_as_observations_nor_as_columns_are_a_loss
     diffusion_policy(tmp_path / "source", {"state": 5.0}, False)
     with pytest.raises(db.LossError, match="state"):
         import_("diffusion_policy", tmp_path / "source", tmp_path / "store", obs="img", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("nosuch", r"'nosuch'\. There are d4rl, "), ("minary", r"'minary' \(did you mean 'minari'\?\)\. There ")],
+)
+def test_a_format_that_is_not_there_is_told_with_those_that_are(name: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(db.InputError, match=f"there is no format {told}"):
+        import_(name, tmp_path / "from", tmp_path / "to")

@@ -18,7 +18,7 @@ from diskbuffer.adapters.tianshou.meta import Meta
 from diskbuffer.adapters.tianshou.steps import LazySteps
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer_or_none
+from diskbuffer.integers import integer, integer_or_none
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -54,7 +54,8 @@ class StoreBacked:
     def _begin(self, path: str | os.PathLike[str], threads: int | None, segment_rows: int | None) -> None:
         """Open the store, and be where its writer would be."""
         n_envs = getattr(self, "buffer_num", 1)
-        self.stored = Stored(path, self.maxsize // n_envs, n_envs, self.stack_num, threads=threads, segment_rows=segment_rows)
+        stack_num = integer("stack_num", self.stack_num)
+        self.stored = Stored(path, self.maxsize // n_envs, n_envs, stack_num, threads=threads, segment_rows=segment_rows)
         self._counted = np.full(n_envs, -1)  # steps ever added to each ring, as of its account
         self._flags: dict[str, Array] = {}  # and rewards: what Tianshou's compiled code looks at
         self._meta = Meta(self._flags, self._keys, self.stored.read, self._write)

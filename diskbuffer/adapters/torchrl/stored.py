@@ -256,6 +256,8 @@ class Stored(OpenedLate):
 
     def _put(self, cursor: Any, data: Any) -> None:
         known = self.places
+        if self.entries is None and not is_there(self.path) and np.size(plain(cursor)) == 0:
+            raise InputError("the first step tells what a storage holds, and no step was given")
         entries, numbers = self._begin(data), self.opened._numbers_of_strings
         if self.places is not known and not self.places.hold_the_same(known):  # some of which `data` would take the place of
             raise InputError(
@@ -263,6 +265,8 @@ class Stored(OpenedLate):
                 "by now, and the writer goes on after them: write again"
             )
         places = self._places_at(cursor)
+        if not len(places):
+            return
         rows = entries.rows(indexed(data, entries, places), len(places), numbers)
         self._kind, self.places.axes = Kind.of(data), axes_of(data, self.ndim)
         while len(again := self.places.old_ones(places)):
