@@ -11,6 +11,7 @@ from diskbuffer.errors import InputError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
 from diskbuffer.gathering.description import SHARED_LIMITER, check_name, is_gathering, read_description
 from diskbuffer.gathering.joining import join_writers
+from diskbuffer.gathering.learner_lock import COLUMNS
 from diskbuffer.gathering.retention import in_turn
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.index import Index
@@ -25,6 +26,7 @@ from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.system.json_files import read_json
 from diskbuffer.store.system.map_limit import refuse_too_many
 from diskbuffer.wording import either
 
@@ -112,6 +114,19 @@ def _open_all(files: Files, mode: str, mark: str | None) -> GatheredStore:
     return GatheredStore(found if files.block_bytes else Files(found.root), of_mark=True)
 
 
+def _refuse_learners_values(path: Path) -> None:
+    """Raise an InputError where a learner has values of a writer's steps: steps that come after a mark get ids again."""
+    above = Files(path.parent)
+    if is_gathering(above) and above.exists(f"{COLUMNS}/columns.json"):
+        names = read_json(above, f"{COLUMNS}/columns.json")["columns"]
+        columns = [name for name in sorted(names) if above.exists(f"{COLUMNS}/{name}/{path.name}")]
+        if columns:
+            raise InputError(
+                f"{path} cannot go back to a mark: a learner has values of its steps, in {', '.join(columns)}, and new steps "
+                "would get them. Have the learner remove these columns first, or begin a new writer from the mark's data"
+            )
+
+
 def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> Store:
     """Open one store, or make it, or have it go back to a mark."""
     if isinstance(files, BucketFiles):
@@ -143,5 +158,6 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
     refuse_another(path, store.layout, wanted)
     if mode == "r":
         return store
+    _refuse_learners_values(path)
     store.verify_files()  # or what came later would be dropped for nothing
     return open_store(path, writable=True, back_to=mark)

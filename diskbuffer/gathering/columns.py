@@ -192,12 +192,12 @@ class Columns:
 
         An EvictedError where they were, and other rows' values may have taken their place.
         """
-        whose, key = member.store.following.identity(slot), (name, member, slot)
+        whose, key = _identity(member, slot), (name, member, slot)
         held = self._held.get(key)
         if held is None or held.whose != whose:
             self._retire([key])
             mapped, size = self._found(name, member, slot), self._bytes(name) + _WHOSE
-            if mapped is not None and _whose(mapped, size).tolist() != [n + 1 for n in whose]:
+            if mapped is not None and tuple(_whose(mapped, size).tolist()) != whose:
                 member.store.refuse_evicted([slot])
                 mapped = None
             if mapped is None:
@@ -222,10 +222,10 @@ class Columns:
             mapped = InMemory(np.zeros(self._bytes(name) + _WHOSE, np.uint8))
             self._held[key] = _Held(mapped, member.store.following.identity(slot))
         if isinstance(mapped, Zeros):
-            whose, file, size = member.store.following.identity(slot), self._file(name, member, slot), mapped.size
+            whose, file, size = _identity(member, slot), self._file(name, member, slot), mapped.size
             self.files.make_directory(os.path.dirname(file))
             mapped = self.files.create_mapped(file, size)
-            _whose(mapped, size)[:] = [n + 1 for n in whose]
+            _whose(mapped, size)[:] = whose
             self._empty.discard(key)
             self._held[key] = _Held(mapped, whose)
         if not isinstance(mapped, InMemory):
@@ -245,9 +245,8 @@ class Columns:
         if moved is None:
             stale = [key for key in self._held if key[1] is member]
         else:
-            identity = member.store.following.identity
             keys = [(name, member, slot) for slot in moved for name in self.what.columns]
-            stale = [key for key in keys if key in self._held and self._held[key].whose != identity(key[2])]
+            stale = [key for key in keys if key in self._held and self._held[key].whose != _identity(member, key[2])]
         self._retire(stale)
         return stale
 
@@ -281,6 +280,12 @@ class Columns:
     def note_synced(self, names: Iterable[str]) -> None:
         """Note that files are on the disk, to which nobody writes any more where it was a learner before this one that did."""
         self._left.difference_update(names)
+
+
+def _identity(member: Member, slot: int) -> tuple[int, int]:
+    """Return of which rows a file's values are: of which stream of which store, and the first of them. Never zeros."""
+    stream, first_row = member.store.following.identity(slot)
+    return (member.store.layout.salt & 0x7FFFFFFF) << 32 | stream + 1, first_row + 1
 
 
 def _whose(mapped: Map, size: int) -> Int64:

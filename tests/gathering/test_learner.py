@@ -310,3 +310,31 @@ def test_priorities_follow_a_store_that_was_removed_and_made_anew(writer: Writer
         assert set(drawn.tolist()) <= set(steps[1::2].tolist())
     other.buffer.close()
     writer.buffer.close()
+
+
+def test_a_store_that_was_made_anew_does_not_have_the_values_of_the_one_before(writer: Writer) -> None:
+    with db.ReplayBuffer(writer.root, mode="r") as learner:
+        learner.write("score", learner.steps(), np.ones(400))
+    writer.buffer.close()
+    shutil.rmtree(writer.root / "w")
+    writer.open(capacity=512, segment_rows=64)
+    go_on(writer, 1001, 400)
+    with db.ReplayBuffer(writer.root, mode="r") as learner:
+        assert values_by_step(learner, "score") == {}
+        learner.write("score", learner.steps()[:1], [2.0])
+        assert list(values_by_step(learner, "score").values()) == [2.0]
+
+
+def test_a_writer_does_not_go_back_to_a_mark_where_a_learner_has_values_of_its_steps(writer: Writer) -> None:
+    writer.buffer.mark("m")
+    go_on(writer, 401, 50)
+    with db.ReplayBuffer(writer.root, mode="r") as learner:
+        learner.write("score", learner.steps(), np.ones(len(learner)))
+    writer.buffer.close()
+    with pytest.raises(db.InputError, match="a learner has values of its steps, in score"):
+        db.ReplayBuffer(writer.root / "w", mark="m")
+    with db.ReplayBuffer(writer.root, mode="r") as learner:
+        assert len(values_by_step(learner, "score")) == 450
+        learner.remove_column("score")
+    with db.ReplayBuffer(writer.root / "w", mark="m") as buffer:
+        assert len(buffer) == 400
