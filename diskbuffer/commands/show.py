@@ -74,7 +74,7 @@ def show(
     found = footage(view, episode)
     if found is None:
         nothing = f"{plain(str(view.path))} has no episode yet"
-        if out is not None:
+        if out is not None and view.damage is None:
             raise InputError(f"{nothing}: {out} was not written")
         show_json(None) if json else shown(f"{nothing}.")
         return _code(view, [])
