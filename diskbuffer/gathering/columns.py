@@ -3,9 +3,9 @@
     _shared/columns/columns.json             which columns there are, and the names of tags
     _shared/columns/priority/actor-3/c.7     values of the rows of slot 7 of a writer's store; then whose rows those were
 
-A writer uses a slot again for other rows, at any time. So every file ends with the stream and the first row that its values
-belong to, and a file with those of other rows counts as zeros. Which rows are meant is told by what the index was read from, as
-the table may have others by now: what is written to steps that were evicted since goes nowhere.
+A writer uses a slot again for other rows, at any time. So every file ends with the store, the stream and the first row that its
+values belong to, and a file with those of other rows counts as zeros. Which rows are meant is told by what the index was read
+from, as the table may have others by now: what is written to steps that were evicted since goes nowhere.
 """
 
 from __future__ import annotations
@@ -215,14 +215,14 @@ class Columns:
 
         Where the rows were evicted since the index was read, it is memory that nobody reads.
         """
-        key = name, member, slot
+        key, whose = (name, member, slot), _identity(member, slot)
         try:
             mapped = self.get(name, member, slot)
         except EvictedError:
             mapped = InMemory(np.zeros(self._bytes(name) + _WHOSE, np.uint8))
-            self._held[key] = _Held(mapped, member.store.following.identity(slot))
+            self._held[key] = _Held(mapped, whose)
         if isinstance(mapped, Zeros):
-            whose, file, size = _identity(member, slot), self._file(name, member, slot), mapped.size
+            file, size = self._file(name, member, slot), mapped.size
             self.files.make_directory(os.path.dirname(file))
             mapped = self.files.create_mapped(file, size)
             _whose(mapped, size)[:] = whose
