@@ -13,8 +13,7 @@ import numpy as np
 
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered
-from diskbuffer.store.format.checksums_kernel import row_checksums
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.store.format.zarr_metadata import encode_json
 from diskbuffer.store.last_writer import State

@@ -22,14 +22,14 @@ from diskbuffer.errors import EvictedError, InputError, SchemaError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array, step_names
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import memcpy
-from diskbuffer.native.memory import address_of
 from diskbuffer.reading.reader import Reader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column
-from diskbuffer.store.format.checksums_kernel import replace_rows
+from diskbuffer.store.format.checksums import replace_rows
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]

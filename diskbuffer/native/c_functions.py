@@ -28,6 +28,11 @@ def find(module: str | None, symbol: str) -> Any:
         ) from error
 
 
+def address(module: str | None, symbol: str) -> int:
+    """Return the address of a C function."""
+    return int(ctypes.cast(find(module, symbol), ctypes.c_void_p).value or 0)
+
+
 @cache
 def _function(module: str, symbol: str, result: Any, *arguments: Any) -> Any:
     found = find(module, symbol)

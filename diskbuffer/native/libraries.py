@@ -13,12 +13,19 @@ import llvmlite.binding
 from numba import types
 
 from diskbuffer.native.c_functions import BLOSC, CRC, find
+from diskbuffer.native.checksums import ADDRESSES
 
 
 def _external(module: str | None, symbol: str, signature: Any) -> Any:
     """Return a C function of an extension module, or of the C library, for compiled code."""
     llvmlite.binding.add_symbol(f"diskbuffer_{symbol}", ctypes.cast(find(module, symbol), ctypes.c_void_p).value)
     return types.ExternalFunction(f"diskbuffer_{symbol}", signature)
+
+
+def _native(name: str, signature: Any) -> Any:
+    """Return a function of our own native code."""
+    llvmlite.binding.add_symbol(f"diskbuffer_{name}", ADDRESSES[name])
+    return types.ExternalFunction(f"diskbuffer_{name}", signature)
 
 
 # Addresses are signed here: numba turns the sum of an int64 and a uint64 into a float.
@@ -39,3 +46,6 @@ blosc_decompress = _external(BLOSC, "blosc_decompress_ctx", _i32(_at, _at, _at, 
 blosc_compress = _external(BLOSC, "blosc_compress_ctx", _i32(_i32, _i32, _at, _at, _at, _at, _at, _at, _at, _i32))
 lz4_decompress_partial = _external(BLOSC, "LZ4_decompress_safe_partial", _i32(_at, _at, _i32, _i32, _i32))
 crc32c_extend = _external(CRC, "crc32c_extend", _u32(_u32, _at, _at))  # of what comes before, address, size
+length_word = _native("length_word", _at(_at, _at))
+row_seed = _native("row_seed", _at(_at, _at, _at, _at))
+pad = _native("pad", _at(_at, _at))

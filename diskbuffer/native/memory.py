@@ -6,7 +6,6 @@ from typing import Any
 
 import llvmlite.ir
 import numba
-import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
@@ -167,16 +166,6 @@ def prefetch(_: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(types.intp), codegen
-
-
-@compiled
-def _address(array: Any) -> int:
-    return int(array.ctypes.data)
-
-
-def address_of(array: Any) -> int:
-    """Return where an array's data lie; four times as fast as ``array.ctypes.data``, but where numba does not know the dtype."""
-    return int(array.ctypes.data if array.dtype == np.float16 else _address(array))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -13,7 +13,7 @@ import numpy as np
 
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
+from diskbuffer.native.libraries import crc32c_extend, memcpy, memset, row_seed
 from diskbuffer.native.memory import load_any_u32, load_any_u64, load_u8, store_any_u32, store_any_u64, store_u8, store_u32
 from diskbuffer.recording.equality import all_zero, are_bools, same_values
 from diskbuffer.recording.kernel import (
@@ -37,7 +37,6 @@ from diskbuffer.recording.kernel import (
     write_checksum,
 )
 from diskbuffer.store.format import checksums
-from diskbuffer.store.format.checksums_kernel import row_seed
 
 # Fields of a step that is recorded.
 KIND = 0  # WENT_ON, STARTED or CUT_OFF

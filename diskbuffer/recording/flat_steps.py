@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.index.fields import HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.native.memory import address_of
+from diskbuffer.native.arrays import address_of
 from diskbuffer.recording import flat_kernel, kernel
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.equality import copy_bools

@@ -10,7 +10,7 @@ from typing import Any
 
 from diskbuffer.index.fields import ENDED, FIELDS, HEAD
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import crc32c_extend, memcpy, memset
+from diskbuffer.native.libraries import crc32c_extend, length_word, memcpy, memset, pad, row_seed
 from diskbuffer.native.memory import (
     int8_array,
     int64_array,
@@ -25,7 +25,6 @@ from diskbuffer.native.memory import (
 )
 from diskbuffer.recording.equality import all_zero, has_nan, same_values
 from diskbuffer.store.format import checksums
-from diskbuffer.store.format.checksums_kernel import length_word, pad, row_seed
 
 # Fields of a source: what one column is written from.
 VALUE, STRIDE = 0, 1  # address of the value of stream 0, and bytes to that of the next

@@ -14,8 +14,8 @@ from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.index.streams import NO_LEADS
 from diskbuffer.native import objects
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import entry_point
-from diskbuffer.native.memory import address_of
 from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import lead_frames, lead_rows

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.memory import address_of
 from diskbuffer.recording.equality import all_zero, float_bytes, same_values
 
 Array = npt.NDArray[Any]

@@ -12,8 +12,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.schema import CHECKSUM
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP
-from diskbuffer.store.format.checksums_kernel import row_checksums
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, row_checksums
 from diskbuffer.store.format.layout import Layout
 
 Array = npt.NDArray[Any]

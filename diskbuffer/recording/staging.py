@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError, StackError
-from diskbuffer.native.memory import address_of
+from diskbuffer.native.arrays import address_of
 from diskbuffer.nested import flatten
 from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import does_not_roll, same_rows

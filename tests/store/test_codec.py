@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from diskbuffer.native.checksums import ADDRESSES
 from diskbuffer.schema import Column, Schema
-from diskbuffer.store.format import checksums, checksums_kernel, codec, codec_kernel
+from diskbuffer.store.format import checksums, codec, codec_kernel
 
 Array = npt.NDArray[Any]
 
@@ -46,7 +47,7 @@ def decode(chunk: Array, wanted: int = SIZE, size: int = SIZE) -> tuple[int, Arr
     return int(reason), target[:wanted]
 
 
-def test_rows_have_the_same_checksums_whether_compiled_or_not() -> None:
+def test_rows_have_the_same_checksums_natively_and_in_python() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         shapes = [tuple(rng.integers(1, 12, rng.integers(0, 3)).tolist()) for _ in range(4)]
@@ -60,12 +61,30 @@ def test_rows_have_the_same_checksums_whether_compiled_or_not() -> None:
             path: rng.integers(0, 2, (n, column.row_bytes), np.uint8).view(column.np_dtype).reshape(n, *column.shape)
             for path, column in schema.recorded.columns.items()
         }
+        summed = {
+            path: checksums.Summed(np.array([google_crc32c.value(row.tobytes()) for row in values], np.uint32), values[0].nbytes)
+            for path, values in rows.items()
+        }
         for word in (checksums.OBS, checksums.STEP):
-            compiled = checksums_kernel.row_checksums(schema, salt, stream, first, n, rows, word, apart)
-            assert compiled.tolist() == checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart).tolist()
+            native = checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart)
+            assert native.tolist() == checksums.row_checksums(schema, salt, stream, first, n, summed, word, apart).tolist()
+    length_word = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(ADDRESSES["length_word"])
     for seed, length in rng.integers(0, 2**31, (100, 2)).tolist():
-        assert checksums_kernel.length_word(seed, length) == checksums.length_word(seed, length)
-        assert checksums_kernel.mix(seed) == checksums.mix(seed)
+        assert length_word(seed, length) == checksums.length_word(seed, length)
+
+
+def test_rows_are_replaced_and_the_checksums_of_their_files_with_them() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        row_bytes, n_files, n_rows = rng.integers(1, 50), rng.integers(1, 4), rng.integers(1, 40)
+        files = rng.integers(0, 256, (n_files, n_rows, row_bytes), np.uint8)
+        before = [google_crc32c.value(file.tobytes()) for file in files]
+        which = rng.integers(0, n_files, 30)
+        targets = files.ctypes.data + (which * n_rows + rng.integers(0, n_rows, 30)) * row_bytes
+        ends = files.ctypes.data + (np.arange(n_files) + 1) * n_rows * row_bytes
+        changes = checksums.replace_rows(rng.integers(0, 256, (30, row_bytes), np.uint8), targets, ends, which)
+        after = [google_crc32c.value(file.tobytes()) for file in files]
+        assert (np.array(before) ^ changes).tolist() == after
 
 
 @pytest.mark.parametrize(("cname", "clevel", "item"), [codec.LIVE, codec.SEALED, ("zstd", 3, 1), ("lz4hc", 4, 4), ("zstd", 1, 8)])

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key
-from diskbuffer.native.memory import address_of
+from diskbuffer.native.arrays import address_of
 
 Int64 = npt.NDArray[np.int64]
 _FLAGS = ("terminated", "truncated")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.index import Index
-from diskbuffer.native.memory import address_of
+from diskbuffer.native.arrays import address_of
 from diskbuffer.reading.gather import kernel
 from diskbuffer.reading.gather.advance import ask_ahead
 from diskbuffer.reading.gather.helpers import Helpers

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import (
     pthread_cond_init,
@@ -28,7 +29,7 @@ from diskbuffer.native.libraries import (
     pthread_mutex_unlock,
     sched_yield,
 )
-from diskbuffer.native.memory import address_of, compare_and_swap, fetch_add, int64_array, load_i64, store_i64
+from diskbuffer.native.memory import compare_and_swap, fetch_add, int64_array, load_i64, store_i64
 from diskbuffer.reading.gather.kernel import PROGRESS_FIELDS, TARGET_FIELDS, gather_parts
 from diskbuffer.reading.gather.plan import RUN_FIELDS
 from diskbuffer.runtime import forks

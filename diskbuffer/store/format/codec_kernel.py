@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import (
     blosc_compress,
@@ -20,7 +21,7 @@ from diskbuffer.native.libraries import (
     memcmp,
     memcpy,
 )
-from diskbuffer.native.memory import address_of, load_u8, load_u32, store_u32
+from diskbuffer.native.memory import load_u8, load_u32, store_u32
 from diskbuffer.store.format import lz4_decoder, lz4_pictures
 from diskbuffer.store.format.codec import (
     BAD_CHECKSUM,

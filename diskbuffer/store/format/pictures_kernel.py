@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native import webp_calls
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, memcpy
-from diskbuffer.native.memory import address_of, load_any_u32
+from diskbuffer.native.memory import load_any_u32
 from diskbuffer.store.format.codec import BAD_CHECKSUM, BAD_PICTURE, CHECKSUM
 from diskbuffer.store.format.pictures import HEADER
 

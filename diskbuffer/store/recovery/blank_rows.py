@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
-from diskbuffer.native.memory import address_of
+from diskbuffer.native.arrays import address_of
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
 from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, Summed, covered, row_checksums

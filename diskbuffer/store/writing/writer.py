@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.directory import tail_file
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered
-from diskbuffer.store.format.checksums_kernel import row_checksums
+from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.open_segments import OpenSegments
 from diskbuffer.store.writing.packer import Packer

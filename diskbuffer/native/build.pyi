@@ -1,0 +1,1 @@
+SOURCES: str  # SHA-256 of the sources
