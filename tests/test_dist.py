@@ -38,7 +38,7 @@ def test_the_wheel_installs_and_works_away_from_the_checkout(tmp_path: Path) -> 
     checkout = tmp_path / "checkout"
     files = run("git", "ls-files", cwd=ROOT).splitlines()
     for file in files:
-        if file.startswith(("diskbuffer/", "README", "LICENSE", "pyproject", "CHANGELOG")):
+        if file.startswith(("diskbuffer/", "README", "LICENSE", "pyproject", "CHANGELOG", "setup.py", "MANIFEST.in")):
             (checkout / file).parent.mkdir(parents=True, exist_ok=True)
             (checkout / file).write_bytes((ROOT / file).read_bytes())
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", checkout, cwd=tmp_path)
@@ -47,7 +47,10 @@ def test_the_wheel_installs_and_works_away_from_the_checkout(tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as inside:
         packed = {name for name in inside.namelist() if name.startswith("diskbuffer/")}
     own = {file for file in files if file.startswith("diskbuffer/")}
-    assert packed == own  # modules, py.typed, the page's files and its licences; nothing else
+    sources = {file for file in own if file.endswith((".pyx", ".pxd", ".hpp", ".cpp"))}
+    built = {name for name in packed if name.endswith(".so")}
+    assert {name.partition(".")[0] for name in built} == {name.removesuffix(".pyx") for name in sources if name.endswith(".pyx")}
+    assert packed - built == own - sources  # modules, py.typed, the page's files and its licences; nothing else
     with tarfile.open(sdist) as tar:
         assert own <= {name.partition("/")[2] for name in tar.getnames()}
 
