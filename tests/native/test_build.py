@@ -40,11 +40,13 @@ def test_native_code_that_was_built_from_other_sources_is_refused(checkout: Path
     with (checkout / "diskbuffer" / "native" / "kernels" / "checksums.cpp").open("a") as file:
         file.write("// changed\n")
     done = run(checkout)
-    assert done.returncode and "built from other sources than are here; run `make native`" in done.stderr
+    assert done.returncode
+    assert "built from other sources than are here; run `make native`" in done.stderr
 
 
 def test_native_code_that_was_not_built_is_an_error_that_says_how(checkout: Path) -> None:
     for path in (checkout / "diskbuffer" / "native").glob("*.so"):
         path.unlink()
     done = run(checkout)
-    assert done.returncode and "was not built; run `make native`" in done.stderr
+    assert done.returncode
+    assert "was not built; run `make native`" in done.stderr
