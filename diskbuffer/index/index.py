@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index import lookup
 from diskbuffer.index.streams import Streams
+from diskbuffer.native import lookup
 
 Int64 = npt.NDArray[np.int64]
 
 
 class Index(Streams):
-    """Know where every step lies: the streams, and looking steps and episodes up in them, compiled."""
+    """Know where every step lies: the streams, and looking steps and episodes up in them, natively."""
 
     def __len__(self) -> int:
-        return int(lookup.count(self.table))
+        return lookup.count_steps(self.table)
 
     def locate(self, ordinals: Int64) -> Int64:
         """Find steps by their place among all that can be sampled now, stream after stream.
@@ -24,7 +24,7 @@ class Index(Streams):
         the newest is the last. O(log episodes) each.
         """
         found = np.empty((4, len(ordinals)), np.int64)
-        lookup.locate(self.table, ordinals, found)
+        lookup.locate(self.table, _int64s(ordinals), found)
         return found
 
     def recent(self, streams: Int64, ages: Int64) -> tuple[Int64, int]:
@@ -33,8 +33,7 @@ class Index(Streams):
         Returns what was found, and the place of the first that there is not; -1, if all are there.
         """
         found = np.empty((4, len(ages)), np.int64)
-        missing = lookup.locate_recent(self.table, np.ascontiguousarray(streams), np.ascontiguousarray(ages), found)
-        return found, int(missing)
+        return found, lookup.locate_recent(self.table, _int64s(streams), _int64s(ages), found)
 
     def locate_episodes(self, ordinals: Int64) -> Int64:
         """Find episodes by their place among all, stream after stream.
@@ -42,7 +41,7 @@ class Index(Streams):
         Returns (4, n): streams, and the positions of the first row to sample, of the first row ever, and of the last row.
         """
         found = np.empty((4, len(ordinals)), np.int64)
-        lookup.locate_episodes(self.table, ordinals, found)
+        lookup.locate_episodes(self.table, _int64s(ordinals), found)
         return found
 
     def episodes_of(self, streams: Int64, positions: Int64) -> tuple[Int64, Int64]:
@@ -50,14 +49,14 @@ class Index(Streams):
 
         It was evicted, is not there yet, or is no step.
         """
-        found = np.empty((2, len(positions)), np.int64)
-        lookup.find_episodes(self.table, streams, positions, found)
-        return found[0], found[1]
+        starts, lasts = np.empty((2, len(positions)), np.int64)
+        lookup.find_episodes(self.table, _int64s(streams), _int64s(positions), starts, lasts)
+        return starts, lasts
 
     def rows_of(self, streams: Int64, positions: Int64) -> Int64:
         """Find the rows in the store, ``slot * segment_rows + offset``, of positions that are there."""
         rows = np.empty(len(positions), np.int64)
-        lookup.find_rows(self.table, streams, positions, self.segment_rows, rows)
+        lookup.find_rows(self.table, _int64s(streams), _int64s(positions), self.segment_rows, rows)
         return rows
 
     def episodes_along(self, streams: Int64, positions: Int64, length: int) -> tuple[Int64, Int64]:
@@ -66,5 +65,10 @@ class Index(Streams):
         The last row is -1 where the episode runs.
         """
         firsts, lasts = np.empty((2, len(positions), length), np.int64)
-        lookup.episodes_along(self.table, streams, positions, firsts, lasts)
+        lookup.episodes_along(self.table, _int64s(streams), _int64s(positions), firsts, lasts)
         return firsts, lasts
+
+
+def _int64s(array: Int64) -> Int64:
+    """Return an array in the form that native code takes; parts of others may not be contiguous."""
+    return np.ascontiguousarray(array, np.int64)

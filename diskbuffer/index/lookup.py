@@ -1,4 +1,4 @@
-"""Looking steps and episodes up, compiled: arguments are the table of `Index`, and arrays to be filled."""
+"""Looking steps and episodes up for what is compiled by numba; all else calls `diskbuffer.native.lookup`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LEAD_PLACES, LEADS, LOW, SLOTS, STARTS
+from diskbuffer.index.fields import EPISODES, FLOOR, HEAD, LEAD_PLACES, LEADS, STARTS
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64
 
@@ -105,18 +105,6 @@ def locate(table: Any, ordinals: Any, found: Any) -> None:
 
 
 @compiled
-def locate_episodes(table: Any, ordinals: Any, found: Any) -> None:
-    """Find episodes as `Index.locate_episodes` does."""
-    ends = np.cumsum(table[:, EPISODES])
-    for i in range(ordinals.shape[0]):
-        stream = np.searchsorted(ends, ordinals[i], side="right")
-        episode = ordinals[i] - (ends[stream - 1] if stream else 0)
-        start = load_i64(table[stream, STARTS] + 8 * episode)
-        found[0, i], found[1, i], found[2, i] = stream, max(start, table[stream, FLOOR]), start
-        found[3, i] = _last_row(table, stream, episode)
-
-
-@compiled
 def episode_at(table: Any, stream: int, position: int) -> int:
     """Find the episode that a position lies in, by its place in `starts`; the first for what lies before all."""
     starts, low, high = table[stream, STARTS], np.int64(0), table[stream, EPISODES]
@@ -159,27 +147,3 @@ def find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None:
         last = _last_row(table, stream, episode)
         if last != position:  # the last row of an episode is no step
             found[0, i], found[1, i] = load_i64(table[stream, STARTS] + 8 * episode), last
-
-
-@compiled
-def episodes_along(table: Any, streams: Any, positions: Any, firsts: Any, lasts: Any) -> None:
-    """Find the episodes of rows one after the other, as `Index.episodes_along` does."""
-    for i in range(positions.shape[0]):
-        stream = streams[i]
-        starts, episodes = table[stream, STARTS], table[stream, EPISODES]
-        low = episode_at(table, stream, positions[i])
-        for t in range(firsts.shape[1]):
-            while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= positions[i] + t:
-                low += 1
-            running = low + 1 == episodes and table[stream, ENDED] == 0
-            firsts[i, t] = load_i64(starts + 8 * low)
-            lasts[i, t] = -1 if running else _last_row(table, stream, int(low))
-
-
-@compiled
-def find_rows(table: Any, streams: Any, positions: Any, segment_rows: int, rows: Any) -> None:
-    """Find rows in the store as `Index.rows_of` does."""
-    for i in range(positions.shape[0]):
-        stream, segment = streams[i], positions[i] // segment_rows
-        slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
-        rows[i] = slot * segment_rows + positions[i] - segment * segment_rows

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskbuffer.index.fields import FLOOR
 from diskbuffer.index.index import Index
 from tests.amounts import examples
 
@@ -84,6 +85,36 @@ class Indexed:
             index.restore(stream, np.array(rows.slots), np.array(starts), rows.head, rows.last[-1], before)
         return index
 
+    def check_stream(self, index: Index, stream: int) -> None:
+        rows = self.rows[stream]
+        steps = [(stream, p, rows.start(p), rows.end(p)) for p in reversed(rows.steps(self.context))]
+        located, missing = index.recent(np.full(len(steps), stream), np.arange(len(steps)))
+        assert missing == -1
+        assert list(zip(*located.tolist(), strict=True)) == steps
+        assert index.recent(np.array([stream] * 2), np.array([0, len(steps)]))[1] == (1 if steps else 0)
+        assert index.recent(np.array([stream]), np.array([-1]))[1] == 0
+        assert index.recent(np.array([stream + len(self.rows)]), np.array([0]))[1] == 0
+        kept = np.arange(rows.low, rows.head + 1)
+        slots = [rows.slots[(p - rows.low) // self.segment_rows] for p in kept.tolist()]
+        expected = [slot * self.segment_rows + p % self.segment_rows for slot, p in zip(slots, kept.tolist(), strict=True)]
+        assert index.rows_of(np.full(len(kept), stream), kept).tolist() == expected
+        known = range(index.starts(stream)[0] if rows.last else 0, rows.head + 1)
+        firsts, lasts = index.episodes_along(np.full(len(known), stream), np.array(known, np.int64), 5)
+        for p, along, ends in zip(known, firsts.tolist(), lasts.tolist(), strict=True):
+            there = [q for q in range(p, p + 5) if q <= rows.head]
+            assert along[: len(there)] == [rows.start(q) for q in there]
+            assert ends[: len(there)] == [rows.end(q) if rows.last[rows.end(q)] else -1 for q in there]
+
+    def check_episodes(self, index: Index) -> None:
+        expected = []
+        for stream, rows in enumerate(self.rows):
+            floor = index.table[stream, FLOOR]
+            starts = [p for p in range(rows.head + 1) if rows.start(p) == p and rows.end(p) >= floor] if rows.last else []
+            expected += [(stream, max(p, floor), p, rows.end(p)) for p in starts]
+        located = index.locate_episodes(np.arange(len(expected)))
+        assert list(zip(*located.tolist(), strict=True)) == expected
+        assert index.episodes == len(expected)
+
     def check(self, index: Index) -> None:
         context, expected = self.context, []
         for stream, rows in enumerate(self.rows):
@@ -97,6 +128,8 @@ class Indexed:
             starts, ends = index.episodes_of(np.full(len(around), stream), around)
             assert starts.tolist() == [rows.start(p) if p in samplable else -1 for p in around.tolist()]
             assert ends.tolist() == [rows.end(p) if p in samplable else -1 for p in around.tolist()]
+            self.check_stream(index, stream)
+        self.check_episodes(index)
         assert index.heads.tolist() == [rows.head for rows in self.rows]
         assert index.steps().tolist() == [len(rows.steps(context)) for rows in self.rows]
         located = index.locate(np.arange(len(expected)))

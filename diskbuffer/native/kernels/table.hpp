@@ -1,0 +1,37 @@
+// The table of streams in RAM, one row of int64 each, which `diskbuffer/index/streams.py` writes; fields as in `index/fields.py`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace diskbuffer {
+
+// Where the frames before an episode's first row begin.
+struct LeadIn {
+    int64_t episode;  // its first row
+    int64_t first;
+};
+
+struct Stream {
+    int64_t head;           // position of the newest row, -1 where there is none
+    int64_t ended;          // 1 where that row is the last of an episode
+    int64_t low;            // position of the oldest row kept
+    int64_t floor;          // position of the oldest step to sample: the frames stacked behind it are there
+    int64_t episodes;       // entries of `starts`; the first is the episode that `floor` lies in
+    const int64_t* starts;  // their first positions, ascending
+    int64_t segments;       // entries of `slots`
+    const int64_t* slots;   // where the segments are in the store, from that of `low` on
+    int64_t lead_ins;       // entries of `lead_places`
+    const LeadIn* lead_places;
+    int64_t store;  // which of several stores the stream is of; 0 where there is one
+    int64_t own;    // its number there
+};
+static_assert(sizeof(Stream) == 12 * sizeof(int64_t) && offsetof(Stream, own) == 11 * sizeof(int64_t));
+static_assert(sizeof(LeadIn) == 2 * sizeof(int64_t));
+
+struct Table {
+    const Stream* streams;
+    int64_t n;
+};
+
+}  // namespace diskbuffer

@@ -1,0 +1,26 @@
+"""The table of streams, as kernels take it."""
+
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+
+from diskbuffer.native.arrays cimport int64s, length
+
+cdef extern from "table.hpp" namespace "diskbuffer" nogil:
+    struct Stream:
+        int64_t head, ended, low, floor, episodes, segments, lead_ins, store, own
+        const int64_t* starts
+        const int64_t* slots
+
+    struct Table:
+        const Stream* streams
+        int64_t n
+
+
+cdef inline Table table_of(object array) except *:
+    """Return an array, (streams, 12) int64, as a table; TypeError where it is another."""
+    cdef Table table
+    table.streams = <const Stream*>int64s(array, 2)
+    table.n = length(array)
+    if length(array, 1) * sizeof(int64_t) != sizeof(Stream):
+        raise TypeError(f"expected a table of {sizeof(Stream) // sizeof(int64_t)} fields, found {array.shape}")
+    return table
