@@ -33,6 +33,7 @@ _NEEDED = 6 << 30  # bytes: several times what the tests have on the disk at onc
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run what takes long, and more of what is tried at random")
     parser.addoption("--minutes", type=float, help="skip what has not begun by then; tests come in an order that the seed draws")
+    parser.addoption("--freeze", action="store_true", help="write the digests of tests/frozen anew, in place of comparing")
     parser.addoption("--seed", type=int, help="of the tests that draw another one in each run, as an earlier run printed it")
 
 
