@@ -10,6 +10,7 @@ rows as they are on the disk, as every store has a salt of its own.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from diskbuffer.index import lookup
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.limiting import kernel as limiting
 from diskbuffer.native.memory import address_of
+from diskbuffer.reading.gather.kernel import CHUNK_ROWS, COLUMN
+from diskbuffer.reading.gather.missing import missing_blocks
+from diskbuffer.reading.gather.stored_parts import take_parts
 from diskbuffer.recording import equality, values
 from diskbuffer.samplers.permutation import Permutation
 from diskbuffer.samplers.random_numbers import MOST, integers
@@ -365,3 +369,61 @@ def _limits(_: Path) -> Iterator[Any]:
                 limiting.note_sampled(address, n * 2, n)
             yield step, bool(limiting.may_add(address)), bool(limiting.may_sample(address)), float(limiting.surplus(address))
             yield *(int(number) for number in limiting.inserts(address)), words[: limiting.HEAD + 5 * limiting.ROW]
+
+
+# What is read of files
+
+
+@_case("parts of files")
+def _parts(path: Path) -> Iterator[Any]:
+    """Call `take_parts`, and `missing_blocks` for files in blocks of which some are here.
+
+    Of packed columns it is digested where chunks are put, and not what is in them. They are of noise, which no codec makes
+    smaller, so that every chunk is as long in any version of c-blosc.
+    """
+    numbers = Numbers(14)
+    for store in ("vectors", "noise"):
+        with STORES[store].open(path / store, 1) as buffer:
+            buffer.seal()  # else some shards would be sealed in the meantime, and shorter than they were
+            pool = buffer._reader.pool
+            for sampler in (db.Uniform(1), db.Uniform(2, n_step=3), db.Slices(5, 3, burn_in=2), db.Slices(5, 4, crossing=True)):
+                planned = buffer._planned(40, sampler)
+                (portion,), arrays = planned.portions, pool.take(planned.request)
+                for memory, plan in zip(arrays.memories, portion.plans, strict=True):
+                    parts = take_parts(plan, memory.targets, 2**40)
+                    assert parts is not None
+                    yield parts.runs, parts.firsts, parts.ends, [len(blob) for blob in parts.blobs]
+                    yield [blob for blob, target in zip(parts.blobs, memory.targets[0], strict=True) if not target[CHUNK_ROWS]]
+                    yield from _missing(memory.targets[0], plan.runs, plan.sources, numbers)
+                pool.give(arrays)
+
+
+def _missing(targets: Array, runs: Array, sources: Array, numbers: Numbers) -> Iterator[Any]:
+    """Call `missing_blocks` with copies of shards, behind each of which it says which of its blocks are here."""
+    packed = [int(column) for column in targets[targets[:, CHUNK_ROWS] > 0, COLUMN]]
+    for block in (512, 4096) if packed else ():
+        on_disk = (sources[:, packed, 1] > 0).all(axis=1)
+        copies, there = dict[int, Array](), sources[on_disk].copy()
+        for r in range(len(there)):
+            for column in packed:
+                address, size = there[r, column].tolist()
+                if address not in copies:
+                    flags = (numbers.integers(3, (size // block + 1,)) == 0).astype(np.uint8)
+                    shard = np.frombuffer(ctypes.string_at(address, size) + bytes(-size % 8), np.uint8)
+                    copies[address] = np.concatenate([shard, flags])
+                there[r, column, 0] = address_of(copies[address])
+        for whole in (False, True):
+            used = np.zeros(64, np.uint8)
+            found = missing_blocks(targets, runs[on_disk], there, block, used, whole)
+            yield block, whole, used, [(column, slot, blocks) for column, slot, blocks in found]
+
+
+@_case("single steps for adapters")
+def _single_steps(path: Path) -> Iterator[Any]:
+    """Call what adapters read single steps by, by name and by age: `ReplayBuffer._copied_at` and `_copied_recent`."""
+    for store in ("vectors", "columns written later"):
+        with STORES[store].open(path / store, 1) as buffer:
+            numbers, steps, columns = Numbers(15), buffer.steps(), buffer._delivered_columns()
+            for n in (1, 7, 200):
+                yield buffer._copied_at(steps[numbers.integers(len(steps), (n,))], columns)
+                yield buffer._copied_recent(numbers.integers(100, (n,)), numbers.integers(2, (n,)), columns)
