@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "libraries.hpp"
+#include "lz4.hpp"
 #include "memory.hpp"
 
 namespace diskbuffer {
@@ -10,15 +11,7 @@ namespace diskbuffer {
 namespace {
 
 constexpr int64_t MOST = INT32_MAX;  // bytes that LZ4 and Blosc take: their sizes are 32 bits with a sign
-constexpr int MEMCPYED = 0x2, SHUFFLED = 0x5;  // flags of Blosc
-constexpr int LZ4 = 1;                         // the compressor's number, in the upper three bits of the flags
-
-// The header that Blosc puts before its blocks.
-struct BloscHeader {
-    uint8_t version, compressor_version, flags, item_bytes;
-    uint32_t bytes, block_bytes, compressed_bytes;
-};
-static_assert(sizeof(BloscHeader) == HEADER);
+constexpr int64_t LONG_MATCHES = 4;  // how many times as small as its contents a block is at least that `decode_lz4` decodes faster
 
 // Decode the first bytes of a chunk that is one block of LZ4: its offset, and there its size before it.
 int decode_block(const uint8_t* chunk, int64_t body, int64_t chunk_bytes, int64_t wanted, uint8_t* target) {
@@ -31,9 +24,12 @@ int decode_block(const uint8_t* chunk, int64_t body, int64_t chunk_bytes, int64_
         std::memcpy(target, block, wanted);
         return NOTHING_WRONG;
     }
-    const auto source = reinterpret_cast<const char*>(block);
-    return libraries.lz4_decompress_partial(source, reinterpret_cast<char*>(target), size, wanted, wanted) == wanted ? NOTHING_WRONG
-                                                                                                                  : BAD_STREAM;
+    const auto by_liblz4 = [&]() -> int64_t {
+        const auto source = reinterpret_cast<const char*>(block);
+        return libraries.lz4_decompress_partial(source, reinterpret_cast<char*>(target), size, wanted, wanted);
+    };
+    const int64_t decoded = size * LONG_MATCHES <= chunk_bytes ? decode_lz4(block, size, target, wanted) : by_liblz4();
+    return decoded == wanted ? NOTHING_WRONG : BAD_STREAM;
 }
 
 }  // namespace
@@ -55,6 +51,14 @@ int decode(const uint8_t* chunk, int64_t size, int64_t chunk_bytes, int64_t want
     if (libraries.blosc_decompress(chunk, whole, chunk_bytes, 1) != chunk_bytes) return BAD_STREAM;
     if (whole == scratch) std::memcpy(target, scratch, wanted);
     return NOTHING_WRONG;
+}
+
+int64_t encode(const uint8_t* rows, int64_t chunk_bytes, const char* compressor, int level, int64_t item_bytes, uint8_t* target) noexcept {
+    const int64_t size = libraries.blosc_compress(level, item_bytes > 1, item_bytes, chunk_bytes, rows, target, HEADER + chunk_bytes,
+                                                  compressor, chunk_bytes, 1);
+    if (size <= 0) return size;
+    store(target + size, crc32c(0, target, size));
+    return size + CHECKSUM;
 }
 
 }  // namespace diskbuffer

@@ -19,6 +19,9 @@ struct WebP {
 // Verify the checksum of a chunk of `size` bytes, without decoding it; return 0 or a Reason.
 int verify_picture(const uint8_t* chunk, int64_t size) noexcept;
 
+// Decode the WebP file, or the row as it is, of a chunk without its checksums, to `target`, (height, width, 3); return 0 or BAD_PICTURE.
+int decode_file(const uint8_t* file, int64_t size, int64_t width, int64_t height, uint8_t* target, const WebP& webp) noexcept;
+
 // Decode a chunk of `size` bytes to `target`, (height, width, 3); return 0 or a Reason. The chunk is not trusted.
 int decode_picture(const uint8_t* chunk, int64_t size, int64_t width, int64_t height, uint8_t* target, const WebP& webp) noexcept;
 
