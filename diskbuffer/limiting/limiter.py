@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from diskbuffer.errors import ClosedError, LimiterTimeoutError
-from diskbuffer.limiting import kernel
+from diskbuffer.limiting import fields
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.limiting.table import Table
+from diskbuffer.native import limiter as rule
 from diskbuffer.runtime import forks
 from diskbuffer.store.system.files import Files
 from diskbuffer.wording import counted
@@ -35,8 +36,8 @@ class _Side(NamedTuple):
     by: str
 
 
-_ADD = _Side("add to", kernel.may_add, "learner")
-_SAMPLE = _Side("sample from", kernel.may_sample, "actor")
+_ADD = _Side("add to", rule.may_add, "learner")
+_SAMPLE = _Side("sample from", rule.may_sample, "actor")
 
 
 def _other(side: _Side) -> _Side:
@@ -88,28 +89,28 @@ class Limiter:
     @property
     def may_add(self) -> bool:
         """Whether `add` would not wait now."""
-        return bool(kernel.may_add(self._address))
+        return rule.may_add(self._address)
 
     @property
     def may_sample(self) -> bool:
         """Whether `sample` would not wait now: in a loop that both adds and samples, learn while this holds."""
-        return bool(kernel.may_sample(self._address))
+        return rule.may_sample(self._address)
 
     def state(self) -> dict[str, Any]:
         """Return where things stand; see `ReplayBuffer.stats`."""
         figures = self._table.figures()
         inserts, head = figures["inserts"], self._table.head
-        rows, names = self._table.writers[: int(head[kernel.ROWS])], self._names()
+        rows, names = self._table.writers[: int(head[fields.ROWS])], self._names()
         actors, learners = self._is_alive(_SAMPLE), self._is_alive(_ADD)
-        adding = {_name(names, number): _ago(int(row[kernel.WAITS])) for number, row in enumerate(rows) if row[kernel.WAITS]}
+        adding = {_name(names, number): _ago(int(row[fields.WAITS])) for number, row in enumerate(rows) if row[fields.WAITS]}
         return figures | {
             "ratio": figures["samples"] / inserts if inserts else None,
             "may_add": self.may_add,
             "may_sample": self.may_sample,
             "waiting_to_add": adding if actors else {},
-            "waiting_to_sample": _ago(int(head[kernel.SAMPLER_WAITS])) if learners else None,
-            "since_added": _ago(int(rows[:, kernel.ADDED_AT].max(initial=0))),
-            "since_sampled": _ago(int(head[kernel.SAMPLED_AT])),
+            "waiting_to_sample": _ago(int(head[fields.SAMPLER_WAITS])) if learners else None,
+            "since_added": _ago(int(rows[:, fields.ADDED_AT].max(initial=0))),
+            "since_sampled": _ago(int(head[fields.SAMPLED_AT])),
             "actors_alive": actors,
             "learners_alive": learners,
             "waited": self._waited,
@@ -128,13 +129,13 @@ class Limiter:
             The buffer was closed meanwhile.
         """
         self._threads[_ADD].add(threading.get_ident())
-        if not kernel.may_add(self._address):
+        if not rule.may_add(self._address):
             self._wait(_ADD)
 
     def note_added(self, added: int) -> None:
         """Tell the others how many steps this writer has added, ever."""
         assert self._writer is not None
-        kernel.note_added(self._address, self._writer, added, time.time_ns())
+        rule.note_added(self._address, self._writer, added, time.time_ns())
 
     def wait_to_sample(self) -> bool:
         """Block while too little was added for what was sampled, as `wait_to_add`.
@@ -144,7 +145,7 @@ class Limiter:
         self._check_open()
         self._threads[_SAMPLE].add(threading.get_ident())
         self._table.sampling.join()
-        waits = not kernel.may_sample(self._address)
+        waits = not rule.may_sample(self._address)
         if waits:
             self._wait(_SAMPLE)
         now = time.monotonic()
@@ -154,7 +155,7 @@ class Limiter:
 
     def note_sampled(self, samples: int) -> None:
         """Count samples that were delivered."""
-        kernel.note_sampled(self._address, samples, time.time_ns())
+        rule.note_sampled(self._address, samples, time.time_ns())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -179,9 +180,9 @@ class Limiter:
     @contextlib.contextmanager
     def _telling(self, side: _Side) -> Iterator[None]:
         """Have others see that one waits here, and since when."""
-        row, field = self._table.head, kernel.SAMPLER_WAITS
+        row, field = self._table.head, fields.SAMPLER_WAITS
         if side is _ADD:
-            row, field = self._table.writers[self._writer or 0], kernel.WAITS
+            row, field = self._table.writers[self._writer or 0], fields.WAITS
         row[field], begun = time.time_ns(), time.monotonic()
         try:
             yield
@@ -200,12 +201,12 @@ class Limiter:
         surplus, bound, ratio = figures["surplus"], figures["error_buffer"], figures["asked"]
         counts = f"of {figures['inserts']:,} that count so far, with {figures['samples']:,} samples, at a ratio of {ratio:g}"
         if side is _ADD:
-            missing, last = math.ceil(surplus - bound), int(self._table.head[kernel.SAMPLED_AT])
+            missing, last = math.ceil(surplus - bound), int(self._table.head[fields.SAMPLED_AT])
             first = f"{counted(missing, 'more sample')} must be drawn before more steps than {figures['inserts']:,} are added"
             counts = f"with {figures['samples']:,} samples so far, at a ratio of {ratio:g}"
         else:
             missing = max(math.ceil((-bound - surplus) / ratio), figures["min_size"] - figures["added"])
-            last = int(self._table.writers[:, kernel.ADDED_AT].max())
+            last = int(self._table.writers[:, fields.ADDED_AT].max())
             first = f"{counted(missing, 'more step')} must be added first"
         since, alive = _ago(last), self._is_alive(side)
         others = {

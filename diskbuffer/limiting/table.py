@@ -1,6 +1,6 @@
 """The numbers that actors and learners share: a mapped file beside the store, or beside the stores of several writers.
 
-    counts      what is asked for, what was sampled, and what each writer has added; see `kernel`
+    counts      what is asked for, what was sampled, and what each writer has added; see `fields`
     changing    who makes it, takes a writer in, or changes what is asked for, has a lock on it
     adding      every actor has a shared lock on it, as long as it lives
     sampling    every learner
@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, ReadOnlyError
-from diskbuffer.limiting import kernel
+from diskbuffer.limiting import fields
 from diskbuffer.limiting.presence import Presence
 from diskbuffer.limiting.ratio import SampleToInsertRatio
+from diskbuffer.native import limiter as rule
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 
@@ -92,7 +93,7 @@ class Table:
     def _open(self, asked: SampleToInsertRatio) -> None:
         """Map the file; make it, or have it count anew, where something else is asked for than it has."""
         if not self._files.exists(_COUNTS):
-            self._write(np.zeros(kernel.WORDS, np.int64), asked)
+            self._write(np.zeros(fields.WORDS, np.int64), asked)
         self._map()
         ratio, size, bound = self.asked
         if (ratio, size, bound) == (float(asked.ratio), asked.min_size, asked.bound):
@@ -108,21 +109,21 @@ class Table:
 
     def _write(self, words: Int64, asked: SampleToInsertRatio) -> None:
         """Put a file in place that counts from now on."""
-        words[kernel.VERSION] = FORMAT
-        words[[kernel.RATIO, kernel.BOUND]] = np.array([asked.ratio, asked.bound], np.float64).view(np.int64)
-        words[kernel.MIN_SIZE] = asked.min_size
-        words[kernel.SAMPLES_BEFORE] = words[kernel.SAMPLES]
-        rows = words[kernel.HEAD :].reshape(kernel.MOST, kernel.ROW)
-        rows[:, kernel.BEFORE] = rows[:, kernel.ADDED]
+        words[fields.VERSION] = FORMAT
+        words[[fields.RATIO, fields.BOUND]] = np.array([asked.ratio, asked.bound], np.float64).view(np.int64)
+        words[fields.MIN_SIZE] = asked.min_size
+        words[fields.SAMPLES_BEFORE] = words[fields.SAMPLES]
+        rows = words[fields.HEAD :].reshape(fields.MOST, fields.ROW)
+        rows[:, fields.BEFORE] = rows[:, fields.ADDED]
         self._files.replace_contents(_COUNTS, words.tobytes())
 
     def _map(self) -> None:
-        mapped = self._files.map(_COUNTS, 8 * kernel.WORDS, writable=True)
-        self._words: Int64 = mapped.array(np.int64, (kernel.WORDS,))
-        self.head, self.address = self._words[: kernel.HEAD], mapped.address
-        self.writers = self._words[kernel.HEAD :].reshape(kernel.MOST, kernel.ROW)
+        mapped = self._files.map(_COUNTS, 8 * fields.WORDS, writable=True)
+        self._words: Int64 = mapped.array(np.int64, (fields.WORDS,))
+        self.head, self.address = self._words[: fields.HEAD], mapped.address
+        self.writers = self._words[fields.HEAD :].reshape(fields.MOST, fields.ROW)
         ratio, size, bound = self.asked
-        if self.head[kernel.VERSION] != FORMAT or not (0 < ratio < math.inf and 0 <= bound < math.inf and size > 0):
+        if self.head[fields.VERSION] != FORMAT or not (0 < ratio < math.inf and 0 <= bound < math.inf and size > 0):
             raise CorruptionError(
                 f"{self._files.root / _COUNTS} is damaged, or of a newer diskbuffer; remove it to have the limiter count anew"
             )
@@ -130,29 +131,29 @@ class Table:
     @property
     def asked(self) -> tuple[float, int, float]:
         """The ratio, the least size, and the buffer of the error."""
-        ratio, bound = self._words[[kernel.RATIO, kernel.BOUND]].view(np.float64).tolist()
-        return ratio, int(self._words[kernel.MIN_SIZE]), bound
+        ratio, bound = self._words[[fields.RATIO, fields.BOUND]].view(np.float64).tolist()
+        return ratio, int(self._words[fields.MIN_SIZE]), bound
 
     def _take_in(self, writer: int, added: int) -> None:
         """Have a writer's number right, that was never here, or came back.
 
         A store that has fewer steps than were counted went back to a mark, or was in a power loss: what counted stays counted.
         """
-        if not 0 <= writer < kernel.MOST:
-            raise InputError(f"limiter: there is room for {kernel.MOST} writers, and this is number {writer}")
+        if not 0 <= writer < fields.MOST:
+            raise InputError(f"limiter: there is room for {fields.MOST} writers, and this is number {writer}")
         row = self.writers[writer]
-        if not row[kernel.COME]:
-            row[kernel.BEFORE] = added
-        row[kernel.LOST] = max(int(row[kernel.LOST]), int(row[kernel.ADDED]) - added)
-        row[kernel.ADDED] = added + int(row[kernel.LOST])
-        row[kernel.WAITS], row[kernel.COME] = 0, 1
-        self.head[kernel.ROWS] = max(int(self.head[kernel.ROWS]), writer + 1)
+        if not row[fields.COME]:
+            row[fields.BEFORE] = added
+        row[fields.LOST] = max(int(row[fields.LOST]), int(row[fields.ADDED]) - added)
+        row[fields.ADDED] = added + int(row[fields.LOST])
+        row[fields.WAITS], row[fields.COME] = 0, 1
+        self.head[fields.ROWS] = max(int(self.head[fields.ROWS]), writer + 1)
 
     def figures(self) -> dict[str, Any]:
         """Return what was counted, as plain numbers."""
         ratio, size, bound = self.asked
-        added, before = kernel.inserts(self.address)
-        samples = int(self.head[kernel.SAMPLES] - self.head[kernel.SAMPLES_BEFORE])
+        added, before = rule.inserts(self.address)
+        samples = int(self.head[fields.SAMPLES] - self.head[fields.SAMPLES_BEFORE])
         return {
             "asked": ratio,
             "min_size": size,
@@ -160,7 +161,7 @@ class Table:
             "added": added,
             "inserts": max(0, added - max(before, size)),
             "samples": samples,
-            "surplus": float(kernel.surplus(self.address)),
+            "surplus": rule.surplus(self.address),
         }
 
     def sync(self) -> None:

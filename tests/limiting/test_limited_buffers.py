@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.limiting import kernel
+from diskbuffer.limiting import fields
 from diskbuffer.limiting.table import LIMITER
 
 COLUMNS = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
@@ -238,5 +238,5 @@ def test_actors_are_killed_beside_a_learner_with_a_loader(
 def test_the_file_of_one_store_is_where_zarr_tools_do_not_look(tmp_path: Path) -> None:
     with opened(tmp_path / "store", db.SampleToInsertRatio(4)) as buffer:
         extend(buffer, 10)
-        assert (tmp_path / "store" / LIMITER / "counts").stat().st_size == 8 * kernel.WORDS
+        assert (tmp_path / "store" / LIMITER / "counts").stat().st_size == 8 * fields.WORDS
         assert dict(buffer.zarr.members()).keys() >= {"obs", "action"}

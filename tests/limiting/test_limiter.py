@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.limiting import kernel, limiter
+from diskbuffer.limiting import fields, limiter
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.table import Table
 from diskbuffer.store.system.files import Files
@@ -230,7 +230,7 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
 
     waits = threading.Thread(target=wait)
     waits.start()
-    while learner._table.head[kernel.SAMPLER_WAITS] == 0:
+    while learner._table.head[fields.SAMPLER_WAITS] == 0:
         time.sleep(0.001)
     learner.close()
     waits.join(10)

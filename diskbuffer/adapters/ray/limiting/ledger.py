@@ -4,7 +4,7 @@ All numbers only grow, and each has one owner: of a shard, how many steps it has
 ever taken. So two ledgers are merged by taking the larger of each number, in any order and any number of times (a grow-only
 counter: Shapiro et al., 2011, "Conflict-free replicated data types"). A message that is lost, late or there twice does no harm.
 
-The rule is that of `diskbuffer.limiting.kernel`, over these numbers.
+The rule is that of `diskbuffer.native.limiter`, over these numbers.
 """
 
 from __future__ import annotations
