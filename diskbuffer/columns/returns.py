@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.columns.advantages import advantages, returns_to_go
 from diskbuffer.columns.derived import DerivedColumns, Piece
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import step_names
+from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -80,7 +80,7 @@ class Returns:
         store, slot = columns.store, piece.slot
         read = {name: store.values(name, slot)[piece.rows].astype(np.float64) for name in self._read}
         terminated = store.values("terminated", slot)[piece.rows]
-        following: Array = read[self.next_values] if self.next_values else np.zeros(len(piece.rows), np.float32)
+        following: Array = read[self.next_values] if self.next_values else np.zeros(len(piece.rows))
         rewards = read[self.rewards]
         if self.values is None:
             returns, carry = returns_to_go(rewards, following, terminated, piece.ended, self.gamma, carry)

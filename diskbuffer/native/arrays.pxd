@@ -4,7 +4,6 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 
-
 cdef inline void* _data(object array, int kind, int dimensions) except NULL:
     if not cnp.PyArray_Check(array):
         raise TypeError(f"expected a numpy array, found {type(array).__name__}")
@@ -27,6 +26,10 @@ cdef inline uint32_t* uint32s(object array, int dimensions=1) except NULL:
 
 cdef inline uint8_t* uint8s(object array, int dimensions=1) except NULL:
     return <uint8_t*>_data(array, cnp.NPY_UINT8, dimensions)
+
+
+cdef inline uint8_t* bools(object array, int dimensions=1) except NULL:
+    return <uint8_t*>_data(array, cnp.NPY_BOOL, dimensions)
 
 
 cdef inline double* float64s(object array, int dimensions=1) except NULL:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskbuffer.columns.advantages import advantages, returns_to_go
+from diskbuffer.native.returns import advantages, returns_to_go
 from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
@@ -23,12 +23,12 @@ factors = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 def streams(draw: st.DrawFn) -> dict[str, Array]:
     """Draw the steps of a stream, as a buffer hands them over: the newest is the last that is known of its episode."""
     endings = np.array(draw(st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=50)))
-    rng, dtype, n = np.random.default_rng(draw(st.integers(0, 99))), draw(st.sampled_from(["float32", "float64"])), len(endings)
+    rng, n = np.random.default_rng(draw(st.integers(0, 99))), len(endings)
     ended = endings != ""
     ended[-1] = True
-    values, final = rng.normal(size=(2, n)).astype(dtype)
+    values, final = rng.normal(size=(2, n))
     return {
-        "rewards": rng.normal(size=n).astype(np.float32),
+        "rewards": rng.normal(size=n),
         "values": values,
         "next_values": np.where(ended, final, np.append(values[1:], final[-1:])),
         "terminated": endings == "terminated",
@@ -102,26 +102,34 @@ def test_nothing_flows_over_an_end(steps: dict[str, Array], at: int) -> None:
 
 
 def test_what_a_terminated_step_led_to_does_not_count() -> None:
-    one, yes = np.ones(1, np.float32), np.ones(1, np.bool_)
-    nan = np.array([np.nan], np.float32)
+    one, yes = np.ones(1), np.ones(1, np.bool_)
+    nan = np.array([np.nan])
     assert advantages(one, one, nan, yes, yes, 0.9, 0.9, 5.0)[0].tolist() == [0.0]
     assert returns_to_go(one, nan, yes, yes, 0.9, 5.0)[0].tolist() == [1.0]
 
 
 def test_a_block_without_steps_hands_the_carry_on() -> None:
-    none, no = np.empty(0, np.float32), np.empty(0, np.bool_)
+    none, no = np.empty(0), np.empty(0, np.bool_)
     assert advantages(none, none, none, no, no, 0.9, 0.9, 2.5)[1] == 2.5
     assert returns_to_go(none, none, no, no, 0.9, 2.5)[1] == 2.5
 
 
-def test_an_episode_of_a_million_float32_rewards_is_summed_up_in_float64() -> None:
+def test_arrays_of_other_dtypes_and_lengths_are_refused() -> None:
+    one, yes = np.ones(1), np.ones(1, np.bool_)
+    with pytest.raises(TypeError, match="float32"):
+        returns_to_go(one.astype(np.float32), one, yes, yes, 0.9, 0.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one length, found 1 and 2"):
+        advantages(one, one, np.ones(2), yes, yes, 0.9, 0.9, 0.0)
+
+
+def test_an_episode_of_a_million_rewards_is_summed_up_precisely() -> None:
     n = 1_000_000
-    rewards, nothing, no = np.full(n, 0.1, np.float32), np.zeros(n, np.float32), np.zeros(n, np.bool_)
+    rewards, nothing, no = np.full(n, 0.1), np.zeros(n), np.zeros(n, np.bool_)
     total = 0.0
     for first in range(n - 4096, -4096, -4096):
         block = slice(max(first, 0), first + 4096)
         _, total = returns_to_go(rewards[block], nothing[block], no[block], no[block], 1.0, total)
-    assert total == pytest.approx(n * float(np.float32(0.1)), rel=1e-10)
+    assert total == pytest.approx(n * 0.1, rel=1e-10)
 
 
 @pytest.mark.parametrize("n_envs", [1, 4])
@@ -148,9 +156,11 @@ def test_stable_baselines3_agrees(ending: str, n_envs: int, lam: float) -> None:
     for env in range(n_envs):
         following = np.append(values[1:, env], newest[env])
         steps = {
-            "rewards": rewards[:, env],
-            "values": values[:, env],
-            "next_values": np.where(ended[:, env], final[:, env], following) if ending == "truncated" else following,
+            "rewards": rewards[:, env].astype(float),
+            "values": values[:, env].astype(float),
+            "next_values": (np.where(ended[:, env], final[:, env], following) if ending == "truncated" else following).astype(
+                float
+            ),
             "terminated": ended[:, env] & (ending == "terminated"),
             "ended": np.append(ended[:-1, env], True),
         }
