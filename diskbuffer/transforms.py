@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer, shown
 
-MOST_PIXELS = 2**23  # of a picture that is given: 4K has fewer. See `recording.picture_kernel`, which relies on it
+MOST_PIXELS = 2**23  # of a picture that is given: 4K has fewer. `native/kernels/transforms.cpp` relies on it
 _NOTATION = re.compile(r"greyscale|resize:([1-9]\d{0,6})x([1-9]\d{0,6})")
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.errors import StackError
-from diskbuffer.native.compiling import compiled
+from diskbuffer.native.transforms import interleave
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -105,21 +105,8 @@ def _interleaved(stacks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     size, stack, pixels = len(stacks), stacks.shape[1], math.prod(shape[:-1])
     source = stacks.numpy().reshape(size, stack, pixels, -1).view(np.uint8)
     target = found.numpy().reshape(size, pixels, stack, -1).view(np.uint8)
-    width = source.shape[-1]
-    if width in (2, 4, 8):
-        source, target = source.view(f"u{width}"), target.view(f"u{width}")
-    for channel in range(source.shape[-1]):
-        _interleave(source[..., channel], target[..., channel])
+    interleave(source, target)
     return found
-
-
-@compiled
-def _interleave(source: Any, target: Any) -> None:
-    size, stack, pixels = source.shape
-    for i in range(size):
-        for frame in range(stack):
-            for pixel in range(pixels):
-                target[i, pixel, frame] = source[i, frame, pixel]
 
 
 def recognise(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, next_obs: Array, stack: int | None) -> Frames:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
+from diskbuffer.native.transforms import transform_pictures
 from diskbuffer.nested import flatten, put
-from diskbuffer.recording.picture_kernel import transform
 from diskbuffer.recording.values import convert
 from diskbuffer.schema import Column, Schema
 from diskbuffer.transforms import MOST_PIXELS, are_pictures, is_grey, notation, picture_axes
@@ -134,8 +134,7 @@ class _Pictures:
             known, which = _Transformed(pictures, rows), np.where(which < np.arange(len(which)), which, -1)
         elif known.pictures.shape[1:] != pictures.shape[1:] or len(known.pictures) <= which.max(initial=-1):
             which = np.full(len(pictures), -1)
-        places = (pictures.ctypes.data, known.pictures.ctypes.data, which, known.rows.ctypes.data, rows.ctypes.data)
-        transform(*places, np.array(pictures.shape[1:]), np.array(rows.shape[1:]), self._grey)
+        transform_pictures(pictures, rows, which, known.pictures, known.rows, self._grey)
         return _Transformed(pictures, rows)
 
     def _shaped(self, given: _Given, found: _Transformed) -> Array:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import diskbuffer as db
-from diskbuffer.recording import picture_kernel
+from diskbuffer.native.transforms import transform_pictures
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.schema import Schema
 from diskbuffer.transforms import MOST_PIXELS, transforms_of
@@ -288,9 +288,9 @@ def test_each_frame_is_transformed_once(n: int, stack: int, tmp_path: Path, monk
     counts = []
 
     def counted(*given: Any) -> None:
-        counts.append(picture_kernel.transform(*given))
+        counts.append(transform_pictures(*given))
 
-    monkeypatch.setattr("diskbuffer.recording.pictures.transform", counted)
+    monkeypatch.setattr("diskbuffer.recording.pictures.transform_pictures", counted)
     games, zeros = Games(n, stack, 0), np.zeros(n)
     columns = {"obs": columns_of(TRANSFORMS)["obs/camera"], "action": db.Column((), "int64")}
 
