@@ -23,8 +23,7 @@ from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.arrays import address_of
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import memcpy
+from diskbuffer.native.blocks import scatter
 from diskbuffer.reading.reader import Reader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
@@ -197,7 +196,7 @@ class DerivedColumns:
             for slot, before, change in zip(slots.tolist(), noted, changes.tolist(), strict=True):
                 store.note_checksum(name, slot, before ^ change)
         else:
-            _scatter(array.ctypes.data, column.row_bytes, targets)
+            scatter(address_of(array), column.row_bytes, targets)
             for slot in slots.tolist():
                 store.note_checksum(name, slot)
         return int(some.sum())
@@ -277,9 +276,3 @@ def _among(positions: Int64, some: Int64) -> npt.NDArray[np.bool_]:
     if not len(some):
         return np.zeros(len(positions), np.bool_)
     return np.asarray(some[np.searchsorted(some[:-1], positions)] == positions)
-
-
-@compiled
-def _scatter(source: int, row_bytes: int, targets: Any) -> None:
-    for i in range(targets.shape[0]):
-        memcpy(targets[i], source + i * row_bytes, row_bytes)

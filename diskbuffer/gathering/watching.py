@@ -18,8 +18,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.memory import load_i64, load_u8
+from diskbuffer.native.blocks import note_changes
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
@@ -85,21 +84,5 @@ def changed(watched: Sequence[Int64]) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(watched), np.bool_)
     if watched:
         of = np.repeat(np.arange(len(watched)), [len(places) for places in watched])
-        _compare(np.concatenate(watched), of, found)
+        note_changes(np.concatenate(watched), of, found)
     return found
-
-
-@compiled
-def _compare(places: Int64, of: Int64, found: npt.NDArray[np.bool_]) -> None:
-    for n in range(len(places)):
-        here, there, size = places[n]
-        words = size // 8
-        same = True
-        for word in range(words):
-            if load_i64(here + word * 8) != load_i64(there + word * 8):
-                same = False
-                break
-        for byte in range(words * 8, size):
-            same = same and load_u8(here + byte) == load_u8(there + byte)
-        if not same:
-            found[of[n]] = True
