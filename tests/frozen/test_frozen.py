@@ -80,6 +80,11 @@ def test_batches_are_as_they_were_frozen(name: str, freeze: bool, tmp_path: Path
         _compare(name, digests_of(name, tmp_path, sizes=LESS), parts=True)
 
 
+def test_batches_that_two_threads_gather_are_as_they_were_frozen(tmp_path: Path) -> None:
+    name = "stacks, padded with zeros"
+    _compare(name, digests_of(name, tmp_path, 2, LESS), parts=True)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", STORES)
