@@ -23,7 +23,6 @@ import diskbuffer as db
 from diskbuffer.adapters.frame_stacks import Frames
 from diskbuffer.columns.advantages import advantages, returns_to_go
 from diskbuffer.gathering.watching import changed
-from diskbuffer.index import lookup
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.limiting import kernel as limiting
 from diskbuffer.native.memory import address_of
@@ -58,16 +57,15 @@ def _floats(numbers: Numbers, n: int) -> Array:
 
 
 def _looked_up(store: str, path: Path) -> Iterator[Any]:
-    """Look steps and episodes up with every method of `Index`, and with `lookup.lead_in`, `episode_at` and `count_each`."""
+    """Look steps and episodes up with every method of `Index`."""
     with STORES[store].open(path, 1) as buffer:
         index, numbers = buffer._reader.index, Numbers(3)
         n, streams = len(index), len(index.table)
         table: Array = index.table
         ordinals = np.concatenate([np.arange(n), numbers.integers(n, (300,))])
         yield "locate", n, index.locate(ordinals)
-        counts = np.empty(streams, np.int64)
-        lookup.count_each(table, counts)
-        yield "count_each", counts
+        counts = index.steps()
+        yield "counts", counts
         some = numbers.integers(streams, (300,))
         ages = numbers.integers(1000, (300,)) % np.maximum(counts[some], 1)
         there = counts[some] > 0
@@ -86,8 +84,6 @@ def _looked_up(store: str, path: Path) -> Iterator[Any]:
         yield "rows_of", index.rows_of(of, rows)
         inner = rows + 9 <= table[of, HEAD]
         yield "episodes_along", *index.episodes_along(of[inner], rows[inner], 9)
-        yield "lead_in", [int(lookup.lead_in(table, stream, position)) for stream, position in kept]
-        yield "episode_at", [int(lookup.episode_at(table, stream, position)) for stream, position in kept]
 
 
 for _name in ("vectors", "a ring of vectors", "a ring of frames", "stacks, begun in the middle of episodes", "several writers"):
@@ -239,7 +235,7 @@ def _checksums(_: Path) -> Iterator[Any]:
             for salt, stream, first, apart in ((0, 0, 0, 1), (2**40 + 3, 5, 10**7, 3)):
                 yield checksums_kernel.row_checksums(schema, salt, stream, first, n, rows, word, apart)
     for number in numbers.integers(2**53, (100,)).tolist():
-        yield int(checksums_kernel.mix(number)), int(checksums_kernel.length_word(number, number % 1000))
+        yield checksums.mix(number), int(checksums_kernel.length_word(number, number % 1000))
         yield int(checksums_kernel.row_seed(number, number % 7, number % 10**6, number % 2))
     files = [numbers.integers(256, (size,)).astype(np.uint8) for size in (100, 4096, 70_001)]
     for row_bytes in (4, 12, 33):
