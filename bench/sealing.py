@@ -27,11 +27,11 @@ import diskbuffer as db
 from bench.frames import frames
 from bench.kinds import racing
 from bench.measure import Report, ratio
-from diskbuffer.native.compiling import compiled
+from diskbuffer.native import codec as native
 from diskbuffer.schema import Column, Schema
-from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.store.format import codec
 from diskbuffer.store.format.codec import COPY, PICTURES, Method
-from diskbuffer.store.format.codec_kernel import Recoder
+from diskbuffer.store.format.encoding import Recoder, encode_chunks
 from diskbuffer.store.format.sizes import chunk_rows_of
 from diskbuffer.store.writing.compression import distances_of
 
@@ -89,14 +89,6 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator], Pixels], tuple[int, ...]]
 }
 
 
-@compiled
-def _decode_all(shard: int, entries: Any, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int:
-    wrong = 0
-    for k in range(entries.shape[0]):
-        wrong |= codec_kernel.decode(shard + entries[k, 0], entries[k, 1], chunk_bytes, wanted, target, scratch)
-    return wrong
-
-
 def in_turn(rounds: int, competitors: Mapping[str, Callable[[], None]]) -> dict[str, list[float]]:
     """Run competitors in turn; return seconds of this thread on a core, by name, which others on the machine hardly add to."""
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
@@ -126,7 +118,7 @@ class Chunks:
         self.frames = len(chosen) * self.rows
         self._raw, self._item = raw, column.np_dtype.itemsize
         self._live, self._entries = self._room(len(chosen))
-        codec_kernel.encode_chunks(raw.ctypes.data, 0, raw.nbytes, self.size, self._live, self._entries)
+        encode_chunks(column, raw.ctypes.data, 0, raw.nbytes, self.size, self._live, self._entries)
         self._recoder = Recoder(self.size, distances_of(column))
         self._target, self._scratch = np.empty(self.size, np.uint8), np.empty(self.size, np.uint8)
         self.sealed: dict[str, tuple[Any, Any]] = {}
@@ -150,7 +142,8 @@ class Chunks:
         """Decode the first rows of each sealed chunk."""
         out, moved = self.sealed[name_of(method)]
         wanted, target, scratch = rows * self.size // self.rows, self._target.ctypes.data, self._scratch.ctypes.data
-        assert _decode_all(out.ctypes.data, moved, self.size, wanted, target, scratch) == 0
+        for offset, size in (moved + [out.ctypes.data, 0]).tolist():
+            assert native.decode(offset, size, self.size, wanted, target, scratch) == 0
 
     def bytes(self, method: Method) -> float:
         """Return the bytes of a sealed frame."""

@@ -24,7 +24,11 @@ from bench.frames import COLUMNS, frames
 from bench.measure import Report, arguments, percent_more, ratio
 
 PACKAGE = Path(db.__file__).parent
-VERIFYING = ("store/format/codec_kernel.py", "if crc32c_extend(0, chunk, body) != load_u32(chunk + body):", "if False:")
+VERIFYING = (
+    "native/kernels/codec.cpp",
+    "    if (crc32c(0, chunk, body) != load<uint32_t>(chunk + body)) return BAD_CHECKSUM;\n",
+    "",
+)
 VOUCHING = (
     "recording/kernel.py",
     "    crc, size, place = row_seed(salt, s, position, word), 0, 0\n",
@@ -73,6 +77,10 @@ def without(directory: Path, change: tuple[str, str, str]) -> Path:
     text = (directory / "diskbuffer" / file).read_text()
     assert text.count(old) == 1, f"{file} has changed: this benchmark must follow"
     (directory / "diskbuffer" / file).write_text(text.replace(old, new))
+    if file.startswith("native/"):
+        for name in ("setup.py", "pyproject.toml", "README.md"):
+            shutil.copy(PACKAGE.parent / name, directory)
+        subprocess.run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=directory, check=True)
     return directory
 
 

@@ -26,7 +26,6 @@ def warmup() -> float:
 def _use(path: Path) -> None:
     import diskbuffer as db
     from diskbuffer.reading.gather.stored_parts import take_parts
-    from diskbuffer.store.format import pictures_kernel
 
     columns = {
         "obs/frame": db.Column((40, 40), "uint8"),
@@ -86,7 +85,6 @@ def _use(path: Path) -> None:
     pictures = {"obs": db.Column((8, 8), "uint8", transform=(db.Greyscale(), db.Resize(8, 8))), "action": db.Column((), "int64")}
     with db.ReplayBuffer(path.with_name("pictures"), columns=pictures) as buffer:
         buffer.add(np.zeros((9, 9, 3), np.uint8), 0, 0.0, np.zeros((9, 9, 3), np.uint8), False, False)
-    pictures_kernel.copy_chunks(0, np.empty((0, 2), np.int64), 0, np.empty(0, np.uint8), np.empty((0, 2), np.int64))
     flat = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}  # recorded and copied in another way
     limiter = db.SampleToInsertRatio(1, error_buffer=1000)
     with db.ReplayBuffer(path.with_name("flat"), columns=flat, limiter=limiter) as buffer:

@@ -15,7 +15,8 @@ import google_crc32c
 import numcodecs.blosc
 import numpy as np
 
-from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.native.codec import decode
+from diskbuffer.store.format import codec
 
 _PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,7 +51,7 @@ class Decoder:
         self._chunk, self._target, self._scratch = Guarded(2 * LARGEST), Guarded(), Guarded()
 
     def decode(self, chunk: bytes, chunk_bytes: int, wanted: int, at_end: bool = True) -> int:
-        """Return what `codec_kernel.decode` returns, or `UNWRITTEN`."""
+        """Return what `diskbuffer.native.codec.decode` returns, or `UNWRITTEN`."""
         source = self._chunk.place(len(chunk), at_end)
         target = self._target.place(wanted, at_end)
         scratch = self._scratch.place(chunk_bytes, at_end)
@@ -59,7 +60,7 @@ class Decoder:
         for fill in (0x55, 0xAA):
             ctypes.memset(target, fill, wanted)
             ctypes.memset(scratch, fill, chunk_bytes)
-            wrong = int(codec_kernel.decode(source, len(chunk), chunk_bytes, wanted, target, scratch))
+            wrong = decode(source, len(chunk), chunk_bytes, wanted, target, scratch)
             if wrong:
                 return wrong
             found.append(ctypes.string_at(target, wanted))

@@ -12,8 +12,10 @@ from typing import Any
 import llvmlite.binding
 from numba import types
 
-from diskbuffer.native.c_functions import BLOSC, CRC, find
-from diskbuffer.native.checksums import ADDRESSES
+from diskbuffer.native import checksums, codec
+from diskbuffer.native.c_functions import CRC, find
+
+_ADDRESSES = checksums.ADDRESSES | codec.ADDRESSES
 
 
 def _external(module: str | None, symbol: str, signature: Any) -> Any:
@@ -24,7 +26,7 @@ def _external(module: str | None, symbol: str, signature: Any) -> Any:
 
 def _native(name: str, signature: Any) -> Any:
     """Return a function of our own native code."""
-    llvmlite.binding.add_symbol(f"diskbuffer_{name}", ADDRESSES[name])
+    llvmlite.binding.add_symbol(f"diskbuffer_{name}", _ADDRESSES[name])
     return types.ExternalFunction(f"diskbuffer_{name}", signature)
 
 
@@ -42,10 +44,10 @@ pthread_mutex_unlock = _external(None, "pthread_mutex_unlock", _i32(_at))
 pthread_cond_init = _external(None, "pthread_cond_init", _i32(_at, _at))
 pthread_cond_wait = _external(None, "pthread_cond_wait", _i32(_at, _at))
 pthread_cond_signal = _external(None, "pthread_cond_signal", _i32(_at))
-blosc_decompress = _external(BLOSC, "blosc_decompress_ctx", _i32(_at, _at, _at, _i32))
-blosc_compress = _external(BLOSC, "blosc_compress_ctx", _i32(_i32, _i32, _at, _at, _at, _at, _at, _at, _at, _i32))
-lz4_decompress_partial = _external(BLOSC, "LZ4_decompress_safe_partial", _i32(_at, _at, _i32, _i32, _i32))
 crc32c_extend = _external(CRC, "crc32c_extend", _u32(_u32, _at, _at))  # of what comes before, address, size
 length_word = _native("length_word", _at(_at, _at))
 row_seed = _native("row_seed", _at(_at, _at, _at, _at))
 pad = _native("pad", _at(_at, _at))
+decode = _native("decode", _at(_at, _at, _at, _at, _at, _at))
+decode_picture = _native("decode_picture", _at(_at, _at, _at, _at, _at, _at, _at))
+encode = _native("encode", _at(_at, _at, _at, _at, _at, _at))

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.errors import SchemaError
+from diskbuffer.native import codec as native
 from diskbuffer.schema import Column, Schema
-from diskbuffer.store.format import codec, codec_kernel
+from diskbuffer.store.format import codec
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.writing.compression import CANDIDATES, LATE_MARGIN, MARGIN, Compression, Trial, cheapest, distances_of
 
@@ -190,7 +191,7 @@ class Shard:
         size, rows = self._layout.chunk_bytes("obs"), np.ascontiguousarray(rows)
         live, sealed = np.zeros((16, 2), np.int64), np.zeros((16, 2), np.int64)
         shard, out = np.zeros(16 * codec.bound(size), np.uint8), np.zeros(16 * codec.bound(size), np.uint8)
-        codec_kernel.encode_chunks(rows.ctypes.data, 0, rows.nbytes, size, shard, live)
+        native.encode_chunks(rows.ctypes.data, 0, rows.nbytes, size, b"lz4", 1, shard, live)
         self.compression.begin(shard.ctypes.data, live)
         assert self.compression.recode(shard.ctypes.data, live, out, sealed, late=late) > 0
         self.compression.end()

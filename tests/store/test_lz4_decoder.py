@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskbuffer.store.format.lz4_decoder import decode_block
+from diskbuffer.native.codec import decode_lz4
 from tests.amounts import examples
 from tests.store.test_lz4_pictures import encode
 
@@ -68,7 +68,7 @@ def decode(block: Bytes, wanted: int, end: int) -> tuple[int, Bytes]:
     """Decode a block that ends where memory does; return what is told, and what was decoded."""
     ctypes.memmove(end - len(block), block.ctypes.data, len(block))
     out = np.full(GUARD + wanted + GUARD, UNTOUCHED, np.uint8)
-    told = int(decode_block(end - len(block), len(block), out.ctypes.data + GUARD, wanted))
+    told = decode_lz4(end - len(block), len(block), out.ctypes.data + GUARD, wanted)
     assert (out[:GUARD] == UNTOUCHED).all(), "wrote before its room"
     assert (out[GUARD + wanted :] == UNTOUCHED).all(), "wrote behind its room"
     return told, out[GUARD : GUARD + wanted]

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import lz4_decompress_partial
-from diskbuffer.store.format import codec, codec_kernel, lz4_pictures
+from diskbuffer.native import codec as native
+from diskbuffer.native.c_functions import BLOSC, find
+from diskbuffer.store.format import codec
+from diskbuffer.store.format.encoding import Recoder
 
 Bytes = npt.NDArray[np.uint8]
 GUARD = 64
 
 
-@compiled
 def decompressed(source: int, size: int, target: int, room: int) -> int:
-    return int(lz4_decompress_partial(source, target, size, room, room))
+    partial = find(BLOSC, "LZ4_decompress_safe_partial")
+    partial.argtypes = [ctypes.c_ssize_t, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+    return int(partial(source, target, size, room, room))
 
 
 def encode(raw: Bytes, distances: tuple[int, int, int] = (1, 84, 7056), room: int | None = None) -> Bytes | None:
     """Return the LZ4 block, or None where it does not fit into `room`."""
     room = len(raw) + len(raw) // 255 + 16 if room is None else room
     out = np.full(room + GUARD, 0xEE, np.uint8)
-    head, chain = lz4_pictures.tables()
-    near = lz4_pictures.distances(*distances)
-    size = lz4_pictures.encode(raw.ctypes.data, len(raw), out.ctypes.data, room, head, chain, near)
+    size = native.encode_lz4(raw.ctypes.data, len(raw), out.ctypes.data, room, np.array(distances))
     assert (out[room:] == 0xEE).all(), "wrote behind its room"
     return out[:size].copy() if size else None
 
@@ -85,13 +87,13 @@ def test_a_chunk_that_does_not_come_back_as_it_was_is_noticed() -> None:
     raw = np.repeat(rng.integers(0, 4, 2_000), 8).astype(np.uint8)
     live = np.empty(codec.bound(len(raw)), np.uint8)
     entries = np.empty((1, 2), np.int64)
-    codec_kernel.encode_chunks(raw.ctypes.data, 0, len(raw), len(raw), live, entries)
+    native.encode_chunks(raw.ctypes.data, 0, len(raw), len(raw), b"lz4", 1, live, entries)
     out, moved = np.empty_like(live), np.empty((1, 2), np.int64)
     for spoil in (False, True):
-        recoder = codec_kernel.Recoder(len(raw), (1, 84, 7056))
+        recoder = Recoder(len(raw), (1, 84, 7056))
         size = recoder.recode(live.ctypes.data, entries, out, moved, codec.PICTURES)
         chunk = out[:size].copy()
         back = np.concatenate([raw, np.zeros(len(raw), np.uint8)])
         if spoil:
             back[100] ^= 1  # as if the chunk came of something else
-        assert codec_kernel._comes_back(chunk.ctypes.data, len(chunk), back.ctypes.data, len(raw)) is not spoil
+        assert native.decodes_to(chunk.ctypes.data, len(chunk), back.ctypes.data, len(raw)) is not spoil

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import crc32c_extend, memcpy, memset, pad, row_seed
+from diskbuffer.native.libraries import crc32c_extend, decode, decode_picture, memcpy, memset, pad, row_seed
 from diskbuffer.native.memory import fetch_add, load_i64, load_u8, load_u32, prefetch, store_u8
 from diskbuffer.reading.gather.plan import AT, COUNT, OF_STORE, OFFSET, PAD, POSITION, SAMPLE, STREAM
 from diskbuffer.store.format.checksums import OBS
 from diskbuffer.store.format.codec import BAD_ENTRY, CHECKSUM, HEADER
-from diskbuffer.store.format.codec_kernel import decode
-from diskbuffer.store.format.pictures_kernel import decode as decode_picture
 
 # Fields of a target: one column of the batch, as one store has it. Of several stores only what is said to be its own differs.
 COLUMN = 0  # its place in the plan's sources

@@ -9,25 +9,26 @@ are made a chunk here. On the other side the same kernel gathers, with sources t
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.native.compiling import compiled
-from diskbuffer.native.libraries import memcpy
+from diskbuffer.native.libraries import encode, memcpy
 from diskbuffer.native.memory import load_i64, store_i64
 from diskbuffer.reading.gather import kernel as k
 from diskbuffer.reading.gather.kernel import ENTRY_BYTES
 from diskbuffer.reading.gather.plan import AT, COUNT, OF_STORE, OFFSET, PAD, POSITION, RUN_FIELDS, SAMPLE, SLOT, STREAM, Plan
 from diskbuffer.store.format.codec import LIVE, bound
-from diskbuffer.store.format.codec_kernel import compressor, encode
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 _KEPT = (OFFSET, COUNT, SAMPLE, AT, PAD)  # of a run; all else tells where it was
 _OFFSETS = 8  # rows that a chunk has at most: where a run begins is told by its place in so many
 _EMPTY = -1
+_LIVE = ctypes.create_string_buffer(LIVE.compressor.encode())
 
 
 class Parts(NamedTuple):
@@ -84,7 +85,8 @@ def take_parts(plan: Plan, targets: Int64, most: int) -> Parts | None:
             room = (stored + of_tail * bound(chunk_bytes) + 7) // 8 * 8
             blob = np.zeros(room + (before + n) * ENTRY_BYTES, np.uint8)
             scratch = np.empty(2 * bound(chunk_bytes), np.uint8)
-            end = _copy_chunks(target, plan.runs, plan.sources, entries[:n], blob, room, before, *compressor(LIVE), scratch)
+            live = ctypes.addressof(_LIVE), LIVE.level, 1
+            end = _copy_chunks(target, plan.runs, plan.sources, entries[:n], blob, room, before, *live, scratch)
             blob = blob[: end + (before + n) * ENTRY_BYTES]
             if end < 0 or blob.nbytes > left:
                 return None

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native import codec as native
 from diskbuffer.native import webp
+from diskbuffer.native.arrays import address_of
 from diskbuffer.schema import Column, Schema
 from diskbuffer.store.format import codec, pictures
 
@@ -31,13 +33,13 @@ def decode_entry(shard: Any, entries: Int64, chunk: int, column: Column, raw: By
         return codec.BAD_ENTRY
     if column.is_lossy:
         return pictures.decode(shard.address + at, size, column, raw)
-    return codec.decode(shard.address + at, size, raw.nbytes, raw.ctypes.data)
+    return native.decode(shard.address + at, size, raw.nbytes, raw.nbytes, address_of(raw), 0)
 
 
 def verify_picture(shard: Any, entries: Int64, chunk: int) -> int:
     """Verify a chunk of a mapped shard that is compressed with a loss, without decoding it; return what is wrong, or 0."""
     at, size = entries[chunk].tolist()
-    return pictures.verify(shard.address + at, size) if _is_inside(shard, entries, at, size) else codec.BAD_ENTRY
+    return native.verify_picture(shard.address + at, size) if _is_inside(shard, entries, at, size) else codec.BAD_ENTRY
 
 
 def _is_inside(shard: Any, entries: Int64, at: int, size: int) -> bool:

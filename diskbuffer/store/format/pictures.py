@@ -8,7 +8,7 @@ not complete, so that it can go back into the tail. The checksum in front stands
 own checksum is verified (see `diskbuffer.store.format.checksums.Summed`). So it is known whose picture this is, and what was
 given is never compared with what comes out.
 
-Here chunks are encoded, and decoded one at a time. `diskbuffer.store.format.pictures_kernel` decodes them for batches.
+`diskbuffer.native.codec` decodes them, for batches, too.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.native import c_functions, webp
+from diskbuffer.native import codec as native
+from diskbuffer.native import webp
+from diskbuffer.native.arrays import address_of
 from diskbuffer.schema import Column
-from diskbuffer.store.format.codec import BAD_CHECKSUM, BAD_PICTURE, CHECKSUM, checksum
+from diskbuffer.store.format.codec import checksum
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 CODEC = "diskbuffer.webp"  # its name in the Zarr metadata; see `diskbuffer.zarr_codec`
-HEADER = 4
+HEADER = native.PICTURE_HEADER
 
 
 def quality_of(column: Column) -> int:
@@ -51,7 +53,7 @@ def _summed(data: bytes) -> bytes:
 def encode_chunks(source: int, first: int, ring: int, column: Column, out: Bytes, entries: Int64, *, exact: bool = False) -> int:
     """Compress rows, for a live shard, one after the other into `out`: as many as there are `entries`.
 
-    Arguments and result are those of `codec_kernel.encode_chunks`. Holds no GIL for most of the time.
+    Arguments and result are those of `encoding.encode_chunks`. Holds no GIL for most of the time.
     """
     at = 0
     for i in range(len(entries)):
@@ -66,28 +68,17 @@ def encode_chunks(source: int, first: int, ring: int, column: Column, out: Bytes
 # Decoding
 
 
-def verify(chunk: int, size: int) -> int:
-    """Verify the checksum of a chunk of `size` bytes at an address, without decoding it; return 0 or what is wrong."""
-    body = size - CHECKSUM
-    if body <= HEADER:
-        return BAD_PICTURE
-    expected = int.from_bytes(ctypes.string_at(chunk + body, CHECKSUM), "little")
-    return 0 if c_functions.crc32c_extend(0, chunk, body) == expected else BAD_CHECKSUM
-
-
 def decode(chunk: int, size: int, column: Column, target: Bytes) -> int:
     """Decode a chunk of `size` bytes at an address to `target`, (row_bytes,); return 0 or what is wrong."""
-    return verify(chunk, size) or decode_body(ctypes.string_at(chunk, size - CHECKSUM), column, target)
+    height, width, _ = column.shape
+    return native.decode_picture(chunk, size, width, height, address_of(target), *webp.functions())
 
 
 def decode_body(chunk: bytes, column: Column, target: Bytes) -> int:
-    """Do the same with a chunk without the checksum at its end, which is not verified."""
-    picture = chunk[HEADER:]
-    if len(picture) == column.row_bytes:
-        target[...] = np.frombuffer(picture, np.uint8)
-        return 0
-    is_one = 0 < len(picture) < column.row_bytes and webp.decode(picture, target.reshape(column.shape))
-    return 0 if is_one else BAD_PICTURE
+    """Decode a chunk without the checksum at its end, which is not verified."""
+    height, width, _ = column.shape
+    file = np.frombuffer(chunk, np.uint8)[HEADER:]
+    return native.decode_file(address_of(file), len(file), width, height, address_of(target), *webp.functions())
 
 
 def sum_of_given(chunk: Bytes) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.codec import copy_pictures
 from diskbuffer.schema import Column
-from diskbuffer.store.format import pictures_kernel
 from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, given_method
-from diskbuffer.store.format.codec_kernel import TRIES, Recoder
+from diskbuffer.store.format.encoding import TRIES, Recoder
 from diskbuffer.store.format.layout import Layout
 
 Int64 = npt.NDArray[np.int64]
@@ -72,7 +72,6 @@ class Compression:
         """Get ready for another segment: the live shard mapped at the address `shard`, and its chunks (n, 2), offset and size."""
         self._recoder.stored[:] = self.tries, 0
         if self._given is not None:
-            self._recode(shard, entries[:0], np.empty(0, np.uint8), np.empty((0, 2), np.int64), self._given)  # compiled by now
             return
         if self._until_anew == 0:
             self._until_anew = _ANEW
@@ -93,7 +92,7 @@ class Compression:
 
     def _recode(self, shard: int, entries: Int64, out: npt.NDArray[np.uint8], moved: Int64, method: Method) -> int:
         if self._lossy:
-            return pictures_kernel.copy_chunks(shard, entries, self._row_bytes, out, moved)
+            return copy_pictures(shard, entries, self._row_bytes, out, moved)
         return self._recoder.recode(shard, entries, out, moved, method)
 
     def end(self) -> None:
@@ -113,7 +112,6 @@ class Compression:
 
     def _choose(self, shard: int, entries: Int64) -> None:
         """Try all candidates on some chunks, of those that LZ4 could make smaller if there are such."""
-        self._recoder.recode(shard, entries[:0], np.empty(0, np.uint8), np.empty((0, 2), np.int64), COPY)  # compiled by now
         shrunk = entries[entries[:, 1] < self._chunk_bytes]
         some = shrunk if len(shrunk) else entries
         n = max(1, min(_SAMPLED, len(entries) // _SAMPLED, len(some)))
