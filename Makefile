@@ -10,11 +10,17 @@ SCALE ?= 1
 WORKERS ?= logical
 BENCH ?=
 BENCHMARKS := sizes calls curves adapters trainings writing verification prioritized sequences passes bucket scale refreshing plan sealing lossy gpu cold writers formats ray_buffers reverb rllib_curves
+ITERATIONS ?= 1000000
+SEED ?=
+LZ4 ?=
+SANITIZERS := fuzz_codec
+SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+KERNELS := diskbuffer/native/kernels
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 INTEROP := dreamer lerobot webdataset zarr2
 
-.PHONY: demo test native nightly coverage check bench bench-compare soak interop docs dist clean
+.PHONY: demo test native nightly coverage sanitize check bench bench-compare soak interop docs dist clean
 
 demo: $(VENV)/demo $(VENV)/native
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
@@ -29,6 +35,18 @@ nightly: $(VENV)/test $(VENV)/native $(VENV)/compiled
 # The tests of `test`, one after the other.
 coverage: $(VENV)/test $(VENV)/native
 	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
+
+# Kernels and untrusted bytes under AddressSanitizer and UndefinedBehaviorSanitizer, without Python: drivers in tests/native/, each with the
+# kernels that it names. ITERATIONS=10000000 takes some fifteen minutes of a core. LZ4=DIRECTORY for liblz4 from its sources, too.
+sanitize: $(SANITIZERS:%=build/sanitize/%)
+	for driver in $^; do $$driver $(ITERATIONS) $(SEED) || exit; done
+
+build/sanitize/fuzz_codec: $(addprefix $(KERNELS)/,codec.cpp lz4.cpp lz4_encoder.cpp picture_chunks.cpp recoding.cpp)
+
+$(SANITIZERS:%=build/sanitize/%): build/sanitize/%: tests/native/%.cpp $(wildcard $(KERNELS)/*.hpp)
+	mkdir -p build/sanitize
+	$(if $(LZ4),$(CC) $(SANITIZE) -c $(LZ4)/lz4.c -o build/sanitize/lz4.o)
+	$(CXX) -std=c++17 -Wall -Wextra $(SANITIZE) -I$(KERNELS) $(filter %.cpp,$^) $(if $(LZ4),-DWITH_LZ4 build/sanitize/lz4.o) -o $@
 
 check: $(VENV)/test $(VENV)/check $(VENV)/bench $(VENV)/native
 	$(BIN)/ruff check .
