@@ -1,6 +1,6 @@
 """Replay buffers on disk: single frames, compressed, in a Zarr store, sampled faster than from RAM.
 
-The buffer itself is imported when it is first used, for numba takes a quarter of a second.
+The buffer itself is imported when it is first used, for PyTorch takes a second.
 """
 
 import importlib

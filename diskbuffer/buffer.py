@@ -48,7 +48,6 @@ from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, StoreReader
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
-from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
@@ -71,6 +70,8 @@ if TYPE_CHECKING:
     import pandas
     import xarray
     import zarr
+
+    from diskbuffer.recording.recorder import Recorder
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
 T = TypeVar("T")
@@ -267,6 +268,8 @@ class ReplayBuffer:
                 self._closing.limiter = self.limiter
             self._log: StreamLog | None = None
             if mode != "r":
+                from diskbuffer.recording.recorder import Recorder  # which imports numba: 0.3 s and 50 MB that a reader saves
+
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
                 self._log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from diskbuffer.index.fields import ENDED, FIELDS, HEAD
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import crc32c_extend, length_word, memcpy, memset, pad, row_seed
@@ -201,6 +203,16 @@ def copy_value(target: int, source: int, size: int) -> None:
         store_u8(target, load_u8(source))
     else:
         memcpy(target, source, size)
+
+
+@compiled
+def narrow(numbers: Any, found: Any) -> bool:
+    """Round numbers, (n,) float64, to float32; return whether all fit. NaN does."""
+    for i in range(numbers.shape[0]):
+        found[i] = np.float32(numbers[i])
+        if np.isinf(found[i]) and not np.isinf(numbers[i]):
+            return False
+    return True
 
 
 @compiled

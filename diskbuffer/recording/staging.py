@@ -18,7 +18,7 @@ from diskbuffer.recording import kernel
 from diskbuffer.recording.blocks import does_not_roll, same_rows
 from diskbuffer.recording.equality import copy_bools, float_bytes
 from diskbuffer.recording.rolling_stacks import Compared, RollingStacks
-from diskbuffer.recording.values import bools, check_names, fit, narrow, shape_of
+from diskbuffer.recording.values import bools, check_names, fit, shape_of
 from diskbuffer.schema import CHECKSUM, Column, Schema
 
 Array = npt.NDArray[Any]
@@ -69,7 +69,9 @@ class _StepColumn:
                 if self._bools_at:  # as `bools` does, in a fifth of the time
                     copy_bools(self._bools_at, self._bools_at, self.array.size)
                 return
-            if self._is_single and value.dtype == np.float64 and narrow(value.ravel(), self.array.ravel()):  # mostly rewards
+            if (
+                self._is_single and value.dtype == np.float64 and kernel.narrow(value.ravel(), self.array.ravel())
+            ):  # mostly rewards
                 return
         self.array[...] = fit(self._path, self._column, value, self._shapes)
 

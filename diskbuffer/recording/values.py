@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
-from diskbuffer.native.compiling import compiled
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -91,16 +90,6 @@ def convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
         bad = array[~fits].flat[0] if array.ndim else array[()]
         raise InputError(f"{path}: the value {bad} ({array.dtype.name}) does not fit {dtype.name}")
     return converted
-
-
-@compiled
-def narrow(numbers: Any, found: Any) -> bool:
-    """Round numbers, (n,) float64, to float32; return whether all fit. NaN does."""
-    for i in range(numbers.shape[0]):
-        found[i] = np.float32(numbers[i])
-        if np.isinf(found[i]) and not np.isinf(numbers[i]):
-            return False
-    return True
 
 
 def flags(name: str, value: Any, n: int) -> npt.NDArray[np.bool_]:
