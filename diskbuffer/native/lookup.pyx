@@ -5,17 +5,11 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 
 from diskbuffer.native.arrays cimport int64s, length
-from diskbuffer.native.table cimport Stream, Table, table_of
+from diskbuffer.native.table cimport Located, Table, located_of, table_of
 
 cnp.import_array()
 
 cdef extern from "lookup.hpp" namespace "diskbuffer" nogil:
-    struct Located:
-        int64_t* streams
-        int64_t* positions
-        int64_t* starts
-        int64_t* lasts
-
     int64_t count_steps_ "diskbuffer::count_steps"(Table table)
     void locate_ "diskbuffer::locate"(Table table, const int64_t* ordinals, int64_t n, Located located)
     int64_t locate_recent_ "diskbuffer::locate_recent"(
@@ -37,13 +31,6 @@ cdef int same_length(int64_t found, int64_t expected) except -1:
     if found != expected:
         raise ValueError(f"expected arrays of one length, found {found} and {expected}")
     return 0
-
-
-cdef Located located_of(object array, int64_t n) except *:
-    cdef int64_t* first = int64s(array, 2)
-    if length(array) != 4 or length(array, 1) != n:
-        raise ValueError(f"expected an array of shape (4, {n}), found {array.shape}")
-    return Located(first, first + n, first + 2 * n, first + 3 * n)
 
 
 def count_steps(table):

@@ -16,6 +16,22 @@ cdef extern from "table.hpp" namespace "diskbuffer" nogil:
         int64_t n
 
 
+cdef extern from "lookup.hpp" namespace "diskbuffer" nogil:
+    struct Located:
+        int64_t* streams
+        int64_t* positions
+        int64_t* starts
+        int64_t* lasts
+
+
+cdef inline Located located_of(object array, int64_t n) except *:
+    """Return an array, (4, n) int64, as the arrays of where steps lie; ValueError where it is another."""
+    cdef int64_t* first = int64s(array, 2)
+    if length(array) != 4 or length(array, 1) != n:
+        raise ValueError(f"expected an array of shape (4, {n}), found {array.shape}")
+    return Located(first, first + n, first + 2 * n, first + 3 * n)
+
+
 cdef inline Table table_of(object array) except *:
     """Return an array, (streams, 12) int64, as a table; TypeError where it is another."""
     cdef Table table

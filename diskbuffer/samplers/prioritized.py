@@ -18,13 +18,12 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.index.fields import ENDED, EPISODES, FLOOR, HEAD, LOW, SLOTS, STARTS
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import episode_at
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.integers import integer
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.memory import load_i64, store_f32
+from diskbuffer.native import sampling
+from diskbuffer.native.arrays import address_of
 from diskbuffer.samplers.columns import OpenColumn, Segments
 from diskbuffer.samplers.sampler import Sampler
 from diskbuffer.samplers.sum_tree import SumTree
@@ -151,19 +150,17 @@ class Prioritized(Sampler):
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw `size` steps, one from each of as many equal shares of all priorities."""
         self._catch_up(index)
-        total = self._tree.total
-        if not total:
+        if not self._tree.total:
             raise EmptyBufferError(
                 f"no episode has the {self._length} steps of a sequence yet; add more steps, or sample with a smaller length"
                 if self._sequences
                 else "the buffer holds no complete step yet; add some before sampling"
             )
-        rows, shares = self._tree.draw((np.arange(size) + rng.random(size)) * (total / max(size, 1)))
-        slots = rows // index.segment_rows
-        streams = self._where[slots, 0]
-        positions = self._where[slots, 1] + rows - slots * index.segment_rows
-        starts, ends = index.episodes_of(streams, positions)
-        notes = {"weights": ((self._tree.least / shares) ** self.beta).astype(np.float32)}
+        located, ratios = np.empty((4, size), np.int64), np.empty(size)
+        tree, random = self._tree, rng.random(size)
+        sampling.draw_rows(tree.nodes, tree.size, index.table, self._where, index.segment_rows, random, located, ratios)
+        streams, positions, starts, ends = located
+        notes = {"weights": (ratios**self.beta).astype(np.float32)}
         if self._burn_in:
             notes["_firsts"] = np.maximum(starts, index.table[streams, FLOOR])
         return Draw(streams, positions, starts, ends, notes)
@@ -204,20 +201,17 @@ class Prioritized(Sampler):
         raw = (errors + self._epsilon).astype(np.float32)
         with segments.lock:
             segments.check()
-            rows = np.empty(len(names), np.int64)
+            rows, names = np.empty(len(names), np.int64), np.ascontiguousarray(names)
             while True:
-                index = segments.index
+                index, tree = segments.index, self._tree
                 self._catch_up(index)
-                complete = _find_rows(index.table, index.segment_rows, names, rows)
-                there = rows if complete else rows[rows >= 0]
-                if segments.hold(there):
+                if sampling.find_weighted(tree.nodes, tree.size, index.table, index.segment_rows, names, rows) < len(rows):
+                    known = rows >= 0  # the others were evicted, or are no steps, or no starts of sequences
+                    rows, raw, names = rows[known], raw[known], names[known]
+                if segments.hold(rows):
                     break
-            rows, raw = there, raw if complete else raw[rows >= 0]
-            known = self._tree.get(rows) > 0
-            if not known.all():  # no steps, or no starts of sequences
-                rows, raw = rows[known], raw[known]
-            self._tree.set(rows, self._weights(raw))
-            _put(self._bases, rows, index.segment_rows, raw)
+            tree.set(rows, self._weights(raw))
+            sampling.write_rows(self._bases, index.segment_rows, rows, raw)
             if raw.size:
                 self._largest = max(self._largest, float(raw.max()))
         return len(rows)
@@ -250,9 +244,9 @@ class Prioritized(Sampler):
         """Drop what was evicted since the last draw, and read what was added."""
         if self._segments is None:
             raise InputError("a Prioritized sampler draws from a buffer: give it to sample or loader")
-        if not _has_changed(index.table, self._seen):
+        if not sampling.has_changed(index.table, self._seen):
             return
-        now = index.table[:, [HEAD, ENDED, LOW, FLOOR]]
+        now = np.ascontiguousarray(index.table[:, [HEAD, ENDED, LOW, FLOOR]])
         changed = np.flatnonzero((now != self._seen).any(axis=1)).tolist()
         for stream in changed:
             self._let_go(index, stream)
@@ -308,7 +302,7 @@ class Prioritized(Sampler):
             slot, offset = self._slots[stream][ordinal], (position - low) % rows
             count = min(until - position, rows - offset)
             eligible = np.empty(count, np.bool_)
-            _find_starts(table, stream, position, self._length, self._period, eligible)
+            sampling.find_starts(table, stream, position, self._length, self._period, eligible)
             if eligible.any():
                 raw = self._view(slot)[offset : offset + count]
                 raw[eligible & ~((raw > 0) & (raw < 1e31))] = self._largest
@@ -323,7 +317,7 @@ class Prioritized(Sampler):
         if view is None:
             assert self._segments is not None
             view = self._views[slot] = self._segments.values(slot)
-            self._bases[slot] = view.ctypes.data
+            self._bases[slot] = address_of(view)
         return view
 
     # State
@@ -347,53 +341,3 @@ class Prioritized(Sampler):
             raise InputError(f"the state of a Prioritized sampler is damaged: beta {beta}, largest {largest}")
         super().load_state_dict(state)
         self.beta, self._largest = beta, largest
-
-
-@compiled
-def _find_starts(table: Any, stream: int, first: int, length: int, period: int, found: Any) -> None:
-    """Tell which positions from `first` on are steps, or starts of sequences."""
-    starts, episodes = table[stream, STARTS], table[stream, EPISODES]
-    low = episode_at(table, stream, first)
-    for i in range(found.shape[0]):
-        position = first + i
-        while low + 1 < episodes and load_i64(starts + 8 * (low + 1)) <= position:
-            low += 1
-        if low + 1 < episodes:
-            end, ended = load_i64(starts + 8 * (low + 1)) - 1, True
-        else:
-            end, ended = table[stream, HEAD], table[stream, ENDED] != 0
-        last = position + length
-        on_grid = (position - load_i64(starts + 8 * low)) % period == 0
-        found[i] = last <= end and (on_grid or (ended and last == end))
-
-
-@compiled
-def _has_changed(table: Any, seen: Any) -> bool:
-    changed = False
-    for stream in range(table.shape[0]):
-        changed |= table[stream, HEAD] != seen[stream, 0] or table[stream, ENDED] != seen[stream, 1]
-        changed |= table[stream, LOW] != seen[stream, 2] or table[stream, FLOOR] != seen[stream, 3]
-    return changed
-
-
-@compiled
-def _find_rows(table: Any, segment_rows: int, names: Any, rows: Any) -> bool:
-    """Find the rows in the store of steps by name, -1 where one is not there; return whether all are."""
-    streams, complete = table.shape[0], True
-    for i in range(names.shape[0]):
-        stream, position = names[i] % streams, names[i] // streams
-        rows[i] = -1
-        if table[stream, FLOOR] <= position < table[stream, HEAD]:
-            segment = position // segment_rows
-            slot = load_i64(table[stream, SLOTS] + 8 * (segment - table[stream, LOW] // segment_rows))
-            rows[i] = slot * segment_rows + position - segment * segment_rows
-        else:
-            complete = False
-    return complete
-
-
-@compiled
-def _put(bases: Any, rows: Any, segment_rows: int, values: Any) -> None:
-    for i in range(rows.shape[0]):
-        slot = rows[i] // segment_rows
-        store_f32(bases[slot] + 4 * (rows[i] - slot * segment_rows), values[i])

@@ -16,6 +16,7 @@ from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.integers import integer_or_none
+from diskbuffer.native.sampling import Philox
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 
@@ -106,13 +107,17 @@ class Sampler(ABC):
 
         `again` is for samples of it that are drawn anew.
         """
-        if not hasattr(self._generators, "own"):  # a new one would cost ten times as much as putting the old one there
-            self._generators.own = np.random.Generator(np.random.Philox(key=self._key))
-            self._generators.start = self._generators.own.bit_generator.state
-        self._generators.start["state"]["counter"][:] = 0, 0, int(again), batch
-        self._generators.own.bit_generator.state = self._generators.start
-        generator: np.random.Generator = self._generators.own
-        return generator
+        return self._started(batch, again)[1]
+
+    def _started(self, batch: int, again: bool = False) -> tuple[Philox, np.random.Generator]:
+        """Return the random numbers of a batch, for native code, and as a generator that draws the same."""
+        try:
+            own = self._generators.own
+        except AttributeError:  # a new one would cost many times as much as starting the old one again
+            philox = Philox(*self._key.tolist())
+            own = self._generators.own = philox, np.random.Generator(philox)  # type: ignore[arg-type]  # needs a capsule only
+        own[0].start(int(again), batch)
+        return own  # type: ignore[no-any-return]
 
     def attach(self, index: Index, column: OpenColumn) -> None:  # noqa: B027  most need nothing
         """Meet the buffer that is to be drawn from, and its columns."""

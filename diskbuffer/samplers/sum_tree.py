@@ -1,11 +1,6 @@
 """A sum tree: weights of items, their sum, and which item a mass falls on (Schaul et al., 2016, "Prioritized experience replay").
 
-Weights are float32, sums float64, sixteen children a node. Every node is computed from all its children in a fixed order,
-never by adding a difference: the tree depends on its weights alone, to the bit, and rounding does not add up. Beside each sum
-lies the smallest weight above zero. Zeros are the empty tree, so that a huge one's pages take no RAM before they are used.
-
-Batches go through level by level, not item by item, so that the CPU waits for many nodes at a time: half the time for 256 finds
-in a million items, a sixth in a hundred million.
+How it is made, and how fast it is, tells `native/kernels/sum_tree.hpp`.
 """
 
 from __future__ import annotations
@@ -17,19 +12,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.integers import integer
-from diskbuffer.native.compiling import compiled
-from diskbuffer.native.memory import prefetch
-from diskbuffer.samplers.vectors import FAN, pick_f32, pick_f64, store_least, store_sum_f32, store_sum_f64
+from diskbuffer.native import sampling
+from diskbuffer.native.arrays import address_of
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Float = npt.NDArray[np.floating[Any]]
-
-# Fields of a level, leaves first, for compiled code: one row of int64 each.
-SUMS = 0  # where its sums start in `nodes`, in bytes; at the leaves, where its weights do
-LEAST = 1  # where its smallest weights start, float32; at the leaves, the weights themselves
-GROUPS = 2  # nodes of the level above, each over sixteen of this one
-WIDTH = 3  # bytes of a sum
 
 TINY = float(np.finfo(np.float32).tiny)
 LARGEST = float(np.finfo(np.float32).max)
@@ -49,8 +37,6 @@ class SumTree:
     ----------
     nodes : numpy.ndarray
         All of the tree, (nbytes,) uint8. Replaced by `grow`.
-    levels : numpy.ndarray
-        What lies where in it, (levels, 4) int64.
 
     Notes
     -----
@@ -68,12 +54,7 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         self.size = integer("size", size, 0)
-        self.levels, self.nodes = _lay_out(self.size)
-        self._note()
-
-    def _note(self) -> None:
-        sums, least = self.levels[-1, :2].tolist()
-        self._total, self._least = self.nodes[sums : sums + 8].view(np.float64), self.nodes[least : least + 4].view(np.float32)
+        self.nodes = _zeros(sampling.tree_bytes(self.size))
 
     @property
     def nbytes(self) -> int:
@@ -83,27 +64,26 @@ class SumTree:
     @property
     def total(self) -> float:
         """Sum of all weights."""
-        return float(self._total.item())
+        return sampling.tree_total(self.nodes, self.size)
 
     @property
     def least(self) -> float:
         """Smallest weight above zero; infinity where there is none."""
-        return float(self._least.item()) or np.inf
+        return sampling.tree_least(self.nodes, self.size) or np.inf
 
     def grow(self, size: int) -> None:
         """Make room for more items, of weight zero. Copies what was written to."""
         size = integer("size", size, self.size)
-        levels, nodes = _lay_out(size)
-        _copy(self.nodes, self.levels, nodes, levels)
-        self.size, self.levels, self.nodes = size, levels, nodes
-        self._note()
+        nodes = _zeros(sampling.tree_bytes(size))
+        sampling.tree_take_over(nodes, size, self.nodes, self.size)
+        self.size, self.nodes = size, nodes
 
     def set(self, items: Int64, weights: Float) -> None:
         """Set the weights of items, (n,) each; of an item that is named twice, the last counts."""
         items, weights = _integers(items), _doubles(weights)
         if items.shape != weights.shape:
             raise InputError(f"items and weights must be of one length, found {len(items)} and {len(weights)}")
-        wrong = _set(self.nodes, self.levels, self.size, items, weights)
+        wrong = sampling.tree_set(self.nodes, self.size, items, weights)
         if wrong >= 0:
             self._refuse(items, wrong)
             _refuse_weight(weights[wrong])
@@ -112,7 +92,7 @@ class SumTree:
         """Return the weights of items, (n,)."""
         items = _integers(items)
         weights = np.empty(len(items))
-        wrong = _get(self.nodes, self.size, items, weights)
+        wrong = sampling.tree_get(self.nodes, self.size, items, weights)
         if wrong >= 0:
             self._refuse(items, wrong)
         return weights
@@ -120,7 +100,7 @@ class SumTree:
     def fill(self, first: int, weights: Float) -> None:
         """Set the weights of a range, (n,); 1.5 ms a million."""
         weights = _doubles(weights)
-        wrong = _fill(self.nodes, self.levels, self._check_range(first, len(weights)), weights)
+        wrong = sampling.tree_fill(self.nodes, self.size, self._check_range(first, len(weights)), weights)
         if wrong >= 0:
             _refuse_weight(weights[wrong])
 
@@ -128,7 +108,7 @@ class SumTree:
         """Set the weights of a range to zero; as fast as memory."""
         first = self._check_range(first, integer("count", count, 0))
         if count:
-            _clear(self.nodes, self.levels, first, count)
+            sampling.tree_clear(self.nodes, self.size, first, count)
 
     def find(self, masses: Float64) -> Int64:
         """Return on which items masses fall, (n,): item i with ``sum(w[:i]) <= mass < sum(w[:i + 1])``, but for rounding.
@@ -144,7 +124,7 @@ class SumTree:
         items, weights = np.empty(len(masses), np.int64), np.empty(len(masses))
         if not self.total:
             raise InputError("a mass falls on an item only where a weight is above zero, found none")
-        _find(self.nodes, self.levels, masses, items, weights)
+        sampling.tree_find(self.nodes, self.size, masses, items, weights)
         return items, weights
 
     def _check_range(self, first: int, count: int) -> int:
@@ -179,137 +159,8 @@ def _doubles(values: Float) -> Float64:
     return numbers
 
 
-def _lay_out(size: int) -> tuple[Int64, npt.NDArray[np.uint8]]:
-    """Return what lies where, and zeros for it all. The last level is one node, of all items."""
-    groups = max(-(-size // FAN), 1)
-    levels, at = [(0, 0, groups, 4)], groups * FAN * 4
-    while len(levels) == 1 or size > FAN ** (len(levels) - 1):
-        groups = -(-levels[-1][GROUPS] // FAN)
-        levels.append((at, at + groups * FAN * 8, groups, 8))
-        at += groups * FAN * 12
-    room = np.zeros(at + 64, np.uint8)
-    from_ = -room.ctypes.data % 64  # cache lines
-    return np.array(levels, np.int64), room[from_ : from_ + at]
-
-
-# Compiled. What is given is right, but where -1 is returned for "all is well".
-
-
-@compiled
-def _compute(base: int, levels: Any, level: int, group: int) -> None:
-    """Compute a node from its children: sixteen nodes of `level`."""
-    sums, to = base + levels[level, SUMS], base + levels[level + 1, SUMS] + group * 8
-    if level == 0:
-        store_sum_f32(sums + group * FAN * 4, to)
-    else:
-        store_sum_f64(sums + group * FAN * 8, to)
-    store_least(base + levels[level, LEAST] + group * FAN * 4, base + levels[level + 1, LEAST] + group * 4)
-
-
-@compiled
-def _rounded(weight: float) -> Any:
-    return np.float32(max(weight, TINY) if weight > 0.0 else 0.0)  # no -0.0 either
-
-
-@compiled
-def _set(nodes: Any, levels: Any, size: int, items: Any, weights: Any) -> int:
-    """Set weights; or nothing, and return the place of the first that is wrong."""
-    for i in range(items.shape[0]):
-        if not (0 <= items[i] < size and 0.0 <= weights[i] <= LARGEST):
-            return i
-    base, leaves = nodes.ctypes.data, nodes.view(np.float32)
-    changed, n, last = np.empty(items.shape[0], np.int64), 0, np.int64(-1)  # nodes of a level
-    for i in range(items.shape[0]):
-        leaves[items[i]] = _rounded(weights[i])
-        changed[n] = items[i] // FAN
-        n += changed[n] != last
-        last = items[i] // FAN
-    for level in range(levels.shape[0] - 1):
-        groups = levels[level, GROUPS]
-        if n >= groups:  # there are no more: all, so that none is computed twice
-            for group in range(groups):
-                _compute(base, levels, level, group)
-            n = groups
-            continue
-        if level:
-            before, n, last = n, 0, np.int64(-1)
-            for i in range(before):
-                group = changed[i] // FAN
-                changed[n] = group
-                n += group != last
-                last = group
-        for i in range(n):
-            _compute(base, levels, level, changed[i])
-    return -1
-
-
-@compiled
-def _get(nodes: Any, size: int, items: Any, weights: Any) -> int:
-    leaves = nodes.view(np.float32)
-    for i in range(items.shape[0]):
-        if not 0 <= items[i] < size:
-            return i
-        weights[i] = leaves[items[i]]
-    return -1
-
-
-@compiled
-def _fill(nodes: Any, levels: Any, first: int, weights: Any) -> int:
-    for i in range(weights.shape[0]):
-        if not 0.0 <= weights[i] <= LARGEST:
-            return i
-    base, leaves = nodes.ctypes.data, nodes.view(np.float32)
-    for i in range(weights.shape[0]):
-        leaves[first + i] = _rounded(weights[i])
-    last = first + weights.shape[0] - 1
-    for level in range(levels.shape[0] - 1):
-        first, last = first // FAN, last // FAN
-        for group in range(first, last + 1):
-            _compute(base, levels, level, group)
-    return -1
-
-
-@compiled
-def _clear(nodes: Any, levels: Any, first: int, count: int) -> None:
-    base, last = nodes.ctypes.data, first + count - 1
-    nodes[first * 4 : (last + 1) * 4] = 0
-    for level in range(levels.shape[0] - 1):
-        first, last = first // FAN, last // FAN
-        if last - first > 1:  # all below the nodes between these two is zero
-            sums, least = levels[level + 1, SUMS], levels[level + 1, LEAST]
-            nodes[sums + (first + 1) * 8 : sums + last * 8] = 0
-            nodes[least + (first + 1) * 4 : least + last * 4] = 0
-        _compute(base, levels, level, first)
-        _compute(base, levels, level, last)
-
-
-@compiled
-def _find(nodes: Any, levels: Any, masses: Any, items: Any, weights: Any) -> None:
-    """Find items, and their weights."""
-    base, leaves, rest = nodes.ctypes.data, nodes.view(np.float32), masses.copy()
-    items[:] = 0
-    for level in range(levels.shape[0] - 2, 0, -1):
-        sums, below, width = base + levels[level, SUMS], base + levels[level - 1, SUMS], FAN * levels[level - 1, WIDTH]
-        for i in range(items.shape[0]):
-            lane, rest[i] = pick_f64(sums + items[i] * FAN * 8, rest[i])
-            items[i] = items[i] * FAN + lane
-            prefetch(below + items[i] * width)
-            prefetch(below + items[i] * width + width - 1)
-    for i in range(items.shape[0]):
-        lane, _ = pick_f32(base + items[i] * FAN * 4, rest[i])
-        items[i] = items[i] * FAN + lane
-        weights[i] = leaves[items[i]]
-
-
-@compiled
-def _copy(nodes: Any, levels: Any, to_nodes: Any, to_levels: Any) -> None:
-    """Copy a tree into a larger one, but for pages of zeros, which so go on taking no RAM; compute the levels above."""
-    for level in range(levels.shape[0]):
-        for field, width in ((SUMS, levels[level, WIDTH]), (LEAST, 4)):
-            at, to, size = levels[level, field], to_levels[level, field], levels[level, GROUPS] * FAN * width
-            for first in range(0, size, 4096):
-                part = nodes[at + first : at + min(first + 4096, size)]
-                if part.any():
-                    to_nodes[to + first : to + first + part.shape[0]] = part
-    for level in range(levels.shape[0] - 1, to_levels.shape[0] - 1):
-        _compute(to_nodes.ctypes.data, to_levels, level, 0)
+def _zeros(size: int) -> npt.NDArray[np.uint8]:
+    """Return zeros that begin with a cache line, and take no RAM before they are used."""
+    memory = np.zeros(size + 64, np.uint8)
+    first = -address_of(memory) % 64
+    return memory[first : first + size]

@@ -10,17 +10,16 @@ import numpy.typing as npt
 from diskbuffer.draws import Draw, Form, NSteps, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
-from diskbuffer.index.lookup import count, locate
 from diskbuffer.integers import integer
-from diskbuffer.native.compiling import compiled
+from diskbuffer.native.sampling import draw_steps
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import Everything, population_of
-from diskbuffer.samplers.random_numbers import MOST, integers
 from diskbuffer.samplers.sampler import Ahead, Sampler, count_steps
 
 Int64 = npt.NDArray[np.int64]
 _ROUNDS = 8
+_MOST = 2**32  # steps of which native code can draw
 
 
 class Uniform(Sampler):
@@ -124,12 +123,12 @@ class Uniform(Sampler):
         self._population.attach(index, column)
 
     def next(self, index: Index, size: int) -> Ahead:
-        """Draw the next batch, by compiled code where every step is as likely as any other: the same steps as `draw`."""
+        """Draw the next batch, by native code where every step is as likely as any other: the same steps as `draw`."""
         if self._at_once:
-            found = np.empty((4, size), np.int64)
-            if 0 < _draw_from_all(index.table, self._key, self.batches + len(self._ahead), found) <= MOST:
-                streams, positions, starts, ends = found
-                return Ahead(Draw(streams, positions, starts, ends))
+            random, _ = self._started(self.batches + len(self._ahead))
+            located = np.empty((4, size), np.int64)
+            if 0 < draw_steps(index.table, random, located) <= _MOST:
+                return Ahead(Draw(*located))
         return super().next(index, size)
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
@@ -176,17 +175,6 @@ class Uniform(Sampler):
         every = self._population.locate(index, np.arange(steps))
         chosen = rng.integers(0, every.shape[1], size - found.shape[1]) if every.shape[1] else np.empty(0, np.int64)
         return np.concatenate([found, every[:, chosen]], axis=1)
-
-
-@compiled
-def _draw_from_all(table: Any, key: Any, batch: int, found: Any) -> int:
-    """Draw steps, (4, size), if there are any, and not too many; return how many there are."""
-    steps = count(table)
-    if 0 < steps <= MOST:
-        numbers = np.empty(found.shape[1], np.int64)
-        integers(key, 0, batch, steps, numbers)
-        locate(table, numbers, found)
-    return int(steps)
 
 
 def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:

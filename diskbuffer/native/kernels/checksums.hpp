@@ -5,15 +5,9 @@
 #include <cstdint>
 
 #include "libraries.hpp"
+#include "mix.hpp"
 
 namespace diskbuffer {
-
-// Scramble 64 bits: the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
-inline uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
 
 // Return what is stored for a segment's length: the rows, and their hash in the upper 32 bits; 0 for none.
 inline int64_t length_word(uint64_t seed, uint64_t rows) {
