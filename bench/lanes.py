@@ -17,8 +17,11 @@ Every figure is the worst of those taken at 20 moments after the capacity was fu
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +30,9 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 
-AGE = 8  # files behind the newest, at which open segments move
+AGE = 3  # files behind the newest, at which open segments are moved or ended
+PACE = 1.0  # rows that are moved for each that is added
+PART = 16  # a segment is one in so many of the rows that an environment keeps
 ROW_BYTES = {"obs": 192, "action": 48, "reward": 4, "terminated": 1, "truncated": 1, "is_last": 1, "row_checksum": 8}
 PAGE = 4096
 OPEN, COMPLETE, GONE = 0, 1, 2
@@ -35,9 +40,9 @@ ENVIRONMENTS, CAPACITIES = (1, 64, 4096, 65_536), (1_000_000, 4_000_000)
 MOMENTS, FILLED, LAST = 20, 2, 3  # in capacities: when looking begins, and when a run ends
 
 
-def segment_rows(capacity: int, envs: int) -> int:
-    """Choose a segment's rows, a power of two: about a sixteenth of what an environment keeps, 8 at least and 4,096 at most."""
-    return int(np.clip(2 ** round(np.log2(capacity / (16 * envs))), 8, 4096))
+def segment_rows(capacity: int, envs: int, part: int) -> int:
+    """Choose a segment's rows, a power of two: about one `part` of what an environment keeps, 8 at least and 4,096 at most."""
+    return int(np.clip(2 ** round(np.log2(capacity / (part * envs))), 8, 4096))
 
 
 class Added(NamedTuple):
@@ -112,59 +117,104 @@ def turns(envs: int, rows: int, capacity: int, rng: np.random.Generator) -> Iter
             yield Added(np.array([env]), np.array([share + share // 200]), share)
 
 
-WORKLOADS: tuple[Workload, ...] = (equal, uneven, idle, alternating, trajectories, turns)
+def stopping(envs: int, rows: int, capacity: int, rng: np.random.Generator) -> Iterator[Added]:
+    """As uneven; nine in ten environments stop together, before looking begins."""
+    few = np.arange(max(1, envs // 10))
+    everyone = np.arange(envs)
+    return _in_step(envs, rows, _means(envs, rng), lambda steps: everyone if steps < 1.9 * capacity else few)
+
+
+def slow(envs: int, rows: int, capacity: int, rng: np.random.Generator) -> Iterator[Added]:
+    """Half of the environments are slower than the others, each by a factor of its own, of 1 to 1,000."""
+    every = np.where(rng.random(envs) < 0.5, np.exp(rng.uniform(0, np.log(1000), envs)), 1).astype(np.int64)
+    every[0] = 1
+    phase, calls = rng.integers(0, every), itertools.count()
+    return _in_step(envs, rows, None, lambda _: np.flatnonzero((next(calls) + phase) % every == 0))
+
+
+WORKLOADS: tuple[Workload, ...] = (equal, uneven, idle, stopping, slow, alternating, trajectories, turns)
 
 
 class Store:
-    """Where segments lie: of each, its file, its lane and its state, and how many steps there were when it was complete."""
+    """Where segments lie: of each, its file, its lane and its state, and how many steps there were at its newest row."""
 
-    def __init__(self, rule: str, envs: int, rows: int, capacity: int) -> None:
-        self._own_lane, self._oldest, self._moves = rule.startswith("own"), "oldest" in rule, "moved" in rule
-        self._envs, self._rows, self._capacity = envs, rows, capacity
-        self._file, self._lane, self._at, self._state = list[int](), list[int](), list[int](), bytearray()
-        self._head = np.zeros(envs, np.int64)
+    def __init__(self, rule: str, envs: int, rows: int, capacity: int, age: int = AGE, pace: float = PACE) -> None:
+        self._own_lane, self._oldest, self._moves, self._ends = (word in rule for word in ("own", "oldest", "moved", "ended"))
+        self._envs, self._rows, self._capacity, self._age, self._pace = envs, rows, capacity, age, pace
+        self._file, self._lane, self._state = list[int](), list[int](), bytearray()
+        self._head, self._newest_at = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
         self._current = np.full(envs, -1, np.int64)  # the open segment of each environment
+        self._room = np.zeros(envs, np.int64)  # rows that it has left
         self._taken_last = [-1] * envs  # the file in which each environment's own lane was taken last
         self._open_in = dict[int, set[int]]()  # file: environments whose open segment lies there
-        self._newest, self._next_lane = -1, envs
-        self._completed, self._evicted = list[int](), 0
-        self.steps = self.moved_rows = 0
+        self._newest, self._next_lane, self._oldest_open = -1, envs, 0
+        self._due, self._may_move = deque[tuple[int, int]](), 0.0  # (environment, segment) to be moved, and how many rows
+        self._complete = list[tuple[int, int]]()  # a heap: (steps at the newest row, segment)
+        self.steps = self.rows = self.moved_rows = self.ended = self.most_due = 0
 
     def add(self, added: Added) -> None:
         """Add rows to some environments, and evict."""
-        before = self._head[added.envs] // self._rows
-        self._head[added.envs] += added.rows
+        envs = added.envs
         self.steps += added.steps
-        after, new = self._head[added.envs] // self._rows, self._current[added.envs] < 0
-        for n in np.flatnonzero((after > before) | new).tolist():
-            env = int(added.envs[n])
-            for _ in range(int(after[n] - before[n] + new[n])):
-                self._complete(env)
-                self._begin(env)
-        while self._evicted < len(self._completed) and self._at[self._completed[self._evicted]] <= self.steps - self._capacity:
-            self._state[self._completed[self._evicted]] = GONE
-            self._evicted += 1
+        self.rows += int(added.rows.sum())
+        self._head[envs] += added.rows
+        left = added.rows - self._room[envs]
+        self._room[envs] -= added.rows
+        self._newest_at[envs] = self.steps
+        for n in np.flatnonzero((left >= 0) | (self._current[envs] < 0)).tolist():
+            self._fill(int(envs[n]), int(left[n]))
+        self._move(float(added.rows.sum()) * self._pace)
+        while self._complete and self._complete[0][0] <= self.steps - self._capacity:
+            self._state[heappop(self._complete)[1]] = GONE
 
-    def _complete(self, env: int) -> None:
+    def _fill(self, env: int, left: int) -> None:
+        """Complete an environment's segment, and begin as many as what is left of its rows takes."""
+        if self._current[env] >= 0:
+            self._end(env)
+        elif self._ends and self._head[env] > left:
+            left += 1  # what is done at the newest row of a segment that was ended belongs into the next: it has that row again
+        for _ in range(left // self._rows):
+            self._begin(env)
+            self._end(env)
+        self._begin(env)
+        self._room[env] = self._rows - left % self._rows
+
+    def _end(self, env: int) -> None:
         segment = int(self._current[env])
-        if segment >= 0:
-            self._state[segment], self._at[segment] = COMPLETE, self.steps
-            self._completed.append(segment)
-            self._open_in[self._file[segment]].discard(env)
+        self._current[env], self._room[env] = -1, 0
+        self._state[segment] = COMPLETE
+        heappush(self._complete, (int(self._newest_at[env]), segment))
+        self._open_in[self._file[segment]].discard(env)
 
     def _begin(self, env: int) -> None:
         file, lane = self._place(env)
         self._current[env] = len(self._file)
         self._file.append(file)
         self._lane.append(lane)
-        self._at.append(0)
         self._state.append(OPEN)
         self._open_in.setdefault(file, set()).add(env)
-        moving = sorted(self._open_in.pop(self._newest - AGE, ())) if self._moves else []
-        for other in moving:
-            self._state[self._current[other]] = GONE
-            self.moved_rows += int(self._head[other] % self._rows)
-            self._begin(other)
+        while self._oldest_open <= self._newest - self._age and (self._moves or self._ends):
+            old = sorted(self._open_in.get(self._oldest_open, ()))
+            self._oldest_open += 1
+            for other in old:
+                if self._ends:
+                    self._end(other)
+                    self.ended += 1
+                else:
+                    self._due.append((other, int(self._current[other])))
+
+    def _move(self, rows: float) -> None:
+        """Move segments that are due, of so many rows."""
+        self._may_move = self._may_move + rows if self._due else 0.0
+        self.most_due = max(self.most_due, len(self._due))
+        while self._due and self._may_move > 0:
+            env, segment = self._due.popleft()
+            if self._current[env] == segment:
+                self._state[segment] = GONE
+                self._open_in[self._file[segment]].discard(env)
+                self.moved_rows += int(self._rows - self._room[env])
+                self._may_move -= int(self._rows - self._room[env])
+                self._begin(env)
 
     def _place(self, env: int) -> tuple[int, int]:
         if self._own_lane:
@@ -178,13 +228,9 @@ class Store:
         return self._newest, self._next_lane - 1
 
     def _oldest_file(self) -> int:
-        return self._file[self._completed[self._evicted]] if self._evicted < len(self._completed) else self._newest
+        return self._file[self._complete[0][1]] if self._complete else self._newest
 
-    def look(self) -> dict[str, float]:
-        """Return what there is now."""
-        state = np.frombuffer(bytes(self._state), np.uint8)
-        alive = np.flatnonzero(state != GONE)
-        files, lanes, still_open = np.array(self._file)[alive], np.array(self._lane)[alive], state[alive] == OPEN
+    def _pages(self, files: Int64, lanes: Int64) -> int:
         pages = 0
         for size in (self._rows * n for n in ROW_BYTES.values()):
             first, last = lanes * size // PAGE, (lanes * size + size - 1) // PAGE
@@ -192,24 +238,34 @@ class Store:
                 pages += int((last - first + 1).sum())
             else:
                 pages += len(np.unique(np.concatenate([files * 2**40 + first, files * 2**40 + last])))
-        n = len(np.unique(files))
+        return pages
+
+    def look(self) -> dict[str, float]:
+        """Return what there is now."""
+        state = np.frombuffer(bytes(self._state), np.uint8)
+        all_files, all_lanes = np.array(self._file), np.array(self._lane)
+        alive = np.flatnonzero(state != GONE)
+        files, lanes, still_open = all_files[alive], all_lanes[alive], state[alive] == OPEN
+        stay = np.isin(all_files, files)  # nothing is given back of a file that stays
+        n, kept = len(np.unique(files)), min(self.steps, self._capacity) * sum(ROW_BYTES.values()) / PAGE
         return {
             "files": n * len(ROW_BYTES),
             "of the fewest": n / max(1, -(-len(alive) // self._envs)),
             "lanes used": len(alive) / (n * self._envs),
-            "disk": pages * PAGE / (min(self.steps, self._capacity) * sum(ROW_BYTES.values())),
+            "rows kept on disk": self._pages(files, lanes) / kept,
+            "disk": self._pages(all_files[stay], all_lanes[stay]) / kept,
+            "open segments": int(still_open.sum()),
             "files not sealed": len(np.unique(files[still_open])),
         }
 
 
-RULES = ("own lane, newest", "own lane, oldest", "next lane", "next lane, moved")
+RULES = ("own lane, newest", "own lane, oldest", "next lane", "next lane, moved", "next lane, ended")
 
 
-def simulate(rule: str, workload: Workload, envs: int, capacity: int, seed: int = 0) -> dict[str, float]:
+def simulate(rule: str, workload: Workload, envs: int, capacity: int, rows: int, age: int, pace: float) -> dict[str, float]:
     """Run a workload until the capacity was full three times, and return the worst of each figure."""
-    rows = segment_rows(capacity, envs)
-    store, worst, due = Store(rule, envs, rows, capacity), dict[str, float](), FILLED * capacity
-    for added in workload(envs, rows, capacity, np.random.default_rng(seed)):
+    store, worst, due = Store(rule, envs, rows, capacity, age, pace), dict[str, float](), FILLED * capacity
+    for added in workload(envs, rows, capacity, np.random.default_rng(0)):
         store.add(added)
         if store.steps >= due:
             due += (LAST - FILLED) * capacity // MOMENTS
@@ -217,7 +273,8 @@ def simulate(rule: str, workload: Workload, envs: int, capacity: int, seed: int 
                 worst[name] = (min if name == "lanes used" else max)(worst.get(name, value), value)
         if store.steps >= LAST * capacity:
             break
-    return {"segment rows": rows, **worst, "rows moved": store.moved_rows / store.steps}
+    more = {"rows moved": store.moved_rows / store.rows, "most due": store.most_due, "segments ended": store.ended}
+    return {"segment rows": rows, **worst, **more}
 
 
 def main() -> None:
@@ -225,19 +282,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="4,096 environments and a capacity of a million only")
+    parser.add_argument("--age", type=int, default=AGE, help="how many files behind the newest open segments are moved or ended")
+    parser.add_argument("--segment-rows", type=int, help="rows of a segment; a part of what an environment keeps by default")
+    parser.add_argument(
+        "--part", type=int, default=PART, help="which part of what an environment keeps a segment is: one in so many"
+    )
+    parser.add_argument("--pace", type=float, default=PACE, help="how many rows are moved for each that is added")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     given = parser.parse_args()
-    rows = []
+    found = []
     for envs in (4096,) if given.quick else ENVIRONMENTS:
         for capacity in CAPACITIES[: 1 if given.quick else 2]:
+            rows = given.segment_rows or segment_rows(capacity, envs, given.part)
             for workload in WORKLOADS:
-                for rule in RULES:
-                    found = simulate(rule, workload, envs, capacity)
+                for rule in given.rules:
+                    figures = simulate(rule, workload, envs, capacity, rows, given.age, given.pace)
                     place = {"environments": envs, "capacity": capacity, "workload": workload.__name__, "rule": rule}
-                    rows.append(place | found)
-                    figures = "  ".join(f"{name} {round(value, 3):,}" for name, value in found.items())
-                    print(f"{envs:>6} {capacity:>9,} {workload.__name__:<13} {rule:<17} {figures}", flush=True)
+                    found.append(place | figures)
+                    line = "  ".join(f"{name} {round(value, 3):,}" for name, value in figures.items())
+                    print(f"{envs:>6} {capacity:>9,} {workload.__name__:<13} {rule:<17} {line}", flush=True)
     if given.json:
-        given.json.write_text(json.dumps(rows, indent=1))
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
