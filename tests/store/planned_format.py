@@ -68,6 +68,7 @@ class Made:
     segments: list[tuple[int, int]] = field(default_factory=list)  # (environment, first position), by number
     first_file: int = 0
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)  # positions that a power loss took, first and behind the last
+    ended: dict[int, int] = field(default_factory=dict)  # the newest row when a segment was ended, which is the next one's first
 
     @property
     def files(self) -> int:
@@ -136,14 +137,23 @@ class Made:
             environment, first = self.segments[number]
             positions = np.arange(first, self.end_of(number))
             lane_rows[: len(positions)] = values(path, environment, positions)
+            if not path.startswith("obs") and self._was_ended(number):
+                lane_rows[len(positions) - 1] = 0  # nothing was done at its newest row yet
         return lane_rows
+
+    def _was_ended(self, number: int) -> bool:
+        """Return whether a segment was ended, and the next one has its newest row again."""
+        environment, first = self.segments[number]
+        later = (environment, self.ended.get(environment)) in self.segments[number + 1 :]
+        return later and first <= self.ended[environment] < first + ROWS
 
     def end_of(self, number: int) -> int:
         """Return the position behind the last row of a segment."""
         environment, first = self.segments[number]
         lost, _ = self.lost.get(environment, (first, first))
         end = min(first + ROWS, self.heads[environment] + 1)
-        return min(end, lost) if first < lost else end
+        end = min(end, lost) if first < lost else end
+        return self.ended[environment] + 1 if self._was_ended(number) else end
 
     def _flat(self, path: str, file: int) -> None:
         shape, _ = COLUMNS[path]
@@ -187,10 +197,16 @@ class Made:
     def _table(self) -> None:
         entries: UInt64 = np.zeros((-(-max(1, len(self.segments)) // TABLE_SEGMENTS) * TABLE_SEGMENTS, WORDS), np.uint64)
         for number, (environment, first) in enumerate(self.segments):
-            earlier = [n for n, one in enumerate(self.segments[:number]) if one == (environment, first)]
             end = self.end_of(number)
-            has_ended = end < self.heads[environment] + 1 or end == first + ROWS
-            entries[number, :5] = environment + 1, first, earlier[-1] + 1 if earlier else 0, 0, end if has_ended else 0
+            is_complete = end < self.heads[environment] + 1 or end == first + ROWS or self._was_ended(number)
+            entries[number, :6] = (
+                environment + 1,
+                first,
+                0,
+                0,
+                0,
+                end if is_complete else 0,
+            )  # (all but what tells where rows are)
         for part in range(self.first_file * self.environments // TABLE_SEGMENTS, len(entries) // TABLE_SEGMENTS):
             data = entries[part * TABLE_SEGMENTS : (part + 1) * TABLE_SEGMENTS].tobytes()
             (self.root / "_segments" / f"c.{part}.0").write_bytes(data)
@@ -203,7 +219,7 @@ def made(
     *,
     kept: int | None = None,
     live: bool = False,
-    moved: bool = False,
+    ended: dict[int, int] | None = None,
     lost: dict[int, tuple[int, int]] | None = None,
 ) -> Made:
     """Make a store whose environments begin their segments in an order drawn at random.
@@ -216,21 +232,20 @@ def made(
         How many of the newest files are there; others are gone. All by default.
     live : bool
         Have a shard with free room, and rows in the tail alone.
-    moved : bool
-        Have the newest segment of the first environment lie in two lanes: it was open in an old file, and moved.
+    ended : dict of int to int, optional
+        By environment, the position of its newest row when a segment was ended before it was full, as it had no rows for long.
     lost : dict of int to (int, int), optional
         By environment, the positions that a power loss took: from one on, up to the first of a segment.
     """
-    store, random = Made(root, len(heads), heads, live, lost=lost or {}), np.random.default_rng(seed)
+    store, random = Made(root, len(heads), heads, live, lost=lost or {}, ended=ended or {}), np.random.default_rng(seed)
     due = {environment: list(range(0, head + 1, ROWS)) for environment, head in enumerate(heads)}
     for environment, (first, behind) in store.lost.items():
         due[environment] = [position for position in due[environment] if position < first or position >= behind]
-    newest = {environment: positions[-1:] for environment, positions in due.items()}
+    for environment, newest in store.ended.items():
+        due[environment] = [*range(0, newest + 1, ROWS), *range(newest, heads[environment] + 1, ROWS)]
     while any(due.values()):
         environment = int(random.choice([n for n, positions in due.items() if positions]))
         store.segments.append((environment, due[environment].pop(0)))
-    if moved:
-        store.segments.append((0, newest[0][0]))
     store.first_file = 0 if kept is None else max(0, store.files - kept)
     for environment, head in enumerate(heads):
         there = store.segments[store.first_file * len(heads) :]

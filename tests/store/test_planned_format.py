@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,9 @@ STORES: dict[str, dict[str, Any]] = {
     "one that added nothing": {"heads": [12, -1, 20]},
     "evicted": {"heads": [60, 61, 33], "kept": 4},
     "live": {"heads": [13, 22, 8], "live": True},
-    "moved": {"heads": [11, 30, 30], "moved": True},
+    "ended": {"heads": [31, 30, 30], "ended": {0: 11}},
+    "ended after one row": {"heads": [31, 30, 18], "ended": {0: 8, 2: 18}},
+    "ended, and evicted": {"heads": [70, 61, 64], "ended": {0: 45, 1: 58, 2: 64}, "kept": 4},
     "after a power loss": {"heads": [44, 30, 21], "lost": {0: (12, 24), 2: (16, 16)}},
     "a chunk of the table is gone": {"heads": [300, 290, 310], "kept": 6},
 }
@@ -84,12 +87,14 @@ def rows_of(arrays: dict[str, Array], path: str, environment: int) -> tuple[Arra
     entries, column = arrays["_segments"], arrays[path]
     end, low = (int(word) % 2**40 for word in arrays["_heads"][environment, :2])
     numbers = {}
-    for number in np.flatnonzero(entries[:, 0] == environment + 1).tolist():  # of two with the same first row, the later counts
+    for number in np.flatnonzero(entries[:, 0] % 2**32 == environment + 1).tolist():  # of two with the same row, the later counts
         numbers[int(entries[number, 1])] = number
     positions, rows = [np.zeros(0, np.int64)], [column[:0, 0]]
-    for first, number in sorted(numbers.items()):
+    for first, following in pairwise([*sorted(numbers), end]):
         if first >= low:
-            n, begin = (int(entries[number, 4]) or min(first + ROWS, end)) - first, number // column.shape[1] * ROWS
+            number = numbers[first]
+            n = min(int(entries[number, 5]) or end, following) - first
+            begin = number // column.shape[1] * ROWS
             positions.append(np.arange(first, first + n))
             rows.append(column[begin : begin + n, number % column.shape[1]])
     return np.concatenate(positions), np.concatenate(rows)
