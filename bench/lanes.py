@@ -1,17 +1,21 @@
 """Simulate where segments lie in the planned format: how many files there are, how full they are, and what disk they take.
 
-    python -m bench.lanes [--json FILE] [--quick]
+    python -m bench.lanes [--quick] [--json FILE]
 
 No store is made. Environments add rows, and each episode that ends adds one more to its environment alone. A rule says in which
-file a new segment lies, and in which lane of it. The oldest complete segments are evicted once `capacity` more steps came, and a
-file goes with its last segment. The rules, of which `docs/format.md` explains the choice:
+file a new segment lies, and in which lane of it. Complete segments are evicted once `capacity` more steps came after their
+newest row, and a file goes with its last segment. The rules, of which `docs/format.md` explains the choice:
 
     own lane, newest    the lane of the environment's number, in the newest file; where that was taken before, in a new file
     own lane, oldest    the lane of the environment's number, in the oldest file in which it was never taken
     next lane           the next lane of the newest file, whichever environment needs it
-    next lane, moved    the same; a segment that is still open AGE files behind the newest moves to the next lane
+    next lane, moved    the same; a segment that is still open `--age` files behind the newest moves to the next lane, not more
+                        than `--pace` rows for each row that is added
+    next lane, ended    the same, but such a segment is ended as it is, and what its environment adds then is in a new one
 
-Every figure is the worst of those taken at 20 moments after the capacity was full twice.
+Every figure is the worst of those taken at 20 moments after the capacity was full twice. `rows kept on disk` is what the lanes
+of segments that are not evicted take, of the rows that are kept; `disk` also counts all other lanes that were ever taken, in
+files that stay. `most due` is how many segments waited to be moved.
 """
 
 from __future__ import annotations
@@ -289,12 +293,16 @@ def main() -> None:
     )
     parser.add_argument("--pace", type=float, default=PACE, help="how many rows are moved for each that is added")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
+    parser.add_argument("--workloads", nargs="+", choices=[workload.__name__ for workload in WORKLOADS], help="all by default")
+    parser.add_argument("--environments", nargs="+", type=int, default=ENVIRONMENTS)
     given = parser.parse_args()
     found = []
-    for envs in (4096,) if given.quick else ENVIRONMENTS:
+    for envs in (4096,) if given.quick else given.environments:
         for capacity in CAPACITIES[: 1 if given.quick else 2]:
             rows = given.segment_rows or segment_rows(capacity, envs, given.part)
             for workload in WORKLOADS:
+                if given.workloads and workload.__name__ not in given.workloads:
+                    continue
                 for rule in given.rules:
                     figures = simulate(rule, workload, envs, capacity, rows, given.age, given.pace)
                     place = {"environments": envs, "capacity": capacity, "workload": workload.__name__, "rule": rule}

@@ -105,7 +105,7 @@ def _map(columns: Any, j: int, file: int, maps: Any, links: Any, state: Any, way
         if way == MAPS and state[NEWEST] != known:
             _unlink(links, state, known)
             _push(links, state, known)
-        return maps[known, 0]
+        return int(maps[known, 0])
     state[MISSES] += 1
     if state[COUNT] == state[MOST]:
         if way == STAY:
@@ -121,7 +121,7 @@ def _map(columns: Any, j: int, file: int, maps: Any, links: Any, state: Any, way
     close(descriptor)
     _push(links, state, known)
     state[COUNT] += 1
-    return maps[known, 0]
+    return int(maps[known, 0])
 
 
 @compiled
