@@ -21,20 +21,23 @@ import torch
 
 import diskbuffer as db
 from diskbuffer.adapters.frame_stacks import Frames
-from diskbuffer.columns.advantages import advantages, returns_to_go
 from diskbuffer.gathering.watching import changed
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
-from diskbuffer.limiting import kernel as limiting
-from diskbuffer.native.memory import address_of
+from diskbuffer.limiting import fields
+from diskbuffer.native import checksums as native_checksums
+from diskbuffer.native import codec as native_codec
+from diskbuffer.native import limiter
+from diskbuffer.native.arrays import address_of
+from diskbuffer.native.returns import advantages, returns_to_go
+from diskbuffer.native.sampling import Philox
 from diskbuffer.reading.gather.kernel import CHUNK_ROWS, COLUMN
 from diskbuffer.reading.gather.missing import missing_blocks
 from diskbuffer.reading.gather.stored_parts import take_parts
-from diskbuffer.recording import equality, values
+from diskbuffer.recording import equality, kernel
 from diskbuffer.samplers.permutation import Permutation
-from diskbuffer.samplers.random_numbers import MOST, integers
 from diskbuffer.samplers.sum_tree import LARGEST, TINY, SumTree
 from diskbuffer.schema import BUILT_IN, Schema
-from diskbuffer.store.format import checksums, checksums_kernel, codec, codec_kernel, lz4_decoder, lz4_pictures
+from diskbuffer.store.format import checksums, codec, encoding
 from tests.frozen.stores import STORES, Numbers, pictures
 
 Array = npt.NDArray[Any]
@@ -98,12 +101,14 @@ for _name in ("vectors", "a ring of vectors", "a ring of frames", "stacks, begun
 
 @_case("random numbers")
 def _random_numbers(_: Path) -> Iterator[Any]:
-    """Call `random_numbers.integers`, and numpy's Philox, which gives the same numbers."""
+    """Call `Philox`, and numpy's Philox, which gives the same numbers."""
     numbers = Numbers(4)
-    for below in (1, 2, 3, 10, 1000, 2**20 + 7, 2**31 + 1, 3 * 2**30, MOST - 1, MOST):
+    for below in (1, 2, 3, 10, 1000, 2**20 + 7, 2**31 + 1, 3 * 2**30, 2**32 - 1, 2**32):
         key = numbers.integers(2**53, (2,)).astype(np.uint64) * np.uint64(2**11 + 1)
-        third, fourth, found = int(numbers.integers(2, (1,))[0]), int(numbers.integers(10**6, (1,))[0]), np.empty(101, np.int64)
-        integers(key, third, fourth, below, found)
+        third, fourth = int(numbers.integers(2, (1,))[0]), int(numbers.integers(10**6, (1,))[0])
+        philox = Philox(*key.tolist())
+        philox.start(third, fourth)
+        found = np.random.Generator(philox).integers(0, below, 101)  # type: ignore[arg-type]
         yield below, found
         generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, third, fourth]))
         assert generator.integers(0, below, 101).tolist() == found.tolist()
@@ -163,15 +168,14 @@ def _contents() -> dict[str, Array]:
 
 
 def _lz4(raw: Array, room: int, distances: tuple[int, int, int]) -> bytes:
-    out, (head, chain) = np.zeros(room + 64, np.uint8), lz4_pictures.tables()
-    near = lz4_pictures.distances(*distances)
-    size = lz4_pictures.encode(address_of(raw), len(raw), address_of(out), room, head, chain, near)
+    out = np.zeros(room + 64, np.uint8)
+    size = native_codec.encode_lz4(address_of(raw), len(raw), address_of(out), room, np.array(distances))
     return out[:size].tobytes()
 
 
 @_case("LZ4 blocks of pictures")
 def _blocks(_: Path) -> Iterator[Any]:
-    """Call `lz4_pictures.encode`, also where there is no room, and `lz4_decoder.decode_block`, also of blocks with an error.
+    """Call `native.codec.encode_lz4`, also where there is no room, and `decode_lz4`, also of blocks with an error.
 
     Of a block with an error it is digested whether as many bytes come out as are wanted, and which.
     """
@@ -190,36 +194,36 @@ def _blocks(_: Path) -> Iterator[Any]:
 
 def _decoded(block: bytes, wanted: int) -> bytes:
     source, out = np.frombuffer(block, np.uint8).copy(), np.zeros(wanted + 64, np.uint8)
-    size = lz4_decoder.decode_block(address_of(source), len(source), address_of(out), wanted)
+    size = native_codec.decode_lz4(address_of(source), len(source), address_of(out), wanted)
     return out[:wanted].tobytes() if size == wanted else b"damaged"
 
 
 @_case("chunks of pictures")
 def _chunks(_: Path) -> Iterator[Any]:
-    """Recode chunks that were stored as they are, by `codec_kernel.Recoder` in the way of sealed pictures, and decode them."""
+    """Recode chunks that were stored as they are, by `encoding.Recoder` in the way of sealed pictures, and decode them."""
     for name, raw in _contents().items():
         if len(raw) % 4 or len(raw) < 1000:
             continue
         entries, live = np.zeros((1, 2), np.int64), np.zeros(codec.bound(len(raw)), np.uint8)
-        codec_kernel.encode_chunks(address_of(raw), 0, len(raw), len(raw), live, entries, codec.NONE)
-        recoder, out, moved = codec_kernel.Recoder(len(raw), (1, 33, 1122)), np.zeros(2 * len(live), np.uint8), entries.copy()
-        recoder.stored[codec_kernel.TRIES] = 2
+        native_codec.encode_chunks(address_of(raw), 0, len(raw), len(raw), b"lz4", 0, live, entries)
+        recoder, out, moved = encoding.Recoder(len(raw), (1, 33, 1122)), np.zeros(2 * len(live), np.uint8), entries.copy()
+        recoder.stored[encoding.TRIES] = 2
         recoder.recode(address_of(live), entries, out, moved, codec.PICTURES)
         at, size = moved[0].tolist()
         yield name, live[: entries[0, 1]], out[at : at + size], recoder.stored
         for wanted in (len(raw), 1122, 1):
             found, scratch = np.zeros(len(raw), np.uint8), np.zeros(len(raw), np.uint8)
-            wrong = codec_kernel.decode(address_of(out) + at, size, len(raw), wanted, address_of(found), address_of(scratch))
+            wrong = native_codec.decode(address_of(out) + at, size, len(raw), wanted, address_of(found), address_of(scratch))
             yield int(wrong), found[:wanted]
         for k in range(0, size, 41):
             out[at + k] ^= 4
-            yield int(codec_kernel.decode(address_of(out) + at, size, len(raw), len(raw), address_of(found), address_of(scratch)))
+            yield int(native_codec.decode(address_of(out) + at, size, len(raw), len(raw), address_of(found), address_of(scratch)))
             out[at + k] ^= 4
 
 
 @_case("checksums of rows")
 def _checksums(_: Path) -> Iterator[Any]:
-    """Call `checksums_kernel.row_checksums`, `mix`, `length_word`, `row_seed` and `replace_rows`."""
+    """Call `row_checksums`, `mix`, `length_word`, `row_seed` and `replace_rows`."""
     numbers = Numbers(8)
     columns = {
         "obs/a": db.Column((3,), "float32"),
@@ -233,10 +237,11 @@ def _checksums(_: Path) -> Iterator[Any]:
         rows = {path: numbers.of(column, n) for path, column in schema.recorded.columns.items()}
         for word in (checksums.OBS, checksums.STEP):
             for salt, stream, first, apart in ((0, 0, 0, 1), (2**40 + 3, 5, 10**7, 3)):
-                yield checksums_kernel.row_checksums(schema, salt, stream, first, n, rows, word, apart)
+                yield checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart)
+    row_seed = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)(native_checksums.ADDRESSES["row_seed"])
     for number in numbers.integers(2**53, (100,)).tolist():
-        yield checksums.mix(number), int(checksums_kernel.length_word(number, number % 1000))
-        yield int(checksums_kernel.row_seed(number, number % 7, number % 10**6, number % 2))
+        yield checksums.mix(number), checksums.length_word(number, number % 1000)
+        yield row_seed(number, number % 7, number % 10**6, number % 2)
     files = [numbers.integers(256, (size,)).astype(np.uint8) for size in (100, 4096, 70_001)]
     for row_bytes in (4, 12, 33):
         which = numbers.integers(3, (9,))
@@ -244,7 +249,7 @@ def _checksums(_: Path) -> Iterator[Any]:
         places = np.array([numbers.integers(len(files[k]) // row_bytes, (1,))[0] * row_bytes for k in which.tolist()])
         targets = np.array([address_of(files[k]) for k in which.tolist()]) + places
         rows_of = numbers.integers(256, (9, row_bytes)).astype(np.uint8)
-        yield checksums_kernel.replace_rows(rows_of, targets, ends, which), *files
+        yield checksums.replace_rows(rows_of, targets, ends, which), *files
 
 
 # Steps on their way in
@@ -252,7 +257,7 @@ def _checksums(_: Path) -> Iterator[Any]:
 
 @_case("comparisons")
 def _comparisons(_: Path) -> Iterator[Any]:
-    """Call the functions of `recording.equality`, `recording.values.narrow` and `gathering.watching.changed`."""
+    """Call the functions of `recording.equality`, `recording.kernel.narrow` and `gathering.watching.changed`."""
     numbers = Numbers(9)
     for dtype, width in (("float16", 2), ("float32", 4), ("float64", 8), ("uint8", 0)):
         kinds: Array = np.array([0.0, -0.0, 1.0, -1.0, np.nan, -np.nan, np.inf, -np.inf, 2.0] if width else range(9)).astype(
@@ -284,7 +289,7 @@ def _comparisons(_: Path) -> Iterator[Any]:
     doubles = np.concatenate([_floats(numbers, 200), [0.1, -0.0, np.inf, np.nan, 3.4028235e38]])
     for given in (doubles, np.append(doubles, 1e39)):
         found = np.zeros(len(given), np.float32)
-        yield bool(values.narrow(given, found)), found[:205]
+        yield bool(kernel.narrow(given, found)), found[:205]
     here = numbers.integers(2, (30, 21)).astype(np.uint8)
     there = here.copy()
     there[::4, 20] ^= 1
@@ -348,23 +353,23 @@ def _advantages(_: Path) -> Iterator[Any]:
 
 @_case("limits")
 def _limits(_: Path) -> Iterator[Any]:
-    """Call the functions of `limiting.kernel`, on a table in memory."""
+    """Call the functions of `native.limiter`, on a table in memory."""
     numbers = Numbers(13)
     for ratio, size, bound in ((1.0, 1, 10.0), (0.25, 100, 30.0), (8.0, 50, 400.5), (3.3, 1000, 0.0)):
-        words = np.zeros(limiting.WORDS, np.int64)
-        words[[limiting.RATIO, limiting.BOUND]] = np.array([ratio, bound]).view(np.int64)
-        words[limiting.MIN_SIZE], words[limiting.ROWS] = size, 5
-        rows, address, added = words[limiting.HEAD :].reshape(-1, limiting.ROW), address_of(words), np.zeros(5, np.int64)
-        rows[2, limiting.BEFORE], rows[3, limiting.LOST] = 40, 17
+        words = np.zeros(fields.WORDS, np.int64)
+        words[[fields.RATIO, fields.BOUND]] = np.array([ratio, bound]).view(np.int64)
+        words[fields.MIN_SIZE], words[fields.ROWS] = size, 5
+        rows, address, added = words[fields.HEAD :].reshape(-1, fields.ROW), address_of(words), np.zeros(5, np.int64)
+        rows[2, fields.BEFORE], rows[3, fields.LOST] = 40, 17
         for step in range(200):
             kind, writer, n = (int(numbers.integers(below, (1,))[0]) for below in (2, 5, 60))
             if kind:
                 added[writer] += n
-                limiting.note_added(address, writer, int(added[writer]), n)
+                limiter.note_added(address, writer, int(added[writer]), n)
             else:
-                limiting.note_sampled(address, n * 2, n)
-            yield step, bool(limiting.may_add(address)), bool(limiting.may_sample(address)), float(limiting.surplus(address))
-            yield *(int(number) for number in limiting.inserts(address)), words[: limiting.HEAD + 5 * limiting.ROW]
+                limiter.note_sampled(address, n * 2, n)
+            yield step, bool(limiter.may_add(address)), bool(limiter.may_sample(address)), float(limiter.surplus(address))
+            yield *(int(number) for number in limiter.inserts(address)), words[: fields.HEAD + 5 * fields.ROW]
 
 
 # What is read of files
