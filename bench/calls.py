@@ -22,8 +22,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 import diskbuffer as db
 from bench.frames import frames
 from bench.measure import Report, in_turn, parser
+from diskbuffer.native.single_steps import copy_drawn
 from diskbuffer.reading.batches.single_steps import as_batch
-from diskbuffer.reading.gather.single_steps import copy_drawn
 from diskbuffer.samplers.sampler import Ahead
 
 SIZES = (1, 8, 32, 64, 256)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.index.fields import EPISODES, FLOOR, HEAD, LEAD_PLACES, LEADS, STARTS
+from diskbuffer.index.fields import EPISODES, FLOOR, HEAD, STARTS
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.memory import load_i64
 
@@ -31,22 +31,6 @@ def count_each(table: Any, counts: Any) -> None:
     """Count the steps of each stream that can be sampled."""
     for stream in range(table.shape[0]):
         counts[stream] = steps_of(table, stream)
-
-
-@compiled
-def locate_recent(table: Any, streams: Any, ages: Any, found: Any) -> int:
-    """Find steps as `Index.recent` does; return the place of the first that there is not, or -1."""
-    counts = np.empty(table.shape[0], np.int64)
-    count_each(table, counts)
-    ends = np.cumsum(counts)
-    ordinals = np.empty(ages.shape[0], np.int64)
-    for i in range(ages.shape[0]):
-        stream = streams[i]
-        if stream < 0 or stream >= table.shape[0] or ages[i] < 0 or ages[i] >= counts[stream]:
-            return i
-        ordinals[i] = ends[stream] - 1 - ages[i]
-    locate(table, ordinals, found)
-    return -1
 
 
 @compiled
@@ -115,35 +99,3 @@ def episode_at(table: Any, stream: int, position: int) -> int:
         else:
             high = middle
     return int(low)
-
-
-@compiled
-def lead_in(table: Any, stream: int, start: int) -> int:
-    """Find where the lead-in of an episode begins that starts at a row; that row itself where it has none."""
-    places, low, high = table[stream, LEAD_PLACES], np.int64(0), table[stream, LEADS]
-    while low < high:
-        middle = (low + high) // 2
-        found = load_i64(places + 16 * middle)
-        if found == start:
-            return int(load_i64(places + 16 * middle + 8))
-        if found < start:
-            low = middle + 1
-        else:
-            high = middle
-    return int(start)
-
-
-@compiled
-def find_episodes(table: Any, streams: Any, positions: Any, found: Any) -> None:
-    """Find the episodes of steps as `Index.episodes_of` does."""
-    for i in range(positions.shape[0]):
-        stream, position = streams[i], positions[i]
-        found[0, i] = found[1, i] = -1
-        if stream < 0 or stream >= table.shape[0]:
-            continue
-        if position < table[stream, FLOOR] or position >= table[stream, HEAD]:
-            continue
-        episode = episode_at(table, stream, position)
-        last = _last_row(table, stream, episode)
-        if last != position:  # the last row of an episode is no step
-            found[0, i], found[1, i] = load_i64(table[stream, STARTS] + 8 * episode), last

@@ -1,7 +1,7 @@
 """Arrays as pointers: each checks that it is given a contiguous numpy array of its dtype and dimensions, or raises TypeError."""
 
 cimport numpy as cnp
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef inline void* _data(object array, int kind, int dimensions) except NULL:
@@ -28,6 +28,10 @@ cdef inline uint64_t* uint64s(object array, int dimensions=1) except NULL:
     return <uint64_t*>_data(array, cnp.NPY_UINT64, dimensions)
 
 
+cdef inline int32_t* int32s(object array, int dimensions=1) except NULL:
+    return <int32_t*>_data(array, cnp.NPY_INT32, dimensions)
+
+
 cdef inline uint8_t* uint8s(object array, int dimensions=1) except NULL:
     return <uint8_t*>_data(array, cnp.NPY_UINT8, dimensions)
 
@@ -47,3 +51,8 @@ cdef inline float* float32s(object array, int dimensions=1) except NULL:
 cdef inline int64_t length(object array, int axis=0):
     """Return the length of an axis of an array that was checked."""
     return cnp.PyArray_DIM(<cnp.ndarray>array, axis)
+
+
+cdef inline cnp.ndarray as_int64s(object array):
+    """Return an array of one dimension as contiguous int64: itself, if it is that."""
+    return <cnp.ndarray>cnp.PyArray_FROMANY(array, cnp.NPY_INT64, 1, 1, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED)

@@ -213,33 +213,3 @@ def decode_lz4(uintptr_t block, int64_t size, uintptr_t target, int64_t wanted):
 def encode_lz4(uintptr_t rows, int64_t size, uintptr_t target, int64_t room, distances):
     """Compress pictures to a block of LZ4; return its size, 0 where it has no room. For tests."""
     return diskbuffer_encode_lz4(<const uint8_t*>rows, size, <uint8_t*>target, room, int64s(distances))
-
-
-cdef extern from *:
-    """
-    extern "C" {
-    static int64_t diskbuffer_decode(int64_t chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, int64_t target, int64_t scratch) {
-        return diskbuffer::decode(reinterpret_cast<const uint8_t*>(chunk), size, chunk_bytes, wanted,
-                                  reinterpret_cast<uint8_t*>(target), reinterpret_cast<uint8_t*>(scratch));
-    }
-    static int64_t diskbuffer_decode_picture(int64_t chunk, int64_t size, int64_t width, int64_t height, int64_t target,
-                                             int64_t get_info, int64_t decode_into) {
-        return diskbuffer::decode_picture(reinterpret_cast<const uint8_t*>(chunk), size, width, height,
-                                          reinterpret_cast<uint8_t*>(target), diskbuffer_webp(get_info, decode_into));
-    }
-    static int64_t diskbuffer_encode(int64_t rows, int64_t chunk_bytes, int64_t compressor, int64_t level, int64_t item, int64_t target) {
-        return diskbuffer::encode(reinterpret_cast<const uint8_t*>(rows), chunk_bytes, reinterpret_cast<const char*>(compressor),
-                                  static_cast<int>(level), item, reinterpret_cast<uint8_t*>(target));
-    }
-    }
-    """
-    void* diskbuffer_decode
-    void* diskbuffer_decode_picture
-    void* diskbuffer_encode
-
-# For compiled Python, until the gather is native, too.
-ADDRESSES = {
-    "decode": <uintptr_t>&diskbuffer_decode,
-    "decode_picture": <uintptr_t>&diskbuffer_decode_picture,
-    "encode": <uintptr_t>&diskbuffer_encode,
-}

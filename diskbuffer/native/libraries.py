@@ -12,10 +12,8 @@ from typing import Any
 import llvmlite.binding
 from numba import types
 
-from diskbuffer.native import checksums, codec
 from diskbuffer.native.c_functions import CRC, find
-
-_ADDRESSES = checksums.ADDRESSES | codec.ADDRESSES
+from diskbuffer.native.checksums import ADDRESSES
 
 
 def _external(module: str | None, symbol: str, signature: Any) -> Any:
@@ -26,7 +24,7 @@ def _external(module: str | None, symbol: str, signature: Any) -> Any:
 
 def _native(name: str, signature: Any) -> Any:
     """Return a function of our own native code."""
-    llvmlite.binding.add_symbol(f"diskbuffer_{name}", _ADDRESSES[name])
+    llvmlite.binding.add_symbol(f"diskbuffer_{name}", ADDRESSES[name])
     return types.ExternalFunction(f"diskbuffer_{name}", signature)
 
 
@@ -36,18 +34,7 @@ _at, _i32, _u32 = types.intp, types.int32, types.uint32
 memcpy = _external(None, "memcpy", _at(_at, _at, _at))
 memset = _external(None, "memset", _at(_at, _i32, _at))
 memcmp = _external(None, "memcmp", _i32(_at, _at, _at))
-madvise = _external(None, "madvise", _i32(_at, _at, _i32))
-sched_yield = _external(None, "sched_yield", _i32())
-pthread_mutex_init = _external(None, "pthread_mutex_init", _i32(_at, _at))
-pthread_mutex_lock = _external(None, "pthread_mutex_lock", _i32(_at))
-pthread_mutex_unlock = _external(None, "pthread_mutex_unlock", _i32(_at))
-pthread_cond_init = _external(None, "pthread_cond_init", _i32(_at, _at))
-pthread_cond_wait = _external(None, "pthread_cond_wait", _i32(_at, _at))
-pthread_cond_signal = _external(None, "pthread_cond_signal", _i32(_at))
 crc32c_extend = _external(CRC, "crc32c_extend", _u32(_u32, _at, _at))  # of what comes before, address, size
 length_word = _native("length_word", _at(_at, _at))
 row_seed = _native("row_seed", _at(_at, _at, _at, _at))
 pad = _native("pad", _at(_at, _at))
-decode = _native("decode", _at(_at, _at, _at, _at, _at, _at))
-decode_picture = _native("decode_picture", _at(_at, _at, _at, _at, _at, _at, _at))
-encode = _native("encode", _at(_at, _at, _at, _at, _at, _at))

@@ -1,4 +1,4 @@
-"""Memory at an address, for compiled code: loads, stores, prefetching, and two operations that threads share."""
+"""Memory at an address, for compiled code: loads, stores, prefetching, and an addition that threads share."""
 
 from __future__ import annotations
 
@@ -100,15 +100,3 @@ def fetch_add(_: Any, address: Any, what: Any) -> Any:
         return builder.atomic_rmw("add", pointer, number, "seq_cst")
 
     return types.int64(types.intp, types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def compare_and_swap(_: Any, address: Any, expected: Any, new: Any) -> Any:
-    """Replace the int64 at an address, at once for all threads, if it is the expected one; return whether it was. Orders, too."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], llvmlite.ir.IntType(64).as_pointer())
-        numbers = [context.cast(builder, arg, kind, types.int64) for arg, kind in zip(args[1:], signature.args[1:], strict=True)]
-        return builder.extract_value(builder.cmpxchg(pointer, *numbers, "seq_cst", "seq_cst"), 1)
-
-    return types.boolean(types.intp, types.int64, types.int64), codegen

@@ -16,11 +16,12 @@ import torch
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
+from diskbuffer.native.single_steps import copy_drawn
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
-from diskbuffer.reading.gather.single_steps import SingleSteps, copy_drawn
+from diskbuffer.reading.gather.single_steps import SingleSteps
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, until_found

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.reading.gather.kernel import COLUMN
-from diskbuffer.reading.gather.missing import missing_blocks
-from diskbuffer.reading.gather.plan import SLOT, Plan
+from diskbuffer.native import gather
+from diskbuffer.reading.gather.plan import Plan
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.system.block_cache import Blocks
 from diskbuffer.store.system.bucket_files import BucketFiles
@@ -74,9 +73,10 @@ class Bringing:
 
     def bring(self, plan: Plan, targets: Int64, *, whole: bool = False) -> None:
         """Have all be here that a plan reads; of files that have made room meanwhile, in memory of the plan's own."""
-        missing = missing_blocks(targets[0], plan.runs, plan.sources, self._files.block_bytes, self._used, whole)
+        self._used[plan.runs[:, gather.FILE]] = 1
+        missing = self._missing_blocks(plan, targets, whole)
         if missing:
-            first_run = dict(zip(plan.runs[::-1, SLOT].tolist(), range(len(plan.runs) - 1, -1, -1), strict=True))
+            first_run = dict(zip(plan.runs[::-1, gather.FILE].tolist(), range(len(plan.runs) - 1, -1, -1), strict=True))
             known = [self._files.mapped_at(int(plan.sources[first_run[slot], column, 0])) for column, slot, _ in missing]
             brought = self._files.bring([(blocks, part[2]) for blocks, part in zip(known, missing, strict=True)])
             for (column, slot, _), before, blocks in zip(missing, known, brought, strict=True):
@@ -88,9 +88,22 @@ class Bringing:
             with self._store.lock:
                 self._store.maps.retire_gone()
 
+    def _missing_blocks(self, plan: Plan, targets: Int64, whole: bool) -> list[tuple[int, int, Int64]]:
+        """Return which blocks of shards a plan lacks: by column and slot, their numbers, each once, in order.
+
+        With `whole`, of chunks of which only some rows would be read, all are. The index of a shard is here in any case, and
+        files of flat columns come as a whole when they are mapped.
+        """
+        missing = gather.missing_blocks(targets, plan.runs, plan.sources, self._files.block_bytes, whole)
+        if not len(missing):
+            return []
+        missing = np.unique(missing, axis=0)
+        begins = np.flatnonzero((missing[1:, :2] != missing[:-1, :2]).any(axis=1)) + 1
+        return [(int(part[0, 0]), int(part[0, 1]), part[:, 2]) for part in np.split(missing, begins)]
+
     def renew(self, plan: Plan, targets: Int64, target: int, run: int) -> bool:
         """Have a damaged shard come once more, and what else is read; return False where it came just now, so that is in vain."""
-        column, slot = int(targets[0, target, COLUMN]), int(plan.runs[run, SLOT])
+        column, slot = int(targets[0, target, gather.COLUMN]), int(plan.runs[run, gather.FILE])
         path = list(self._store.layout.schema)[column]
         damaged, last = self._files.mapped_at(int(plan.sources[run, column, 0])), self._store.layout.looked_at(path)
         blocks = None if last is None else self._files.renewed(damaged, last)
@@ -102,7 +115,7 @@ class Bringing:
         return True
 
     def _replace(self, plan: Plan, column: int, slot: int, blocks: Blocks) -> None:
-        plan.sources[plan.runs[:, SLOT] == slot, column] = blocks.address, blocks.size
+        plan.sources[plan.runs[:, gather.FILE] == slot, column] = blocks.address, blocks.size
         plan.held.append(blocks)
 
     def _look(self) -> None:

@@ -18,6 +18,7 @@ from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import integers, step_names
+from diskbuffer.native.single_steps import copy_numbered, copy_recent
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
@@ -28,7 +29,7 @@ from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, li
 from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
-from diskbuffer.reading.gather.single_steps import Copy, SingleSteps, copy_named, copy_recent
+from diskbuffer.reading.gather.single_steps import Copy, SingleSteps
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.readable import Readable
 from diskbuffer.store.following import MOVING_SECONDS
@@ -218,7 +219,7 @@ class Reader(ABC):
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
-        found = self._at_once(paths, copy_named, ids) if length is None else None
+        found = self._at_once(paths, copy_numbered, ids) if length is None else None
         if found is not None:
             return as_batch(*found)
         return self._delivered(self.planned_at(ids, length, paths), kept=paths is None)
@@ -285,7 +286,7 @@ class Reader(ABC):
 
     def arrays_at(self, ids: Int64, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
         """Return columns of single steps by name, as `recent_arrays` does."""
-        return self._arrays(paths, copy_named, ids)
+        return self._arrays(paths, copy_numbered, ids)
 
     def _arrays(self, paths: tuple[str, ...], copy: Copy, *steps: Int64) -> dict[str, npt.NDArray[Any]] | None:
         found = self._at_once(paths, copy, *steps)

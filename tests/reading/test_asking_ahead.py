@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.reading.gather import advance, gatherer
+from diskbuffer.native.gather import join_pages
+from diskbuffer.reading.gather import gatherer
+
+PAGE = 4096
 
 
 class Disk:
@@ -18,15 +21,15 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold, self.counts_pages = True, True
         self.asked = self.pages = self.faults = 0
-        monkeypatch.setattr(gatherer, "ask_ahead", self.ask)
+        monkeypatch.setattr(gatherer.gather, "request_pages", self.ask)
         monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
         monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
         gather = gatherer.Gatherer._gather
 
-        def gather_with_faults(own: Any, *args: Any) -> None:
-            gather(own, *args)
+        def gather_with_faults(own: Any, *args: Any) -> Any:
             if self.is_cold and not own._cold:
                 self.faults += 1000
+            return gather(own, *args)
 
         monkeypatch.setattr(gatherer.Gatherer, "_gather", gather_with_faults)
 
@@ -70,24 +73,17 @@ def test_where_the_system_does_not_count_reading_faults_tell(buffer: Any, monkey
     assert 85 <= disk.sample(buffer, 100) < 100
 
 
-def test_pages_that_follow_each_other_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    page, sent, asked = advance._PAGE, list[tuple[int, int]](), np.zeros(2, np.int64)
-
-    def send(pages: Any) -> None:
-        if pages[1] > pages[0]:
-            sent.append((int(pages[0]) // page, int(pages[1]) // page))
-        pages[:] = 0
-
-    monkeypatch.setattr(advance, "_send", send)
-    ask = advance._ask.py_func  # type: ignore[attr-defined]
-    for at, size in (
-        (10 * page + 5, 20),
-        (10 * page + 100, page),
-        (12 * page, 1),
-        (14 * page - 1, 2),
-        (9 * page, 8),
-        (10 * page, 1),
-    ):
-        ask(asked, at, size)
-    send(asked)
-    assert sent == [(10, 15), (9, 11)]
+@pytest.mark.parametrize(
+    ("pieces", "stretches"),
+    [
+        ([], []),
+        ([(10, 5, 20), (10, 100, PAGE), (12, 0, 1), (13, PAGE - 1, 2)], [(10, 15)]),
+        ([(10, 0, 1), (12, 0, 1), (9, 0, 8), (10, 0, 1)], [(10, 11), (12, 13), (9, 11)]),
+        ([(3, 0, 0)], []),
+    ],
+)
+def test_pages_that_follow_each_other_are_asked_for_at_once(
+    pieces: list[tuple[int, int, int]], stretches: list[tuple[int, int]]
+) -> None:
+    memory = np.array([(page * PAGE + byte, size) for page, byte, size in pieces], np.int64).reshape(-1, 2)
+    assert (join_pages(memory, PAGE) // PAGE).tolist() == [list(stretch) for stretch in stretches]

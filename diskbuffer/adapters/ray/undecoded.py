@@ -17,10 +17,10 @@ from diskbuffer.adapters.ray.names import unique
 from diskbuffer.adapters.ray.packing import Packed, unpack
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import Draw
+from diskbuffer.native import gather
 from diskbuffer.reading.batches.base import Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.reading.gather import kernel as k
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
 from diskbuffer.reading.gather.stored_parts import Parts, plan_of, take_parts
 from diskbuffer.reading.gather.targets import Columns, Own
@@ -51,7 +51,7 @@ class Undecoded(NamedTuple):
 def undecoded(buffer: ReplayBuffer, planned: Planned, shard: int) -> Undecoded | None:
     """Return a planned batch as it is stored; None where that is not less, as after it was decoded."""
     request, (portion,) = planned.request, planned.portions
-    if not request.columns.targets[0, :, k.CHUNK_ROWS].any():
+    if not request.columns.targets[0, :, gather.CHUNK_ROWS].any():
         return None
     pool = buffer._reader.pool
     arrays = pool.take(request)
@@ -68,7 +68,9 @@ def undecoded(buffer: ReplayBuffer, planned: Planned, shard: int) -> Undecoded |
         pool.give(arrays)
     layout = buffer._store.layout
     packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
-    columns = pickle.dumps((request.columns.schema, request.columns.paths, packed, bool(request.columns.targets[0, 0, k.ZEROS])))
+    columns = pickle.dumps(
+        (request.columns.schema, request.columns.paths, packed, bool(request.columns.targets[0, 0, gather.ZEROS]))
+    )
     drawn = planned.drawn._replace(notes=dict(planned.drawn.notes))
     assert isinstance(planned.apart, int)
     return Undecoded(shard, columns, request.frame_stack, request.form, drawn, planned.firsts, planned.apart, parts)
@@ -112,7 +114,7 @@ class Decoder:
                 schema, paths, packed, zeros = pickle.loads(description)  # from our own shards, over Ray
                 columns = Columns.of(schema, packed, zeros, [Own(dict.fromkeys(packed, 0), 1, 0)])
                 columns = columns if columns.paths == paths else columns.select(paths)
-                columns.targets[:, :, k.CHECKSUMS] = -1  # rows' own are not sent; the chunks' are
+                columns.targets[:, :, gather.CHECKSUMS] = -1  # rows' own are not sent; the chunks' are
                 largest = max((rows * schema[path].row_bytes for path, (rows, _) in packed.items()), default=0)
                 gatherer = Gatherer(largest, default_threads(), _describe)
                 if len(self._known) >= _KNOWN:

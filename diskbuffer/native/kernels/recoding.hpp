@@ -4,15 +4,10 @@
 #include <cstdint>
 
 #include "codec.hpp"
+#include "entries.hpp"
 #include "lz4_encoder.hpp"
 
 namespace diskbuffer {
-
-// Where a chunk lies in a shard.
-struct Entry {
-    int64_t offset, size;
-};
-static_assert(sizeof(Entry) == 2 * 8);
 
 // How a column's chunks are compressed for sealed shards: by a compressor of Blosc, by `PictureEncoder` ("pictures"), or as they are ("copy").
 struct Method {

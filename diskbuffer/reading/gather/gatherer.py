@@ -14,22 +14,24 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.index import Index
-from diskbuffer.native.arrays import address_of
-from diskbuffer.reading.gather import kernel
-from diskbuffer.reading.gather.advance import ask_ahead
+from diskbuffer.native import gather
 from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
-from diskbuffer.reading.gather.plan import OFFSET, POSITION, SLOT, STREAM, Plan
+from diskbuffer.reading.gather.plan import Plan
 from diskbuffer.reading.gather.single_steps import Array, Copy, SingleSteps
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.store.format import codec
 
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[str, int, int, int, int], str]
+Damage = tuple[int, int, int, int]  # why a chunk cannot be read; the target, the run, and the number of the chunk
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _KINDS = 64  # of batches, for which it is known how many threads are best
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
 _LOOK = 8  # every so many batches are looked at: counting faults takes a tenth of a small one's time
+
+
+_PAGE = resource.getpagesize()
 
 
 def _major_faults() -> int:
@@ -37,7 +39,7 @@ def _major_faults() -> int:
 
 
 def _pages_read() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * 512 // resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * 512 // _PAGE
 
 
 def default_threads() -> int:
@@ -89,18 +91,14 @@ class Gatherer:
 
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
-        progress, elsewhere = np.zeros(kernel.PROGRESS_FIELDS, np.int64), self._elsewhere
+        elsewhere = self._elsewhere
         if elsewhere is not None:
             elsewhere.bring(plan, memory.targets)
-        self._share(plan, memory, threads, progress)
-        while elsewhere is not None and progress[kernel.REASON]:
-            target, run = progress[[kernel.TARGET, kernel.RUN]].tolist()
-            if not elsewhere.renew(plan, memory.targets, target, run):
-                break
-            progress[:] = 0
-            self._share(plan, memory, threads, progress)
-        if progress[kernel.REASON]:
-            raise self._damage(plan, memory, progress)
+        damage = self._share(plan, memory, threads)
+        while elsewhere is not None and damage is not None and elsewhere.renew(plan, memory.targets, damage[1], damage[2]):
+            damage = self._share(plan, memory, threads)
+        if damage is not None:
+            raise self._error(plan, memory, damage)
 
     def copy(self, single: SingleSteps, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
         """Copy single steps without a plan; None where a plan is to find out why not, and where the disk has to be waited for."""
@@ -114,24 +112,25 @@ class Gatherer:
             self._cold = _major_faults() - before > len(steps[0]) // _COLD
         return filled
 
-    def _share(self, plan: Plan, memory: Memory, threads: int | None, progress: Int64) -> None:
+    def _share(self, plan: Plan, memory: Memory, threads: int | None) -> Damage | None:
         self._batches += 1
         looked_at, advised, n = self._batches % _LOOK == 0, self._cold, len(plan.runs)
         count = _pages_read if advised else _major_faults
         before = count() if looked_at else 0
         if advised:
-            ask_ahead(memory.targets, plan.runs, plan.sources)
+            gather.request_pages(memory.targets, plan.runs, plan.sources, _PAGE)
         if threads is None and self.threads > 1:
             pace = self._pace_of_last = self._pace(memory)
             threads, begun = pace.choose(), time.perf_counter()
-            self._gather(plan, memory, threads, progress)
+            damage = self._gather(plan, memory, threads)
             pace.note(threads, time.perf_counter() - begun)
         else:
-            self._gather(plan, memory, threads or 1, progress)
+            damage = self._gather(plan, memory, threads or 1)
         if looked_at:
             self._cold = count() - before > n // _COLD
             if advised and not self._cold:
                 self._batches = -1  # look at the next one, too: faults are counted everywhere, what some file systems read is not
+        return damage
 
     def _pace(self, memory: Memory) -> Pace:
         kind = memory.paths, memory.nbytes
@@ -142,29 +141,29 @@ class Gatherer:
             found = self._paces[kind] = Pace(self.threads)
         return found
 
-    def _gather(self, plan: Plan, memory: Memory, threads: int, progress: Int64) -> None:
-        what, n = (memory.targets, plan.runs, plan.sources), len(plan.runs)
+    def _gather(self, plan: Plan, memory: Memory, threads: int) -> Damage | None:
+        what, n = (memory.targets, plan.runs, plan.sources, self._scratch()), len(plan.runs)
         if threads == 1:
-            kernel.gather(*what, 0, n, self._scratch(), self._largest, progress)
-            return
-        parts = min(n, threads * _PARTS)
-        self._helpers.gather(threads - 1, *what, parts, self._scratch(), self._largest, progress)
+            return gather.gather(*what)
+        with self._helpers.lend(threads - 1) as helpers:
+            return gather.gather(*what, min(n, threads * _PARTS), helpers)
 
     def close(self) -> None:
         """Stop the threads."""
         self._helpers.close()
 
-    def _scratch(self) -> int:
+    def _scratch(self) -> npt.NDArray[np.uint8]:
         if not hasattr(self._local, "scratch"):
-            self._local.scratch = np.zeros(2 * self._largest + 1, np.uint8)
-            self._local.address = address_of(self._local.scratch)
-        return int(self._local.address)
+            self._local.scratch = np.zeros((2, self._largest), np.uint8)
+        scratch: npt.NDArray[np.uint8] = self._local.scratch
+        return scratch
 
-    def _damage(self, plan: Plan, memory: Memory, progress: Int64) -> CorruptionError:
-        reason, target, run, chunk = progress[kernel.REASON :].tolist()
-        path, chunk_rows = memory.paths[target], int(memory.targets[0, target, kernel.CHUNK_ROWS])
-        first = int(plan.runs[run, POSITION] - plan.runs[run, OFFSET]) + chunk * chunk_rows
-        where = self._describe(path, int(plan.runs[run, SLOT]), int(plan.runs[run, STREAM]), first, first + chunk_rows - 1)
+    def _error(self, plan: Plan, memory: Memory, damage: Damage) -> CorruptionError:
+        reason, target, r, chunk = damage
+        run, path = plan.runs[r].tolist(), memory.paths[target]
+        chunk_rows = int(memory.targets[0, target, gather.CHUNK_ROWS])
+        first = run[gather.POSITION] - run[gather.ROW] + chunk * chunk_rows
+        where = self._describe(path, run[gather.FILE], run[gather.STREAM], first, first + chunk_rows - 1)
         return CorruptionError(
             f"{where} cannot be read: chunk {chunk}: {codec.REASONS[reason]}. The file was damaged after it was written; "
             "`diskbuffer check --repair` goes on without these steps, or restore it from a copy, or sample others"

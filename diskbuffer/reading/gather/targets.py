@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from diskbuffer.native import webp
-from diskbuffer.reading.gather import kernel as k
+from diskbuffer.native import gather, webp
 from diskbuffer.schema import CHECKSUM, Schema
 from diskbuffer.store.format.checksums import OBS, covered
 
@@ -29,7 +28,7 @@ class Own(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns to deliver, and what the kernel needs to know of them: `targets`, (stores, columns, TARGET_FIELDS)."""
+    """The columns to deliver, and what native code needs to know of them: `targets`, (stores, columns, TARGET_FIELDS)."""
 
     schema: Schema
     paths: tuple[str, ...]
@@ -40,21 +39,26 @@ class Columns:
         """Describe all columns of a schema; `packed` tells (chunk_rows, chunks) of the packed ones, the same in all stores."""
         paths = (*schema.obs, *schema.step)
         order = list(schema)
-        targets = np.zeros((len(stores), len(paths), k.TARGET_FIELDS), np.int64)
+        targets = np.zeros((len(stores), len(paths), gather.TARGET_FIELDS), np.int64)
         for n, path in enumerate(paths):
             target = targets[:, n].T
-            target[k.COLUMN], target[k.ROW_BYTES], target[k.ZEROS] = order.index(path), schema[path].row_bytes, zeros
-            target[k.FLAG] = schema[path].np_dtype == np.bool_
+            target[gather.COLUMN], target[gather.ROW_BYTES], target[gather.ZEROS] = (
+                order.index(path),
+                schema[path].row_bytes,
+                zeros,
+            )
+            target[gather.LANES] = 1  # so no rows of another lane come before a row: LANE_ROWS stays 0
+            target[gather.FLAG] = schema[path].np_dtype == np.bool_
             if path in packed:
-                target[k.CHUNK_ROWS], target[k.CHUNKS] = packed[path]
-                target[k.TAIL] = [own.tails[path] for own in stores]
-                target[k.TAIL_ROWS] = [own.tail_rows for own in stores]
+                target[gather.CHUNK_ROWS], target[gather.CHUNKS] = packed[path]
+                target[gather.TAIL] = [own.tails[path] for own in stores]
+                target[gather.TAIL_ROWS] = [own.tail_rows for own in stores]
             lossy = schema[path].is_lossy
             if lossy:
-                target[k.HEIGHT], target[k.WIDTH], _ = schema[path].shape
-                target[k.GET_INFO], target[k.DECODE_INTO] = webp.functions()
+                target[gather.HEIGHT], target[gather.WIDTH], _ = schema[path].shape
+                target[gather.GET_INFO], target[gather.DECODE_INTO] = webp.functions()
             alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS and not lossy
-            target[k.CHECKSUMS], target[k.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
+            target[gather.CHECKSUMS], target[gather.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
         return cls(schema, paths, targets)
 
     def select(self, paths: tuple[str, ...]) -> Columns:
@@ -98,7 +102,7 @@ class Memory:
         for n, (path, (skip, rows, alone)) in enumerate(zip(self.paths, extents, strict=True)):
             column = columns.schema[path]
             block = ColumnMemory((size, *(() if alone else (rows,)), *column.shape), column.np_dtype, pinned)
-            self.targets[:, n, [k.SKIP, k.ROWS, k.OUT]] = skip, rows, block.array.ctypes.data
+            self.targets[:, n, [gather.SKIP, gather.ROWS, gather.OUT]] = skip, rows, block.array.ctypes.data
             self.blocks.append(block)
         self.nbytes = sum(block.array.nbytes for block in self.blocks)
 
@@ -111,6 +115,6 @@ class Memory:
         """Return this same memory, to be filled from another store, which has these columns, too."""
         other = copy.copy(self)
         other.targets = columns.select(self.paths).targets
-        places = [k.SKIP, k.ROWS, k.OUT]
+        places = [gather.SKIP, gather.ROWS, gather.OUT]
         other.targets[..., places] = self.targets[0][:, places]
         return other

@@ -1,0 +1,379 @@
+# kernels: gather helper_threads plan byte_ranges stored_parts codec lz4 picture_chunks lookup
+"""Planning batches and gathering them; see `runs.hpp`, which has the fields of runs and targets, and `gather.hpp`.
+
+Runs are arrays, (runs, RUN_FIELDS) int64, sources (runs, columns, 2) int64, and targets (stores, targets, TARGET_FIELDS) int64.
+"""
+
+cimport numpy as cnp
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp.vector cimport vector
+
+from diskbuffer.native.arrays cimport as_int64s, int32s, int64s, length, uint8s
+from diskbuffer.native.libraries cimport attach_libraries
+from diskbuffer.native.runs cimport Layout, MappedFiles, Run, Source, Target, mapped_files
+from diskbuffer.native.table cimport Table, table_of
+
+cnp.import_array()
+attach_libraries()
+
+cdef extern from *:
+    """
+    #include <cstddef>
+    #define RUN(field) static_cast<int>(offsetof(diskbuffer::Run, field) / 8)
+    #define TARGET(field) static_cast<int>(offsetof(diskbuffer::Target, field) / 8)
+    """
+    int Run_file "RUN(file)"
+    int Run_lane "RUN(lane)"
+    int Run_row "RUN(row)"
+    int Run_count "RUN(count)"
+    int Run_sample "RUN(sample)"
+    int Run_at "RUN(at)"
+    int Run_pad "RUN(pad)"
+    int Run_stream "RUN(stream)"
+    int Run_position "RUN(position)"
+    int Run_store "RUN(store)"
+    int Target_column "TARGET(column)"
+    int Target_row_bytes "TARGET(row_bytes)"
+    int Target_skip "TARGET(skip)"
+    int Target_rows "TARGET(rows)"
+    int Target_out "TARGET(out)"
+    int Target_chunk_rows "TARGET(chunk_rows)"
+    int Target_chunks "TARGET(chunks)"
+    int Target_tail "TARGET(tail)"
+    int Target_zeros "TARGET(zeros)"
+    int Target_flag "TARGET(flag)"
+    int Target_checksums "TARGET(checksums)"
+    int Target_salt "TARGET(salt)"
+    int Target_tail_rows "TARGET(tail_rows)"
+    int Target_height "TARGET(height)"
+    int Target_width "TARGET(width)"
+    int Target_webp "TARGET(webp)"
+    int Target_lanes "TARGET(lanes)"
+    int Target_lane_rows "TARGET(lane_rows)"
+
+# Fields of a run.
+FILE = Run_file
+LANE = Run_lane
+ROW = Run_row
+COUNT = Run_count
+SAMPLE = Run_sample
+AT = Run_at
+PAD = Run_pad
+STREAM = Run_stream
+POSITION = Run_position
+STORE = Run_store
+RUN_FIELDS = sizeof(Run) // sizeof(int64_t)
+
+# Fields of a target.
+COLUMN = Target_column
+ROW_BYTES = Target_row_bytes
+SKIP = Target_skip
+ROWS = Target_rows
+OUT = Target_out
+CHUNK_ROWS = Target_chunk_rows
+CHUNKS = Target_chunks
+TAIL = Target_tail
+ZEROS = Target_zeros
+FLAG = Target_flag
+CHECKSUMS = Target_checksums
+SALT = Target_salt
+TAIL_ROWS = Target_tail_rows
+HEIGHT = Target_height
+WIDTH = Target_width
+GET_INFO = Target_webp  # addresses of libwebp's functions
+DECODE_INTO = Target_webp + 1
+LANES = Target_lanes
+LANE_ROWS = Target_lane_rows
+TARGET_FIELDS = sizeof(Target) // sizeof(int64_t)
+
+cdef extern from "runs.hpp" namespace "diskbuffer" nogil:
+    struct Batch:
+        const Target* targets
+        int64_t stores, n_targets
+        const Run* runs
+        int64_t n_runs
+        const Source* sources
+        int64_t columns
+
+cdef extern from "plan.hpp" namespace "diskbuffer" nogil:
+    struct Windows:
+        const int64_t* streams
+        const int64_t* positions
+        const int64_t* starts
+        const int64_t* lasts
+        int64_t n, before, rows
+
+    int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, Run* runs)
+    void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted)
+    bint find_sources_ "diskbuffer::find_sources"(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources)
+
+cdef extern from "gather.hpp" namespace "diskbuffer" nogil:
+    struct Scratch:
+        uint8_t* memory
+        int64_t largest
+
+    cppclass Progress:
+        int64_t target, run, chunk
+
+    cppclass SharedBatch:
+        Batch batch
+        int64_t parts
+        Progress progress
+
+cdef extern from "helper_threads.hpp" namespace "diskbuffer" nogil:
+    cppclass Board:
+        Board(Scratch scratch)
+        void serve()
+        void call()
+        void end()
+
+    int gather_together(SharedBatch& shared, Board* const* boards, int64_t n, Scratch scratch)
+
+cdef extern from "byte_ranges.hpp" namespace "diskbuffer" nogil:
+    struct Pages:
+        pass
+
+    struct MissingBlock:
+        pass
+
+    int64_t join_pages_ "diskbuffer::join_pages"(const Source* pieces, int64_t n, int64_t page_bytes, Pages* stretches)
+    void request_pages_ "diskbuffer::request_pages"(const Batch& batch, int64_t page_bytes)
+    int64_t find_missing_blocks(const Batch& batch, int64_t block_bytes, bint whole, MissingBlock* missing, int64_t room)
+
+cdef extern from "stored_parts.hpp" namespace "diskbuffer" nogil:
+    struct StoredChunk:
+        pass
+
+    struct ChunkList:
+        int64_t n, bytes, of_tail
+
+    ChunkList list_chunks_ "diskbuffer::list_chunks"(const Batch& batch, const Target& target, StoredChunk* chunks, int32_t* firsts)
+    int64_t copy_chunks_ "diskbuffer::copy_chunks"(
+        const Batch& batch, const Target& target, const StoredChunk* chunks, int64_t n, uint8_t* blob, int64_t room, int64_t before,
+        uint8_t* scratch
+    )
+    int64_t list_rows_ "diskbuffer::list_rows"(const Batch& batch, const Target& target, int32_t* firsts)
+    void copy_rows_ "diskbuffer::copy_rows"(const Batch& batch, const Target& target, const int32_t* firsts, uint8_t* blob)
+
+
+cdef Batch batch_of(targets, runs, sources) except *:
+    """Return arrays as a batch; ValueError where they do not fit together."""
+    cdef Batch batch
+    batch.targets, batch.runs, batch.sources = <const Target*>int64s(targets, 3), <const Run*>int64s(runs, 2), <const Source*>int64s(sources, 3)
+    batch.stores, batch.n_targets, batch.n_runs, batch.columns = length(targets), length(targets, 1), length(runs), length(sources, 1)
+    if (
+        length(targets, 2) * sizeof(int64_t) != sizeof(Target)
+        or length(runs, 1) * sizeof(int64_t) != sizeof(Run)
+        or length(sources) != batch.n_runs
+        or length(sources, 2) != 2
+    ):
+        raise ValueError(f"expected targets, runs and sources, found {targets.shape}, {runs.shape} and {sources.shape}")
+    return batch
+
+
+cdef object new_int64s(int64_t rows, int64_t n, int64_t fields=0):
+    """Return an array, (rows, n) or (rows, n, fields)."""
+    cdef cnp.npy_intp shape[3]
+    shape[0], shape[1], shape[2] = rows, n, fields
+    return cnp.PyArray_EMPTY(3 if fields else 2, shape, cnp.NPY_INT64, 0)
+
+
+# Planning
+
+
+def plan(
+    table, mapped, streams, positions, starts, lasts, int64_t before, int64_t rows, int64_t segment_rows, int64_t first_stream,
+    int64_t lanes=1
+):
+    """Plan windows of `rows` rows around drawn steps, each of which is number `before` of its window.
+
+    Returns runs, sorted by where they lie, their sources, and whether all of these are mapped; None where a step was evicted.
+    """
+    streams, positions, starts, lasts = as_int64s(streams), as_int64s(positions), as_int64s(starts), as_int64s(lasts)
+    cdef Table streams_table = table_of(table)
+    cdef MappedFiles files = mapped_files(mapped)
+    cdef Windows windows
+    windows.streams, windows.positions, windows.starts, windows.lasts = int64s(streams), int64s(positions), int64s(starts), int64s(lasts)
+    windows.n, windows.before, windows.rows = length(positions), before, rows
+    if length(streams) != windows.n or length(starts) != windows.n or length(lasts) != windows.n:
+        raise ValueError("expected as many streams, first and last rows as positions")
+    cdef Layout layout
+    layout.segment_rows, layout.lanes = segment_rows, lanes
+    unsorted = new_int64s(windows.n * (rows // segment_rows + 2), sizeof(Run) // sizeof(int64_t))
+    cdef Run* found = <Run*>int64s(unsorted, 2)
+    cdef int64_t n
+    with nogil:
+        n = find_runs(streams_table, windows, layout, first_stream, found)
+    if n < 0:
+        return None
+    runs, keys, sources = new_int64s(n, sizeof(Run) // sizeof(int64_t)), new_int64s(1, n), new_int64s(n, files.columns, 2)
+    cdef Run* planned = <Run*>int64s(runs, 2)
+    cdef int64_t* order = int64s(keys, 2)
+    cdef Source* found_sources = <Source*>int64s(sources, 3)
+    cdef bint complete
+    with nogil:
+        sort_runs(found, n, layout, order, planned)
+        complete = find_sources_(files, planned, n, found_sources)
+    return runs, sources, complete
+
+
+def find_sources(mapped, runs, sources):
+    """Look up where the files of runs are mapped; return whether all of them are."""
+    cdef MappedFiles files = mapped_files(mapped)
+    cdef const Run* planned = <const Run*>int64s(runs, 2)
+    cdef Source* found = <Source*>int64s(sources, 3)
+    cdef int64_t n = length(runs)
+    if length(sources) != n or length(sources, 1) != files.columns:
+        raise ValueError(f"expected sources of {n} runs and {files.columns} columns, found {sources.shape}")
+    cdef bint complete
+    with nogil:
+        complete = find_sources_(files, planned, n, found)
+    return complete
+
+
+# Gathering
+
+
+cdef Scratch scratch_of(scratch) except *:
+    """Return memory for two chunks, (2, largest)."""
+    cdef Scratch memory
+    memory.memory, memory.largest = uint8s(scratch, 2), length(scratch, 1)
+    if length(scratch) != 2:
+        raise ValueError(f"expected room for two chunks, found {scratch.shape}")
+    return memory
+
+
+cdef class Helper:
+    """What a thread that helps shares with those whom it helps; `scratch` is (2, bytes of the largest chunk)."""
+
+    cdef Board* board  # never deleted: the thread may be waiting there when the process ends
+    cdef object scratch
+
+    def __cinit__(self, scratch):
+        self.scratch = scratch
+        self.board = new Board(scratch_of(scratch))
+
+    def serve(self):
+        """Help until the end."""
+        with nogil:
+            self.board.serve()
+
+    def call(self):
+        """Have the thread look out for work that comes soon."""
+        self.board.call()
+
+    def end(self):
+        """End the thread, which must be idle."""
+        self.board.end()
+
+
+def gather(targets, runs, sources, scratch, int64_t parts=1, list helpers=[]):
+    """Fill the memory of a batch, beside helpers, split into `parts`; when this returns, none of them looks at it any more.
+
+    Returns None, or where a chunk cannot be read: why, the target, the run, and the number of the chunk.
+    """
+    cdef SharedBatch shared
+    shared.batch, shared.parts = batch_of(targets, runs, sources), parts
+    cdef Scratch own = scratch_of(scratch)
+    cdef vector[Board*] boards
+    cdef Helper helper
+    for helper in helpers:
+        boards.push_back(helper.board)
+    cdef int reason
+    with nogil:
+        reason = gather_together(shared, boards.data(), boards.size(), own)
+    return (reason, shared.progress.target, shared.progress.run, shared.progress.chunk) if reason else None
+
+
+# What a batch reads
+
+
+def join_pages(pieces, int64_t page_bytes):
+    """Return the stretches of pages, (n, 2), first and after the last, that pieces of memory, (addresses, bytes), lie in."""
+    cdef const Source* memory = <const Source*>int64s(pieces, 2)
+    cdef int64_t n = length(pieces)
+    if length(pieces, 1) != 2:
+        raise ValueError(f"expected addresses and sizes, found {pieces.shape}")
+    stretches = new_int64s(n, 2)
+    cdef Pages* pages = <Pages*>int64s(stretches, 2)
+    return stretches[: join_pages_(memory, n, page_bytes, pages)]
+
+
+def request_pages(targets, runs, sources, int64_t page_bytes):
+    """Ask the system for all pages of a batch, so that the disk reads many at a time."""
+    cdef Batch batch = batch_of(targets, runs, sources)
+    with nogil:
+        request_pages_(batch, page_bytes)
+
+
+def missing_blocks(targets, runs, sources, int64_t block_bytes, bint whole):
+    """Return what is missing of shards as (column, file, block), (n, 3); one may be there several times."""
+    cdef Batch batch = batch_of(targets, runs, sources)
+    cdef int64_t n
+    with nogil:
+        n = find_missing_blocks(batch, block_bytes, whole, NULL, 0)
+    missing = new_int64s(n, 3)
+    cdef MissingBlock* blocks = <MissingBlock*>int64s(missing, 2)
+    with nogil:
+        n = min(n, find_missing_blocks(batch, block_bytes, whole, blocks, n))  # some may have come in between
+    return missing[:n]
+
+
+# Taking out what is stored
+
+
+cdef const Target* target_of(const Batch& batch, int64_t t) except NULL:
+    if not 0 <= t < batch.n_targets:
+        raise IndexError(f"expected one of {batch.n_targets} targets, found {t}")
+    return batch.targets + t
+
+
+def list_chunks(targets, runs, sources, int64_t t, chunks, firsts):
+    """List the chunks that runs want of a target, as (run, number), each once, and each run's first place in the list.
+
+    Returns how many there are, -1 where one is damaged; the bytes of those in shards; and how many are in the tail only.
+    """
+    cdef Batch batch = batch_of(targets, runs, sources)
+    cdef const Target* target = target_of(batch, t)
+    cdef StoredChunk* listed = <StoredChunk*>int64s(chunks, 2)
+    cdef int32_t* places = int32s(firsts)
+    cdef ChunkList found
+    with nogil:
+        found = list_chunks_(batch, target[0], listed, places)
+    return found.n, found.bytes, found.of_tail
+
+
+def copy_chunks(targets, runs, sources, int64_t t, chunks, blob, int64_t room, int64_t before, scratch):
+    """Copy listed chunks, and after them `before` entries that are left as they are, and theirs.
+
+    Returns where the chunks end; -1 where they cannot be copied.
+    """
+    cdef Batch batch = batch_of(targets, runs, sources)
+    cdef const Target* target = target_of(batch, t)
+    cdef const StoredChunk* listed = <const StoredChunk*>int64s(chunks, 2)
+    cdef uint8_t* out = uint8s(blob)
+    cdef uint8_t* memory = uint8s(scratch)
+    cdef int64_t n = length(chunks), end
+    if length(blob) < room + (before + n) * 16:
+        raise ValueError(f"expected room for {room + (before + n) * 16} bytes, found {length(blob)}")
+    with nogil:
+        end = copy_chunks_(batch, target[0], listed, n, out, room, before, memory)
+    return end
+
+
+def list_rows(targets, runs, sources, int64_t t, firsts):
+    """List the rows that runs want of a flat target: the first byte of each run's; return how many bytes there are."""
+    cdef Batch batch = batch_of(targets, runs, sources)
+    cdef const Target* target = target_of(batch, t)
+    cdef int32_t* places = int32s(firsts)
+    return list_rows_(batch, target[0], places)
+
+
+def copy_rows(targets, runs, sources, int64_t t, firsts, blob):
+    """Copy the rows of a flat target to where they were listed."""
+    cdef Batch batch = batch_of(targets, runs, sources)
+    cdef const Target* target = target_of(batch, t)
+    cdef const int32_t* places = int32s(firsts)
+    cdef uint8_t* out = uint8s(blob)
+    with nogil:
+        copy_rows_(batch, target[0], places, out)

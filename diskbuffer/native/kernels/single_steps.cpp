@@ -1,0 +1,53 @@
+#include "single_steps.hpp"
+
+#include <algorithm>
+
+#include "memory.hpp"
+
+namespace diskbuffer {
+
+namespace {
+
+constexpr int64_t BLOCK = 256;  // steps whose places are found before they are copied
+constexpr int64_t AHEAD = 8;    // how many steps before it is copied a row is brought into the caches
+
+// Copy one row of each of `n` places; return false where a file is not mapped.
+bool copy_column(const MappedFiles& mapped, const StepColumn& column, int64_t lane_rows, const Place* places, int64_t n, uint8_t* out) {
+    const int64_t row_bytes = column.row_bytes;
+    const auto bytes_before = [&](const Place& place) { return (place.lane * lane_rows + place.row) * row_bytes; };
+    for (int64_t i = 0; i < n; i++, out += row_bytes) {
+        if (i + AHEAD < n) {
+            const Place& later = places[i + AHEAD];
+            prefetch(mapped.source(column.column, later.file).at(bytes_before(later)));
+        }
+        const Source source = mapped.source(column.column, places[i].file);
+        if (source.address == 0) return false;
+        copy_bytes(out, source.at(bytes_before(places[i])), row_bytes);
+        if (column.flag != 0)
+            for (int64_t k = 0; k < row_bytes; k++) out[k] = out[k] != 0;
+    }
+    return true;
+}
+
+}  // namespace
+
+bool copy_steps(Table table, const MappedFiles& mapped, const Layout& layout, const StepColumn* columns, int64_t n_columns,
+                uint8_t* const* arrays, const int64_t* streams, const int64_t* positions, int64_t n, int64_t* ids) noexcept {
+    Place places[2][BLOCK];  // of the steps, and of the rows after them
+    for (int64_t begin = 0; begin < n; begin += BLOCK) {
+        const int64_t count = std::min(BLOCK, n - begin);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t stream = streams[begin + i], position = positions[begin + i];
+            ids[begin + i] = position * table.n + stream;
+            for (int after = 0; after < 2; after++) places[after][i] = layout.place_of(table.streams[stream], position + after);
+        }
+        for (int64_t c = 0; c < n_columns; c++) {
+            const StepColumn& column = columns[c];
+            uint8_t* out = arrays[c] + begin * column.row_bytes;
+            if (!copy_column(mapped, column, layout.segment_rows, places[column.after], count, out)) return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace diskbuffer
