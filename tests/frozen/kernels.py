@@ -28,10 +28,9 @@ from diskbuffer.native import checksums as native_checksums
 from diskbuffer.native import codec as native_codec
 from diskbuffer.native import limiter
 from diskbuffer.native.arrays import address_of
+from diskbuffer.native.gather import CHUNK_ROWS, COLUMN, FILE, missing_blocks
 from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.native.sampling import Philox
-from diskbuffer.reading.gather.kernel import CHUNK_ROWS, COLUMN
-from diskbuffer.reading.gather.missing import missing_blocks
 from diskbuffer.reading.gather.stored_parts import take_parts
 from diskbuffer.recording import equality, kernel
 from diskbuffer.samplers.permutation import Permutation
@@ -395,13 +394,13 @@ def _parts(path: Path) -> Iterator[Any]:
                     assert parts is not None
                     yield parts.runs, parts.firsts, parts.ends, [len(blob) for blob in parts.blobs]
                     yield [blob for blob, target in zip(parts.blobs, memory.targets[0], strict=True) if not target[CHUNK_ROWS]]
-                    yield from _missing(memory.targets[0], plan.runs, plan.sources, numbers)
+                    yield from _missing(memory.targets, plan.runs, plan.sources, numbers)
                 pool.give(arrays)
 
 
 def _missing(targets: Array, runs: Array, sources: Array, numbers: Numbers) -> Iterator[Any]:
     """Call `missing_blocks` with copies of shards, behind each of which it says which of its blocks are here."""
-    packed = [int(column) for column in targets[targets[:, CHUNK_ROWS] > 0, COLUMN]]
+    packed = [int(column) for column in targets[0, targets[0, :, CHUNK_ROWS] > 0, COLUMN]]
     for block in (512, 4096) if packed else ():
         on_disk = (sources[:, packed, 1] > 0).all(axis=1)
         copies, there = dict[int, Array](), sources[on_disk].copy()
@@ -415,8 +414,10 @@ def _missing(targets: Array, runs: Array, sources: Array, numbers: Numbers) -> I
                 there[r, column, 0] = address_of(copies[address])
         for whole in (False, True):
             used = np.zeros(64, np.uint8)
-            found = missing_blocks(targets, runs[on_disk], there, block, used, whole)
-            yield block, whole, used, [(column, slot, blocks) for column, slot, blocks in found]
+            used[runs[on_disk, FILE]] = 1
+            found = np.unique(missing_blocks(targets, runs[on_disk], there, block, whole), axis=0)
+            files = np.unique(found[:, :2], axis=0).tolist()
+            yield block, whole, used, [(c, slot, found[(found[:, 0] == c) & (found[:, 1] == slot), 2]) for c, slot in files]
 
 
 @_case("single steps for adapters")
