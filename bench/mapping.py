@@ -32,17 +32,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
 from numba import types
 
 from bench.frames import frames
 from bench.measure import Report, arguments, in_turn, ratio
+from diskbuffer.native import codec
+from diskbuffer.native.arrays import address_of
 from diskbuffer.native.compiling import compiled
 from diskbuffer.native.libraries import _external, memcpy
-from diskbuffer.native.memory import address_of, load_i64
+from diskbuffer.native.memory import load_i64
 from diskbuffer.store.format.codec import bound
-from diskbuffer.store.format.codec_kernel import decode, encode_chunks
 
 Int64 = npt.NDArray[np.int64]
 
@@ -53,6 +55,8 @@ lseek = _external(None, "lseek", _at(_i32, _at, _i32))
 pread = _external(None, "pread", _at(_i32, _at, _at, _at))
 mmap = _external(None, "mmap", _at(_at, _at, _i32, _i32, _i32, _at))
 munmap = _external(None, "munmap", _i32(_at, _at))
+llvmlite.binding.add_symbol("diskbuffer_decode", codec.ADDRESSES["decode"])
+decode = types.ExternalFunction("diskbuffer_decode", _at(_at, _at, _at, _at, _at, _at))
 
 BATCH, STACK = 256, 4
 ROWS, CHUNK = 4096, 4  # of a shard, and of a flat file; of a chunk
@@ -188,7 +192,7 @@ def _decode_stack(target: int, address: int, maps: Any, known: int, descriptor: 
         wrong = decode(source, first, CHUNK_BYTES, CHUNK_BYTES, scratch, scratch + CHUNK_BYTES)
         memcpy(target, scratch + skipped * FRAME, count * FRAME)
     rest = (STACK + 1 - count) * FRAME
-    return wrong | decode(source + first, last, CHUNK_BYTES, rest, target + count * FRAME, scratch + CHUNK_BYTES)
+    return int(wrong | decode(source + first, last, CHUNK_BYTES, rest, target + count * FRAME, scratch + CHUNK_BYTES))
 
 
 class Files(NamedTuple):
@@ -319,7 +323,7 @@ def encoded(n: int) -> list[bytes]:
     """Return chunks of real frames, as a sealed shard has them."""
     pixels = frames(n)
     out, entries = np.zeros(len(pixels) * bound(FRAME), np.uint8), np.zeros((len(pixels) // CHUNK, 2), np.int64)
-    encode_chunks(address_of(pixels), 0, pixels.nbytes, CHUNK_BYTES, out, entries)
+    codec.encode_chunks(address_of(pixels), 0, pixels.nbytes, CHUNK_BYTES, b"lz4", 1, out, entries)
     return [out[at : at + size].tobytes() for at, size in entries.tolist()]
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 import diskbuffer as db
 from diskbuffer.gathering.description import SHARED_LIMITER, read_description
-from diskbuffer.limiting import kernel
+from diskbuffer.limiting import fields
 from diskbuffer.store.system.files import Files
 from soak.table import Row
 from soak.workers import scratch_directory
@@ -188,18 +188,18 @@ class Seen:
     """What the shared file says, read without the limiter."""
 
     def __init__(self, root: Path, ratio: float, min_size: int) -> None:
-        self._words = np.memmap(root / SHARED_LIMITER / "counts", np.int64, "r", shape=(kernel.WORDS,))
+        self._words = np.memmap(root / SHARED_LIMITER / "counts", np.int64, "r", shape=(fields.WORDS,))
         self._ratio, self._min_size = ratio, min_size
 
     @property
     def added(self) -> int:
         """All steps."""
-        return int(self._words[kernel.HEAD :].reshape(-1, kernel.ROW)[:, kernel.ADDED].sum())
+        return int(self._words[fields.HEAD :].reshape(-1, fields.ROW)[:, fields.ADDED].sum())
 
     @property
     def samples(self) -> int:
         """All samples."""
-        return int(self._words[kernel.SAMPLES])
+        return int(self._words[fields.SAMPLES])
 
     @property
     def surplus(self) -> float:

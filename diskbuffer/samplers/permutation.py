@@ -16,7 +16,7 @@ class Permutation:
 
     def __init__(self, n: int, seed: int | tuple[int, ...]) -> None:
         self.n = n
-        self._keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64)
+        self._keys: npt.NDArray[np.uint64] = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
         self._half_bits = (max(2, (n - 1).bit_length()) + 1) // 2
 
     def __call__(self, first: int, until: int) -> Int64:

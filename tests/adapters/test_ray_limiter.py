@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
-from diskbuffer.limiting import kernel
+from diskbuffer.limiting import fields
+from diskbuffer.native import limiter
 from tests.amounts import examples
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'diskbuffer[ray]'")
@@ -177,9 +178,9 @@ def test_copies_agree_whatever_order_and_however_often_they_hear(events: list[An
 @given(EVENTS, st.sampled_from([0.5, 1.0, 4.0]), st.integers(1, 60), st.sampled_from([0.0, 8.0, 100.0]), st.integers(1, 4))
 @examples(50, 1000)
 def test_the_rule_is_that_of_one_machine(events: list[Any], ratio: float, size: int, bound: float, many: int) -> None:
-    ledger, words = Ledger(Asked(ratio, size, bound)), np.zeros(kernel.WORDS, np.int64)
-    words[[kernel.RATIO, kernel.BOUND]] = np.array([ratio, bound]).view(np.int64)
-    words[kernel.MIN_SIZE], words[kernel.ROWS] = size, 4
+    ledger, words = Ledger(Asked(ratio, size, bound)), np.zeros(fields.WORDS, np.int64)
+    words[[fields.RATIO, fields.BOUND]] = np.array([ratio, bound]).view(np.int64)
+    words[fields.MIN_SIZE], words[fields.ROWS] = size, 4
     added, samples = dict.fromkeys(range(4), 0), dict.fromkeys("abc", 0)
     for shard in range(4):
         ledger.note_added(shard, 0)
@@ -188,13 +189,13 @@ def test_the_rule_is_that_of_one_machine(events: list[Any], ratio: float, size: 
         if what == "added":
             added[whom] += more
             ledger.note_added(whom, added[whom])
-            kernel.note_added(address, whom, added[whom], 1)
+            limiter.note_added(address, whom, added[whom], 1)
         else:
             samples[whom] += more
             ledger.note_sampled(whom, samples[whom])
-            kernel.note_sampled(address, more, 1)
-        assert ledger.surplus == kernel.surplus(address)
-        may_add, may_sample = kernel.may_add(address), kernel.may_sample(address)
+            limiter.note_sampled(address, more, 1)
+        assert ledger.surplus == limiter.surplus(address)
+        may_add, may_sample = limiter.may_add(address), limiter.may_sample(address)
         assert (ledger.may_give(many) > 0, ledger.may_take(many) > 0) == (may_add, may_sample)
         assert may_add or may_sample  # never do both sides wait
         if may_add:  # those who add what they were told they may, leave the bound behind by one step each at most

@@ -117,7 +117,7 @@ def test_a_block_without_steps_hands_the_carry_on() -> None:
 def test_arrays_of_other_dtypes_and_lengths_are_refused() -> None:
     one, yes = np.ones(1), np.ones(1, np.bool_)
     with pytest.raises(TypeError, match="float32"):
-        returns_to_go(one.astype(np.float32), one, yes, yes, 0.9, 0.0)  # type: ignore[arg-type]
+        returns_to_go(one.astype(np.float32), one, yes, yes, 0.9, 0.0)
     with pytest.raises(ValueError, match="one length, found 1 and 2"):
         advantages(one, one, np.ones(2), yes, yes, 0.9, 0.9, 0.0)
 

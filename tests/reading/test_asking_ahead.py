@@ -21,7 +21,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold, self.counts_pages = True, True
         self.asked = self.pages = self.faults = 0
-        monkeypatch.setattr(gatherer.gather, "request_pages", self.ask)
+        monkeypatch.setattr("diskbuffer.native.gather.request_pages", self.ask)
         monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
         monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
         gather = gatherer.Gatherer._gather
