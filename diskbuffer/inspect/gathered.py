@@ -1,4 +1,4 @@
-"""A look at what is at a path: a store, or the stores of several writers as one, for which it imports numba and PyTorch."""
+"""A look at what is at a path: a store, or the stores of several writers as one, for which it imports PyTorch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GatheredView(StoreView):
     """
 
     def _open(self) -> None:
-        from diskbuffer.gathering.store import GatheredStore  # which imports numba and PyTorch
+        from diskbuffer.gathering.store import GatheredStore  # which imports PyTorch
 
         files = BucketFiles(self.path) if isinstance(self.path, Bucket) else Files(self.path)
         self._stores: GatheredStore = GatheredStore(files)

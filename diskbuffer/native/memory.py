@@ -1,10 +1,9 @@
-"""Memory at an address, for compiled code: loads, stores, prefetching, and an addition that threads share."""
+"""Memory at an address, for what recording compiles: loads and stores, and arrays."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.ir
 import numba
 from numba import types
 from numba.extending import intrinsic
@@ -55,7 +54,7 @@ def _pointer(kind: Any) -> Any:
     return pointer
 
 
-_int64s, _int8s, _uint8s = map(_pointer, (types.int64, types.int8, types.uint8))
+_int64s, _int8s = map(_pointer, (types.int64, types.int8))
 
 
 @compiled
@@ -68,35 +67,3 @@ def int64_array(address: int, shape: tuple[int, ...]) -> Any:
 def int8_array(address: int, shape: tuple[int, ...]) -> Any:
     """Return what lies at an address as an array."""
     return numba.carray(_int8s(address), shape)
-
-
-@compiled
-def uint8_array(address: int, shape: tuple[int, ...]) -> Any:
-    """Return what lies at an address as an array."""
-    return numba.carray(_uint8s(address), shape)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(_: Any, address: Any) -> Any:
-    """Have a line of memory come into the caches, whatever the address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i32, byte = llvmlite.ir.IntType(32), llvmlite.ir.IntType(8).as_pointer()
-        kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [byte, i32, i32, i32])
-        call = numba.core.cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(call, [builder.inttoptr(args[0], byte), i32(0), i32(3), i32(1)])  # to be read, into all caches, as data
-        return context.get_dummy_value()
-
-    return types.none(types.intp), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(_: Any, address: Any, what: Any) -> Any:
-    """Add to the int64 at an address, at once for all threads; return what was there. Orders what is before and after it."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = context.cast(builder, args[1], signature.args[1], types.int64)
-        pointer = builder.inttoptr(args[0], llvmlite.ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", pointer, number, "seq_cst")
-
-    return types.int64(types.intp, types.int64), codegen

@@ -4,8 +4,8 @@ A lock that another thread held is held forever in the child, and what it guarde
 lock, which is held for a draw or a plan, and the child gets new locks, and threads when they are needed. Opening the stores
 again in the child, at their first use, would not do without: samplers and loaders change under the same locks.
 
-Then it waits for numba's lock, under which another thread may be loading a compiled function for the first time: the child could
-load none.
+Then it waits for numba's lock, under which another thread may be loading a compiled function of recording for the first time: the
+child could load none.
 
 Python prints what is raised in the functions that it calls around a fork, and goes on. So signals are put off until the fork is
 over: a Ctrl-C would be lost, and a lock that was just taken be held forever.
@@ -88,7 +88,7 @@ def _before() -> None:
 
 
 def _compiler_lock() -> Any:
-    """Return numba's lock; None where nothing has imported numba, as in a process that only looks into a store."""
+    """Return numba's lock; None where nothing has imported numba, as in a process that only reads."""
     return getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
 
 

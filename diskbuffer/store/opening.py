@@ -14,7 +14,7 @@ from diskbuffer.store.following import WayBack
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.origin import Origin
-from diskbuffer.store.recovery import kill, power_loss, resume_writing
+from diskbuffer.store.recovery import blank_rows, kill, power_loss, resume_writing
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files, files_at
@@ -111,8 +111,6 @@ def _recover_to_write(store: Store) -> None:
     if last is LastShutdown.KILLED:
         kill.make_sure(store, synced, closed=False)
     else:
-        from diskbuffer.store.recovery import blank_rows  # which imports numba
-
         state = store.durability.state
         assert state is not None  # or no power loss is known of
         power_loss.keep(store, power_loss.find_what_counts(store, state))

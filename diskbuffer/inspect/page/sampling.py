@@ -1,6 +1,6 @@
 """What a sampler draws from a store: how old drawn steps are, and how often each is drawn. Reads no step's values.
 
-This opens the buffer, read-only, as a training would: torch and numba are imported by then.
+This opens the buffer, read-only, as a training would: torch is imported by then.
 """
 
 from __future__ import annotations
