@@ -228,7 +228,7 @@ class GatheredStore:
         blocks = some // BLOCK
         for block in np.unique(blocks).tolist():
             member = self._blocks[block]
-            member.store.refuse_evicted(np.searchsorted(member.numbers, some[blocks == block]))
+            member.store.refuse_evicted(member.numbers.searchsorted(some[blocks == block]))
 
     def derived(self, name: str, slot: int) -> npt.NDArray[Any]:
         """View one segment of a derived column, (segment_rows, ...), to write to it."""

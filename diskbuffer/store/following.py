@@ -135,8 +135,9 @@ class Following:
         if not self._files.is_in_place():
             raise EvictedError(f"{self._files.root} was moved, removed or replaced; refresh, and read again")
         some = np.asarray(slots, np.int64)
-        known, column = self._seen[:, some], self._table.column
-        moved = (column("stream")[some] != known[0]) | (column("first_row")[some] != known[1]) | (column("length")[some] == 0)
+        known, table = self._seen[:, some], self._table
+        moved = (table.entries("stream", some) != known[0]) | (table.entries("first_row", some) != known[1])
+        moved |= table.entries("length", some) == 0
         for slot in some[moved][:1].tolist():
             raise EvictedError(f"{self._files.root}: slot {slot} was evicted by the writer; refresh, and read again")
 

@@ -248,8 +248,12 @@ class SegmentTable:
 
     def column(self, name: str) -> Any_:
         """Return a copy of one column, for all slots; of lengths, the rows alone."""
-        values = self._whole(f"{SEGMENTS}/{name}")
-        return values[:, 0].astype(np.int64) if name == "length" else values
+        return _rows_alone(name, self._whole(f"{SEGMENTS}/{name}"))
+
+    def entries(self, name: str, slots: Int64) -> Any_:
+        """Return a copy of one column, for some slots; of lengths, the rows alone."""
+        parts = self._parts[f"{SEGMENTS}/{name}"]
+        return _rows_alone(name, parts[0][1][slots] if len(parts) == 1 else self._whole(f"{SEGMENTS}/{name}")[slots])
 
     def _whole(self, name: str) -> Any_:
         dtype, shape = self._entries[name]
@@ -288,6 +292,10 @@ class SegmentTable:
                 "missing, or there twice; `diskbuffer check --repair` goes on without them"
             )
         return np.split(used, np.searchsorted(stream[used], np.arange(1, self._layout.streams)))
+
+
+def _rows_alone(name: str, values: Any_) -> Any_:
+    return values[:, 0].astype(np.int64) if name == "length" else values
 
 
 class _Closed(dict[str, list[tuple[Map, Any_]]]):
