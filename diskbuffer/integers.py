@@ -42,6 +42,8 @@ def _checked(name: str, value: Any, least: int, most: int | None, expected: str)
 
 
 def _index(value: Any) -> int | None:
+    if type(value) is int:  # most are; looking for a dtype takes longer than all else here
+        return value
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
         return None
     try:

@@ -63,8 +63,9 @@ cdef extern from "drawing.hpp" namespace "diskbuffer" nogil:
     int64_t find_weighted_ "diskbuffer::find_weighted"(
         const SumTree& weights, Table table, int64_t segment_rows, const int64_t* ids, int64_t n, int64_t* rows
     )
-    void write_rows_ "diskbuffer::write_rows"(
-        float** segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n
+    bint all_within_ "diskbuffer::all_within"(const double* numbers, int64_t n, double limit)
+    double write_rows_ "diskbuffer::write_rows"(
+        float** segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n, double largest
     )
 
 cdef extern from "numpy/random/bitgen.h":
@@ -151,9 +152,14 @@ def find_weighted(nodes, int64_t size, table, int64_t segment_rows, ids, rows):
     return find_weighted_(SumTree(memory, size), table_of(table), segment_rows, int64s(ids), length(ids), int64s(rows))
 
 
-def write_rows(addresses, int64_t segment_rows, rows, values):
-    """Write values, (n,) float32, of rows of the store; `addresses` tells where each slot lies."""
-    write_rows_(<float**>int64s(addresses), segment_rows, int64s(rows), float32s(values), length(rows))
+def all_within(numbers, double limit):
+    """Return whether all numbers, (n,) float64, are at least 0, and below a limit; NaN is not."""
+    return all_within_(float64s(numbers), length(numbers), limit)
+
+
+def write_rows(addresses, int64_t segment_rows, rows, values, double largest):
+    """Write values, (n,) float32, of rows of the store, each slot of which has an address; return the largest, or `largest`."""
+    return write_rows_(<float**>int64s(addresses), segment_rows, int64s(rows), float32s(values), length(rows), largest)
 
 
 def permute(uint64_t first, uint64_t n, int half_bits, keys, numbers):

@@ -83,8 +83,7 @@ class Sampling:
         self._to_cpu = Delivery(pool)
         self._readers = [part.reader for part in parts]
         self.threads = parts[0].reader.gatherer.threads
-        self._first_streams = [0, *accumulate(reader.streams for reader in self._readers)]
-        if len({reader.frame_stack for reader in self._readers}) > 1:
+        if any(reader.frame_stack != self._readers[0].frame_stack for reader in self._readers[1:]):
             raise InputError("the buffers of a mixture must have the same frame_stack")
         form = parts[0].sampler.form
         self._is_single = (
@@ -142,11 +141,11 @@ class Sampling:
         drawn = [self._ranks.own(ahead.drawn) for ahead in aheads]
         if not self._numbered:
             return self._readers[0].planned(self._request, drawn[0])
-        together = self._together(drawn)
+        first_streams = [0, *accumulate(reader.streams for reader in self._readers[:-1])]
+        together = self._together(drawn, first_streams)
         steps = [reader.names(draw) for reader, draw in zip(self._readers, drawn, strict=True)]
         portions = [
-            reader.portion(self._request, together, first)
-            for reader, first in zip(self._readers, self._first_streams, strict=False)
+            reader.portion(self._request, together, first) for reader, first in zip(self._readers, first_streams, strict=True)
         ]
         apart = np.repeat([reader.streams for reader in self._readers], [draw.size for draw in drawn])
         return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(portions))
@@ -156,8 +155,8 @@ class Sampling:
         size = sum(self._ranks.share(part.size) for part in self._parts)
         self._request = Request(_common(self._found), self._readers[0].frame_stack, self._parts[0].sampler.form, size)
 
-    def _together(self, drawn: list[Draw]) -> Draw:
-        streams = [draw.streams + first for draw, first in zip(drawn, self._first_streams, strict=False)]
+    def _together(self, drawn: list[Draw], first_streams: list[int]) -> Draw:
+        streams = [draw.streams + first for draw, first in zip(drawn, first_streams, strict=True)]
         positions, starts, ends = (np.concatenate(each) for each in zip(*(draw[1:4] for draw in drawn), strict=True))
         notes = {
             name: np.concatenate([draw.notes.get(name, np.ones(draw.size, np.float32)) for draw in drawn])  # weights

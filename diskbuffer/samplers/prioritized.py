@@ -188,13 +188,13 @@ class Prioritized(Sampler):
             names = self._drawn_of(names)
         if errors.dtype.kind not in "biuf":
             raise InputError(f"priorities must be numbers, found {errors.dtype}")
-        errors = errors.astype(np.float64)
+        errors = np.ascontiguousarray(errors, np.float64)
         shape = (len(names), self._length) if self._sequences else names.shape
         if names.ndim != 1 or errors.shape not in (shape, names.shape):
             raise InputError(f"priorities must have the shape {shape}, as there are {len(names)} steps, found {errors.shape}")
         if not errors.size:
             return 0
-        if not (errors.min() >= 0 and errors.max() < 1e30):
+        if not sampling.all_within(errors.reshape(-1), 1e30):
             raise InputError(f"priorities must be at least 0 and below 1e30, found {errors.min()} to {errors.max()}")
         if errors.ndim == 2:
             errors = self._eta * errors.max(axis=1) + (1 - self._eta) * errors.mean(axis=1)
@@ -211,9 +211,7 @@ class Prioritized(Sampler):
                 if segments.hold(rows):
                     break
             tree.set(rows, self._weights(raw))
-            sampling.write_rows(self._bases, index.segment_rows, rows, raw)
-            if raw.size:
-                self._largest = max(self._largest, float(raw.max()))
+            self._largest = sampling.write_rows(self._bases, index.segment_rows, rows, raw, self._largest)
         return len(rows)
 
     def masses(self) -> tuple[float, float]:

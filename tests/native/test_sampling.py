@@ -100,7 +100,8 @@ def test_steps_are_found_where_they_are_and_weigh_something(any_seed: int) -> No
         assert found == (rows >= 0).sum()
         values, column = rng.random(found).astype(np.float32), np.zeros((60, SEGMENT_ROWS), np.float32)
         addresses = np.array([segment.ctypes.data for segment in column], np.int64)
-        sampling.write_rows(addresses, SEGMENT_ROWS, rows[rows >= 0], values)
+        largest = sampling.write_rows(addresses, SEGMENT_ROWS, rows[rows >= 0], values, 0.5)
+        assert largest == max([0.5, *values.tolist()])
         expected = np.zeros(column.size, np.float32)
         for row, value in zip(rows[rows >= 0].tolist(), values.tolist(), strict=True):
             expected[row] = value
@@ -114,3 +115,14 @@ def test_a_stream_has_changed_where_one_of_four_numbers_has(field: int, any_seed
     assert not sampling.has_changed(index.table, seen)
     index.table[2, field] += 1
     assert sampling.has_changed(index.table, seen) == (field < 4)
+
+
+@pytest.mark.parametrize("wrong", [None, -5e-324, -1.0, 1e30, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 64])
+def test_numbers_are_within_limits_where_each_is(wrong: float | None, n: int) -> None:
+    for place in range(n):
+        numbers = np.resize([0.0, -0.0, 1.0, np.nextafter(1e30, 0)], n)
+        if wrong is not None:
+            numbers[place] = wrong
+        assert sampling.all_within(numbers, 1e30) == (wrong is None)
+    assert sampling.all_within(np.empty(0), 1e30)

@@ -1,5 +1,7 @@
 #include "drawing.hpp"
 
+#include <algorithm>
+
 namespace diskbuffer {
 
 int64_t draw_steps(Table table, Philox& random, int64_t n, Located located) noexcept {
@@ -61,8 +63,19 @@ int64_t find_weighted(const SumTree& weights, Table table, int64_t segment_rows,
     return found;
 }
 
-void write_rows(float* const* segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n) noexcept {
-    for (int64_t i = 0; i < n; i++) segments[rows[i] / segment_rows][rows[i] % segment_rows] = values[i];
+bool all_within(const double* numbers, int64_t n, double limit) noexcept {
+    bool all = true;
+    for (int64_t i = 0; i < n; i++) all &= numbers[i] >= 0.0 && numbers[i] < limit;
+    return all;
+}
+
+double write_rows(float* const* segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n,
+                  double largest) noexcept {
+    for (int64_t i = 0; i < n; i++) {
+        segments[rows[i] / segment_rows][rows[i] % segment_rows] = values[i];
+        largest = std::max<double>(largest, values[i]);
+    }
+    return largest;
 }
 
 }  // namespace diskbuffer

@@ -37,7 +37,11 @@ void find_starts(const Stream& stream, int64_t position, int64_t length, int64_t
 // Find the rows in the store of steps by their ids; -1 where one is not there, or its weight is zero. Return how many are found.
 int64_t find_weighted(const SumTree& weights, Table table, int64_t segment_rows, const int64_t* ids, int64_t n, int64_t* rows) noexcept;
 
-// Write values of rows of the store, given where each segment lies.
-void write_rows(float* const* segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n) noexcept;
+// Return whether all numbers are at least 0, and below a limit; NaN is not.
+bool all_within(const double* numbers, int64_t n, double limit) noexcept;
+
+// Write values of rows of the store, given where each segment lies; return the largest of them, or `largest` where it is larger.
+double write_rows(float* const* segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n,
+                  double largest) noexcept;
 
 }  // namespace diskbuffer
