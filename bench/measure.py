@@ -18,7 +18,11 @@ ONLY = "measure these anew, and keep what the file has of the others"
 
 
 def in_turn(
-    rounds: int, competitors: Mapping[str, Callable[[Any], Any]], given: Callable[[], Any], each: int = 1
+    rounds: int,
+    competitors: Mapping[str, Callable[[Any], Any]],
+    given: Callable[[], Any],
+    each: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Time the competitors in turn, `each` calls of one on inputs that the others get, too; return seconds by name.
 
@@ -31,9 +35,9 @@ def in_turn(
         values = [given() for _ in range(each)]
         for name, call in competitors.items():
             for value in values:
-                begin = time.perf_counter()
+                begin = clock()
                 result = call(value)
-                seconds[name].append(time.perf_counter() - begin)
+                seconds[name].append(clock() - begin)
                 del result
     return seconds
 
