@@ -78,7 +78,7 @@ def without(directory: Path, change: tuple[str, str, str]) -> Path:
     assert text.count(old) == 1, f"{file} has changed: this benchmark must follow"
     (directory / "diskbuffer" / file).write_text(text.replace(old, new))
     if file.startswith("native/"):
-        for name in ("setup.py", "pyproject.toml", "README.md"):
+        for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(PACKAGE.parent / name, directory)
         subprocess.run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=directory, check=True)
     return directory

@@ -9,7 +9,7 @@
 
 namespace diskbuffer {
 
-// How a column's chunks are compressed for sealed shards: by a compressor of Blosc, by `PictureEncoder` ("pictures"), or as they are ("copy").
+// How a column's chunks are compressed for sealed shards: by a compressor of Blosc, by `PictureEncoder` ("pictures"), or not again ("copy").
 struct Method {
     const char* compressor;
     int level;
