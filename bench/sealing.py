@@ -3,8 +3,8 @@
     python -m bench.sealing [--only racing noise] --json FILE
 
 Of each kind of frames, every way is tried on the same chunks in turn, everything warm, in CPU time of one thread. Encoding
-includes decoding the live chunk, as sealing does. `first` is what the first frame of a chunk takes, `full` each frame of all. Decoding
-includes a call from Python for each chunk, of 0.2 us.
+includes decoding the live chunk, as sealing does. `first` is what the first frame of a chunk takes, `full` each frame of all.
+Decoding includes a call from Python for each chunk, of 0.2 us.
 
 Camera pictures and depth pictures are made up: CarRacing's frames, enlarged, with and without noise of two grey levels; boxes
 that move over a floor, with and without noise of a centimetre. They are no photographs: they tell of sizes, not of contents.
