@@ -15,6 +15,7 @@ SEED ?=
 LZ4 ?=
 SANITIZERS := fuzz_codec
 SANITIZE := -O2 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+SECONDS ?= 10
 KERNELS := diskbuffer/native/kernels
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
@@ -37,9 +38,11 @@ coverage: $(VENV)/test $(VENV)/native
 	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
 
 # Kernels and untrusted bytes under AddressSanitizer and UndefinedBehaviorSanitizer, without Python: drivers in tests/native/, each with the
-# kernels that it names. ITERATIONS=10000000 takes seven minutes of a core. LZ4=DIRECTORY for liblz4 from its sources, too.
-sanitize: $(SANITIZERS:%=build/sanitize/%)
-	for driver in $^; do $$driver $(ITERATIONS) $(SEED) || exit; done
+# kernels that it names. ITERATIONS=10000000 takes seven minutes of a core. LZ4=DIRECTORY for liblz4 from its sources, too. Then the
+# gather's threads under ThreadSanitizer, for SECONDS.
+sanitize: $(SANITIZERS:%=build/sanitize/%) build/sanitize/threads_gather
+	for driver in $(SANITIZERS:%=build/sanitize/%); do $$driver $(ITERATIONS) $(SEED) || exit; done
+	build/sanitize/threads_gather $(SECONDS) $(SEED)
 
 build/sanitize/fuzz_codec: $(addprefix $(KERNELS)/,codec.cpp lz4.cpp lz4_encoder.cpp picture_chunks.cpp recoding.cpp)
 
@@ -47,6 +50,11 @@ $(SANITIZERS:%=build/sanitize/%): build/sanitize/%: tests/native/%.cpp $(wildcar
 	mkdir -p build/sanitize
 	$(if $(LZ4),$(CC) $(SANITIZE) -c $(LZ4)/lz4.c -o build/sanitize/lz4.o)
 	$(CXX) -std=c++17 -Wall -Wextra $(SANITIZE) -I$(KERNELS) $(filter %.cpp,$^) $(if $(LZ4),-DWITH_LZ4 build/sanitize/lz4.o) -o $@
+
+THREADS_GATHER := $(addprefix $(KERNELS)/,gather.cpp helper_threads.cpp plan.cpp lookup.cpp codec.cpp lz4.cpp picture_chunks.cpp)
+build/sanitize/threads_gather: tests/native/threads_gather.cpp $(THREADS_GATHER) $(wildcard $(KERNELS)/*.hpp)
+	mkdir -p build/sanitize
+	$(CXX) -std=c++17 -Wall -Wextra -Wno-tsan -O1 -g -fsanitize=thread -pthread -I$(KERNELS) $(filter %.cpp,$^) -o $@
 
 check: $(VENV)/test $(VENV)/check $(VENV)/bench $(VENV)/native
 	$(BIN)/ruff check .
