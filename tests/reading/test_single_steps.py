@@ -109,3 +109,25 @@ def test_a_batch_is_the_callers_own(tmp_path: Path) -> None:
         first["next_obs"].zero_()
         assert second["obs"].equal(buffer.recent(np.arange(10))["obs"])
         assert second["next_obs"].numpy().tobytes() == values[-1:-11:-1].tobytes()
+
+
+def test_memory_of_large_batches_is_used_again_once_nobody_holds_any_of_it(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((64,)), "action": db.Column(), "reward": db.Column()}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, capacity=1_000) as buffer:
+        values = np.random.default_rng(0).random((600, 64), np.float32)
+        buffer.extend(values[:-1], values[:-1, 0], values[:-1, 1], values[1:])
+        for _ in range(20):  # until it is seen that the store is in memory
+            buffer.recent([0])
+        size = single_steps._FRESH // 256 + 1
+        held: list[tuple[Any, int]] = []
+        places: list[int] = []
+        for turn in range(30):
+            batch = buffer.recent(np.arange(turn, turn + size))
+            places.append(batch["obs"].data_ptr())
+            held.append((batch["obs"][turn % 7].numpy()[3:] if turn % 2 else batch["obs"].T, turn))
+            held = held[-1 - turn % 7 :]
+            del batch
+            for part, of in held:
+                rows = values[-2 - of : -2 - of - size : -1]
+                assert (np.asarray(part) == (rows[of % 7][3:] if of % 2 else rows.T)).all()
+        assert len(set(places)) < len(places) // 2

@@ -1,6 +1,7 @@
 #include "single_steps.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "memory.hpp"
 
@@ -11,22 +12,29 @@ namespace {
 constexpr int64_t BLOCK = 256;  // steps whose places are found before they are copied
 constexpr int64_t AHEAD = 8;    // how many steps before it is copied a row is brought into the caches
 
-// Copy one row of each of `n` places; return false where a file is not mapped.
-bool copy_column(const MappedFiles& mapped, const StepColumn& column, int64_t lane_rows, const Place* places, int64_t n, uint8_t* out) {
-    const int64_t row_bytes = column.row_bytes;
-    const auto bytes_before = [&](const Place& place) { return (place.lane * lane_rows + place.row) * row_bytes; };
-    for (int64_t i = 0; i < n; i++, out += row_bytes) {
-        if (i + AHEAD < n) {
-            const Place& later = places[i + AHEAD];
-            prefetch(mapped.source(column.column, later.file).at(bytes_before(later)));
-        }
-        const Source source = mapped.source(column.column, places[i].file);
-        if (source.address == 0) return false;
-        copy_bytes(out, source.at(bytes_before(places[i])), row_bytes);
-        if (column.flag != 0)
-            for (int64_t k = 0; k < row_bytes; k++) out[k] = out[k] != 0;
+// Copy one row of each of `n` places, of BYTES bytes if that is not 0; return false where a file is not mapped.
+template <int64_t BYTES>
+bool copy_rows(const Source* files, const StepColumn& column, int64_t lane_rows, const Place* places, int64_t n, uint8_t* out) {
+    const int64_t row_bytes = BYTES != 0 ? BYTES : column.row_bytes;
+    const auto address_of = [&](const Place& place) { return files[place.file].at((place.lane * lane_rows + place.row) * row_bytes); };
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) prefetch(address_of(places[i + AHEAD]));
+        if (files[places[i].file].address == 0) return false;
+        std::memcpy(out + i * row_bytes, address_of(places[i]), row_bytes);
     }
+    if (column.flag != 0)
+        for (int64_t k = 0; k < n * row_bytes; k++) out[k] = out[k] != 0;
     return true;
+}
+
+bool copy_column(const Source* files, const StepColumn& column, int64_t lane_rows, const Place* places, int64_t n, uint8_t* out) {
+    switch (column.row_bytes) {
+        case 1: return copy_rows<1>(files, column, lane_rows, places, n, out);
+        case 4: return copy_rows<4>(files, column, lane_rows, places, n, out);
+        case 8: return copy_rows<8>(files, column, lane_rows, places, n, out);
+        case 16: return copy_rows<16>(files, column, lane_rows, places, n, out);
+        default: return copy_rows<0>(files, column, lane_rows, places, n, out);
+    }
 }
 
 }  // namespace
@@ -39,12 +47,15 @@ bool copy_steps(Table table, const MappedFiles& mapped, const Layout& layout, co
         for (int64_t i = 0; i < count; i++) {
             const int64_t stream = streams[begin + i], position = positions[begin + i];
             ids[begin + i] = position * table.n + stream;
-            for (int after = 0; after < 2; after++) places[after][i] = layout.place_of(table.streams[stream], position + after);
+            for (int after = 0; after < 2; after++) {
+                places[after][i] = layout.place_of(table.streams[stream], position + after);
+                if (places[after][i].file >= mapped.files) return false;
+            }
         }
         for (int64_t c = 0; c < n_columns; c++) {
             const StepColumn& column = columns[c];
             uint8_t* out = arrays[c] + begin * column.row_bytes;
-            if (!copy_column(mapped, column, layout.segment_rows, places[column.after], count, out)) return false;
+            if (!copy_column(mapped.sources + column.column * mapped.files, column, layout.segment_rows, places[column.after], count, out)) return false;
         }
     }
     return true;

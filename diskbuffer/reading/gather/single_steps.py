@@ -5,6 +5,8 @@ Of a batch of 256 steps of a few numbers, that is a third of the time. Columns i
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,9 @@ Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 Copy = Callable[..., bool]  # a function of `diskbuffer.native.single_steps`
 
-MOST = 65_536  # bytes of an array: larger ones are in pooled memory, as fresh pages cost more than the gather
+MOST = 2**21  # bytes of an array: larger ones go through a plan, as the store's lock is held while they are copied
+_FRESH = 2**16  # bytes of an array: larger ones are in memory that is used again, as fresh pages cost more than the copy
+_KEPT = 4  # batches whose memory is used again
 
 
 class SingleSteps:
@@ -52,7 +56,8 @@ class SingleSteps:
         self.keys = [(keys[:-1], keys[-1]) for keys in nested]
         self._described, self._kinds = np.array(described, np.int64).reshape(-1, 4), kinds
         largest = max((row_bytes for _, row_bytes, _, _ in described), default=1)
-        self.most = MOST // max(largest, 1)
+        self.most, self._most_fresh = MOST // max(largest, 1), _FRESH // max(largest, 1)
+        self._kept: deque[list[Array]] = deque(maxlen=_KEPT)  # of larger batches
 
     @staticmethod
     def can_be(columns: Columns) -> bool:
@@ -60,9 +65,32 @@ class SingleSteps:
         return not columns.targets[0, :, gather.CHUNK_ROWS].any()
 
     def filled(self, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
-        """Return the arrays of steps, and the steps' names; None where only a plan can, or can say why not."""
+        """Return the arrays of steps, and the steps' names; None where only a plan can, or can say why not.
+
+        The store's lock must be held.
+        """
         size = steps[0].size
         if size > self.most:
             return None
-        filled = (*[np.empty((size, *shape), dtype) for shape, dtype in self._kinds], np.empty(size, np.int64))
+        filled = (*(self._allocate(size) if size <= self._most_fresh else self._take(size)),)
         return filled if copy(index.table, mapped, index.segment_rows, self._described, filled, *steps) else None
+
+    def _allocate(self, size: int) -> list[Array]:
+        return [*[np.empty((size, *shape), dtype) for shape, dtype in self._kinds], np.empty(size, np.int64)]
+
+    def _take(self, size: int) -> list[Array]:
+        """Return arrays of a batch that nobody holds any more, nor a tensor over them; new ones where there are none."""
+        for arrays in self._kept:
+            if len(arrays[-1]) == size and _are_unused(arrays):
+                return arrays
+        arrays = self._allocate(size)
+        self._kept.append(arrays)
+        return arrays
+
+
+def _are_unused(arrays: list[Array]) -> bool:
+    """Return whether a list is all that holds its arrays."""
+    return max(map(sys.getrefcount, arrays)) <= _UNUSED
+
+
+_UNUSED = max(map(sys.getrefcount, [np.empty(0)]))  # as seen there
