@@ -56,7 +56,8 @@ class World:
         self.slots = [np.array([next(numbers) for _ in segments], np.int64) for segments in kept]
         is_noise = rng.random() < 0.5
         for row_bytes in self.row_bytes[:SUMS]:
-            self.values.append([rng.integers(0, 256 if is_noise else 3, (head + 1, row_bytes), np.uint8) for head in self.heads])
+            rows = [rng.integers(0, 256 if is_noise else 3, (head + 1, row_bytes), np.uint8) for head in self.heads]
+            self.values.append(rows)
         self.values.append([self._sums(stream, rows) for stream, rows in enumerate(self.values[PACKED])])
         for column, row_bytes in enumerate(self.row_bytes):
             self.files.append([np.zeros(self.lanes * self.segment_rows * row_bytes, np.uint8) for _ in range(self.n_files)])
@@ -66,9 +67,9 @@ class World:
                     self.files[column][file][at : at + row_bytes] = self.values[column][stream][position]
         self._pack()
         self.tail = np.zeros((STREAMS, TAIL_ROWS, self.row_bytes[PACKED]), np.uint8)
-        for stream, rows in enumerate(self.values[PACKED]):
-            for position in range(max(0, len(rows) - TAIL_ROWS), len(rows)):
-                self.tail[stream, position % TAIL_ROWS] = rows[position]
+        for stream, packed in enumerate(self.values[PACKED]):
+            for position in range(max(0, len(packed) - TAIL_ROWS), len(packed)):
+                self.tail[stream, position % TAIL_ROWS] = packed[position]
         self._index()
 
     def _sums(self, stream: int, rows: Bytes) -> Bytes:
@@ -129,7 +130,7 @@ class World:
 
     def plan(self, drawn: Int64, before: int, rows: int) -> tuple[Int64, Int64]:
         planned = gather.plan(
-            self.table, self.mapped, drawn[0], drawn[1], drawn[2], drawn[3], before, rows, self.segment_rows, 0, lanes=self.lanes
+            self.table, self.mapped, drawn[0], drawn[1], drawn[2], drawn[3], before, rows, self.segment_rows, 0, self.lanes
         )
         assert planned is not None
         runs, sources, complete = planned
@@ -271,9 +272,7 @@ def test_a_step_that_was_evicted_is_no_plan() -> None:
     drawn = world.draw(5)
     drawn[1, 3] = world.lows[drawn[0, 3]] - 1
     assert (
-        gather.plan(
-            world.table, world.mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, lanes=world.lanes
-        )
+        gather.plan(world.table, world.mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, world.lanes)
         is None
     )
 
@@ -281,9 +280,7 @@ def test_a_step_that_was_evicted_is_no_plan() -> None:
 def test_files_that_are_not_mapped_are_named() -> None:
     world = World(np.random.default_rng(0))
     drawn, mapped = world.draw(5), world.mapped[:, :0].copy()
-    planned = gather.plan(
-        world.table, mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, lanes=world.lanes
-    )
+    planned = gather.plan(world.table, mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, world.lanes)
     assert planned is not None
     runs, sources, complete = planned
     assert not complete

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.native.gather import join_pages
+from diskbuffer.native import gather
 from diskbuffer.reading.gather import gatherer
 
 PAGE = 4096
@@ -21,15 +21,15 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold, self.counts_pages = True, True
         self.asked = self.pages = self.faults = 0
-        monkeypatch.setattr("diskbuffer.native.gather.request_pages", self.ask)
+        monkeypatch.setattr(gather, "request_pages", self.ask)
         monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
         monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
-        gather = gatherer.Gatherer._gather
+        gather_rows = gatherer.Gatherer._gather
 
         def gather_with_faults(own: Any, *args: Any) -> Any:
             if self.is_cold and not own._cold:
                 self.faults += 1000
-            return gather(own, *args)
+            return gather_rows(own, *args)
 
         monkeypatch.setattr(gatherer.Gatherer, "_gather", gather_with_faults)
 
@@ -86,4 +86,4 @@ def test_pages_that_follow_each_other_are_asked_for_at_once(
     pieces: list[tuple[int, int, int]], stretches: list[tuple[int, int]]
 ) -> None:
     memory = np.array([(page * PAGE + byte, size) for page, byte, size in pieces], np.int64).reshape(-1, 2)
-    assert (join_pages(memory, PAGE) // PAGE).tolist() == [list(stretch) for stretch in stretches]
+    assert (gather.join_pages(memory, PAGE) // PAGE).tolist() == [list(stretch) for stretch in stretches]
