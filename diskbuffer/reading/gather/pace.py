@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-# Seconds that a batch takes in one thread, below which another is not tried. On two busy cores, batches of 16 stacks of Atari frames
-# (40 us) take 1.2 of the time with it, of 32 (75 us) 1.1, of 64 (165 us) 0.9, of 256 0.7 to 0.8.
+# Seconds that a batch takes in one thread, below which another is not tried. On two busy cores, batches of 16 stacks of Atari
+# frames (40 us) take 1.2 of the time with it, of 32 (75 us) 1.1, of 64 (165 us) 0.9, of 256 0.7 to 0.8.
 WORTH_A_THREAD = 100e-6
 _FIRST = 4  # batches in a row for which another number is tried at first; the fastest of them counts, as threads have to start
 _TRY = 16  # every so many batches, another number is tried again
