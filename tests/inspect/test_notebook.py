@@ -26,6 +26,7 @@ from PIL import Image
 
 import diskbuffer as db
 from diskbuffer.inspect import pictures
+from diskbuffer.native.gather import COUNT
 from diskbuffer.nested import flatten
 from soak.experience import Experience, Feeder
 from tests.amounts import examples
@@ -382,7 +383,7 @@ def counted_rows(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> li
     run = gatherer.run
 
     def counting(plan: Any, memory: Any, threads: int | None = None) -> None:
-        rows.append(int(plan.runs[:, 2].sum()) * len(memory.paths))
+        rows.append(int(plan.runs[:, COUNT].sum()) * len(memory.paths))
         run(plan, memory, threads)
 
     monkeypatch.setattr(gatherer, "run", counting)

@@ -219,7 +219,9 @@ def test_an_opening_that_fails_leaves_nothing(
     assert failures > 5
 
 
-@pytest.mark.parametrize("where", ["Recorder", "StreamLog", "DerivedColumns", "join_limiter"])
+@pytest.mark.parametrize(
+    "where", ["recording.recorder.Recorder", "buffer.StreamLog", "buffer.DerivedColumns", "buffer.join_limiter"]
+)
 def test_an_opening_that_fails_after_its_threads_began_ends_them(
     tmp_path: Path, count: Count, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +231,7 @@ def test_an_opening_that_fails_after_its_threads_began_ends_them(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"diskbuffer.buffer.{where}", fail)
+        patch.setattr(f"diskbuffer.{where}", fail)
         for _ in range(3):
             with pytest.raises(MemoryError):
                 db.ReplayBuffer(tmp_path / "store", limiter=db.SampleToInsertRatio(1.0, min_size=1))
