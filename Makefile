@@ -23,18 +23,18 @@ INTEROP := dreamer lerobot webdataset zarr2
 
 .PHONY: demo test native nightly coverage sanitize check bench bench-compare soak interop docs dist clean
 
-demo: $(VENV)/demo $(VENV)/native
+demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
 
-test: $(VENV)/test $(VENV)/native $(VENV)/compiled
+test: $(VENV)/test $(VENV)/compiled
 	$(PYTEST)
 
 # What takes longer: trainings, whole examples, and more of what is tried at random. MINUTES=8 for as many of them as fit into that.
-nightly: $(VENV)/test $(VENV)/native $(VENV)/compiled
+nightly: $(VENV)/test $(VENV)/compiled
 	$(PYTEST) --nightly $(if $(MINUTES),--minutes $(MINUTES))
 
 # The tests of `test`, one after the other.
-coverage: $(VENV)/test $(VENV)/native
+coverage: $(VENV)/test
 	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
 
 # Kernels and untrusted bytes under AddressSanitizer and UndefinedBehaviorSanitizer, without Python: drivers in tests/native/, each with the
@@ -56,33 +56,33 @@ build/sanitize/threads_gather: tests/native/threads_gather.cpp $(THREADS_GATHER)
 	mkdir -p build/sanitize
 	$(CXX) -std=c++17 -Wall -Wextra -Wno-tsan -O1 -g -fsanitize=thread -pthread -I$(KERNELS) $(filter %.cpp,$^) -o $@
 
-check: $(VENV)/test $(VENV)/check $(VENV)/bench $(VENV)/native
+check: $(VENV)/test $(VENV)/check $(VENV)/bench
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --doctest-modules --no-header diskbuffer tests/test_docs.py
 
 # Meant to take less than an hour on two cores that have nothing else to do. BENCH=--quick for fewer rounds and less data.
-bench: $(VENV)/bench $(VENV)/native
+bench: $(VENV)/bench
 	$(BIN)/python -m diskbuffer warmup
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
 	$(BIN)/python -m bench.results
 
 # What changed since the figures that were copied elsewhere: make bench-compare OLD=DIRECTORY
-bench-compare: $(VENV)/bench $(VENV)/native
+bench-compare: $(VENV)/bench
 	$(BIN)/python -m bench.results --compare $(OLD)
 
 # Every promise put to the test, for an hour and a half; `test` and `nightly` run short versions.
-soak: $(VENV)/test $(VENV)/native
+soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
 # With other programs, each in an environment of its own. GDAL's package takes INTEROP_PYTHON=python3.12 or newer, zarrita.js takes npm.
-interop: $(VENV)/test $(VENV)/native $(VENV)/compiled $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
+interop: $(VENV)/test $(VENV)/compiled $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
 	$(PYTEST) -m interop
 	$(BIN)/python -m pytest -q --nightly tests/formats/interop
 
 # The documentation as pages, in docs/_build/html.
-docs: $(VENV)/docs $(VENV)/native
+docs: $(VENV)/docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 # The wheel and the sdist, in dist/; tests/test_dist.py installs them into empty environments.
@@ -94,14 +94,18 @@ clean:
 	rm -rf $(VENV) build
 	find diskbuffer -name "*.so" -delete
 
-# The native code, built where it is used: in the checkout.
+# The native code, built where it is used: in the checkout. Whatever is installed there builds it, if it was not.
 native: $(VENV)/native
 $(VENV)/native: $(VENV)/build setup.py $(shell find diskbuffer/native -name "*.pyx" -o -name "*.pxd" -o -name "*.[hc]pp")
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
+$(VENV)/build: $(VENV)/python constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "setuptools>=77" Cython numpy
+	touch $@
+
 # Compiled once, before several processes do so at the same time; and anew, as numba's cache does not see what a function calls.
-$(VENV)/compiled: $(VENV)/test $(VENV)/native $(shell find diskbuffer -name "*.py")
+$(VENV)/compiled: $(VENV)/test $(shell find diskbuffer -name "*.py")
 	find diskbuffer -name "*.nb[ci]" -delete
 	$(BIN)/python -m diskbuffer warmup
 	touch $@
@@ -123,7 +127,7 @@ $(VENV)/interop/%/installed: tests/formats/interop/%.txt
 	$(VENV)/interop/$*/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
-$(VENV)/%: $(VENV)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+$(VENV)/%: pyproject.toml constraints.txt | $(VENV)/native
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[$*]"
 	[ $* != test -a $* != bench ] || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps tianshou
 	touch $@

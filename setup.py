@@ -1,6 +1,7 @@
 """Build the native code: C++17 kernels, bound by Cython. All else about the package is in pyproject.toml."""
 
 import hashlib
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,34 @@ SUFFIXES = {".pyx", ".pxd", ".hpp", ".cpp"}
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
 
 
-def sources_hash() -> str:
-    """Return a hash of all native sources, which ``diskbuffer.native`` compares when it is imported from a checkout."""
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in sources())).hexdigest()
-
-
 def sources() -> list[Path]:
     """Return all native sources, in order."""
     return sorted(path for path in NATIVE.rglob("*") if path.suffix in SUFFIXES)
 
 
+def sources_hash() -> str:
+    """Return a hash of all native sources, which ``diskbuffer.native`` compares when it is imported from a checkout."""
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in sources())).hexdigest()
+
+
+def is_built() -> bool:
+    """Return whether the checkout holds what would be built; the module `build` holds the hash of what it was built from."""
+    modules = [path.with_suffix(sysconfig.get_config_var("EXT_SUFFIX")) for path in NATIVE.glob("*.pyx")]
+    built = NATIVE / f"build{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return all(module.exists() for module in modules) and sources_hash().encode() in built.read_bytes()
+
+
 class BuildNative(build_ext):
-    """Build, and say in one sentence what is missing where that fails."""
+    """Build what the checkout does not hold yet, several modules at a time; say what is missing where that fails."""
+
+    def run(self) -> None:
+        """Build, but for a checkout in which that was done."""
+        if not ((self.inplace or self.editable_mode) and is_built()):
+            super().run()
 
     def build_extensions(self) -> None:
-        """Compile the modules, several at a time."""
+        """Make C++ of Cython, and compile all."""
+        self.extensions[:] = cythonize(self.extensions, build_dir="build/cython", language_level=3, quiet=True)
         try:
             super().build_extensions()
         except Exception as error:
@@ -45,28 +59,25 @@ def kernels_of(module: Path) -> list[str]:
     return [name for line in lines for name in line.removeprefix("# kernels:").split()]
 
 
-def extensions() -> list[Any]:
-    """Return a module for each file of Cython."""
-    shared = [str(path) for path in sources() if path.suffix in {".hpp", ".pxd"}]
-    macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
-    found = []
-    for module in sorted(NATIVE.glob("*.pyx")):
-        name = module.stem
-        files = [str(module), *(str(NATIVE / "kernels" / f"{kernel}.cpp") for kernel in kernels_of(module))]
-        own = [("DISKBUFFER_SOURCES", f'"{sources_hash()}"')] if name == "build" else []
-        depends = list(map(str, sources())) if name == "build" else shared
-        found.append(
-            Extension(
-                f"diskbuffer.native.{name}",
-                files,
-                include_dirs=[str(NATIVE / "kernels"), numpy.get_include()],
-                define_macros=[*macros, *own],
-                extra_compile_args=FLAGS,
-                language="c++",
-                depends=depends,
-            )
-        )
-    return cythonize(found, build_dir="build/cython", language_level=3, compiler_directives={"embedsignature": True})
+def extension(module: Path) -> Any:
+    """Return what a module of Cython is built from."""
+    depends = [path for path in sources() if module.stem == "build" or path.suffix in {".hpp", ".pxd"}]
+    return Extension(
+        f"diskbuffer.native.{module.stem}",
+        [str(module), *(str(NATIVE / "kernels" / f"{kernel}.cpp") for kernel in kernels_of(module))],
+        include_dirs=[str(NATIVE / "kernels"), numpy.get_include()],
+        define_macros=[
+            ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
+            *([("DISKBUFFER_SOURCES", f'"{sources_hash()}"')] if module.stem == "build" else []),
+        ],
+        extra_compile_args=FLAGS,
+        language="c++",
+        depends=[str(path) for path in depends if path != module],
+    )
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative}, options={"build_ext": {"parallel": 2}})
+setup(
+    ext_modules=[extension(module) for module in sorted(NATIVE.glob("*.pyx"))],
+    cmdclass={"build_ext": BuildNative},
+    options={"build_ext": {"parallel": 2}},
+)
