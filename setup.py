@@ -43,7 +43,10 @@ class BuildNative(build_ext):
 
     def build_extensions(self) -> None:
         """Make C++ of Cython, and compile all."""
-        self.extensions[:] = cythonize(self.extensions, build_dir="build/cython", language_level=3, quiet=True)
+        for module, made in zip(
+            self.extensions, cythonize(self.extensions, build_dir="build/cython", language_level=3, quiet=True), strict=True
+        ):
+            module.sources = made.sources
         try:
             super().build_extensions()
         except Exception as error:
