@@ -16,6 +16,7 @@ import gc
 import multiprocessing
 import os
 import shutil
+import threading
 import time
 import traceback
 import warnings
@@ -184,6 +185,7 @@ class Schedule:
         self._trace: Trace | None = None
         self._nested, self._countdown = False, -1
         self._inside: Callable[[], None] | None = None
+        self._busy = ""  # the writer that is being opened, or closed
         self._later: list[Callable[[], None]] = []
         self._known = set[str]()  # writers that are gone, and of which nobody has evicted anything since they were looked at
         self._running: dict[tuple[str, int], int] = {}  # the episode that runs in each environment
@@ -208,8 +210,12 @@ class Schedule:
             self._let_go()
 
     def _at(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        thread = threading.get_ident()
+
         def place(*args: Any, **keywords: Any) -> Any:
-            if self._inside is not None and not self._nested:
+            # Never in a thread that seals: the next steps, and the end of it all, would not wait for the call, and the call could
+            # wait for that very thread.
+            if self._inside is not None and not self._nested and threading.get_ident() == thread:
                 self._countdown -= 1
                 if self._countdown == 0:
                     call, self._inside = self._inside, None
@@ -252,10 +258,13 @@ class Schedule:
         def take() -> None:
             nonlocal taken
             before: list[tuple[str, int, int]] | None = None
-            while before != (now := _stamps(self._base)):  # again, where a thread has put another file in its place meanwhile
-                before = now
-                shutil.rmtree(left)
-                shutil.copytree(self._base, left)
+            with contextlib.ExitStack() as locks:
+                for buffer in self._open.values():  # or a copy might have one half of what a thread notes through maps
+                    locks.enter_context(buffer._store.lock)
+                while before != (now := _stamps(self._base)):  # again, where a thread has put another file in its place
+                    before = now
+                    shutil.rmtree(left)
+                    shutil.copytree(self._base, left)
             taken = True
 
         if self._rng.random() < 0.6:
@@ -359,11 +368,12 @@ class Schedule:
     def _writer(self, name: str) -> db.ReplayBuffer:
         if name not in self._open:
             self.log.append(f"{name} opens")
-            capacity = self._capacity
+            capacity, self._busy = self._capacity, name
             self._open[name] = db.ReplayBuffer(
                 self._root(), capacity, columns=COLUMNS, n_envs=self._envs[name], writer=name, segment_rows=self._rows,
                 autoreset="disabled", threads=1, seed=0,
             )  # fmt: skip
+            self._busy = ""
             entry = read_description(Files(self._root())).find(name)
             assert entry is not None
             self._first[name] = entry.first_stream
@@ -450,7 +460,9 @@ class Schedule:
             self._look_at(name)
             self.log.append(f"{name} ends")
             self._gate._opened.set()
+            self._busy = name
             self._end([self._open.pop(name)])
+            self._busy = ""
             self.model.flushed |= self.model.kept[name]
             self._known.add(name)
 
@@ -498,7 +510,10 @@ class Schedule:
                     continue
 
     def _change(self, kind: str, names: Sequence[int], value: Callable[[int], Any], call: Callable[[], int | None]) -> None:
-        """Make a call that writes values of steps, and note it; what it returns must be true."""
+        """Make a call that writes values of steps, and note it; what it returns must be true.
+
+        A learner that has not seen yet that steps were cleared may write to them, and sees that until it refreshes.
+        """
         model, learner = self.model, self._learn()
         numbers = self._numbers(learner, names)
         before = self._kept_now() & set(numbers)
@@ -507,10 +522,11 @@ class Schedule:
         except OSError:
             self.counts["errors"] += 1
             self.log.append("   it fails")
-            model.write(kind, before, value, certain=False)
+            model.write(kind, before | model.cleared.intersection(numbers), value, certain=False)
             self._note_failure()
             return
         model.write(kind, before, value)
+        model.write(kind, model.cleared.intersection(numbers) - before, value, certain=False)
         if written is None:  # of everything, as of now
             model.write(kind, set(self._numbers(learner, learner.steps().tolist())) - before, value, certain=False)
             return
@@ -531,6 +547,8 @@ class Schedule:
         nested, self._nested = self._nested, True
         try:
             for name in self._writers:
+                if name == self._busy:  # a reader would wait for it, and it waits for this call
+                    continue
                 if name not in self._open and name not in self._known and name in self._first:
                     self._known.add(name)
                     with db.ReplayBuffer(self._root(), mode="r", writer=name, threads=1) as buffer:
@@ -618,7 +636,8 @@ class Schedule:
         if not numbers:
             return
         kept = self._kept_now()
-        members = [step for step in model.members[model.episode_of[numbers[0]]] if step in kept]
+        every = model.members[model.episode_of[numbers[0]]]
+        members = [step for step in every if step in kept]
         self.log.append(f"the learner tags the episode of {name}, of steps {members[:1]} to {members[-1:]}, {tag}")
         with self._faulty(faults, 0.2):
             try:
@@ -626,10 +645,11 @@ class Schedule:
             except db.InputError:
                 return  # evicted, or not over: nothing is written, which is compared
             except OSError:
-                model.write("tag", members, lambda _: tag, certain=False)
+                model.write("tag", model.cleared.intersection(every).union(members), lambda _: tag, certain=False)
                 self._note_failure()
                 return
         model.write("tag", members, lambda _: tag)
+        model.write("tag", model.cleared.intersection(every).difference(members), lambda _: tag, certain=False)
 
     def _map(self, faults: bool) -> None:
         learner, version = self._learn(), self._next_version()
