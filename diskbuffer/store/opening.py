@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from diskbuffer.bucket import Bucket
-from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError
+from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError
 from diskbuffer.runtime import forks
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
@@ -18,7 +18,7 @@ from diskbuffer.store.recovery import blank_rows, kill, power_loss, resume_writi
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files, files_at
-from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held
+from diskbuffer.store.system.writer_lock import WriterLock, describe_holder, is_held, session
 
 _RECOVERY_SECONDS = 60.0  # that a reader waits for a writer that recovers a store
 
@@ -140,11 +140,21 @@ def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
 
 
 def _open_to_read(files: Files, recover: bool) -> Store:
-    there, way_back = _follow_the_way_back(files)
-    store = Store(there, way_back=way_back)
-    if recover:
-        _recover_to_read(store)
-    return store
+    while True:
+        before = session(files)
+        try:
+            there, way_back = _follow_the_way_back(files)
+            store = Store(there, way_back=way_back)
+            if not recover:
+                return store
+            _recover_to_read(store)
+            if session(files) == before:
+                return store
+        except (CorruptionError, EvictedError):
+            if session(files) == before:
+                raise
+            continue
+        store.close()  # somebody has opened it for writing meanwhile, who may have changed what was looked at
 
 
 def _recover_to_read(store: Store) -> None:
