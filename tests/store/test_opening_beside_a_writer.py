@@ -14,7 +14,7 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from soak.workloads import boot
 
-ROWS, CAPACITY, MOMENTS = 8, 24, 12
+ROWS, CAPACITY, MOMENTS = 8, 24, 10
 OPERATIONS = ("map", "stat", "read")
 
 
@@ -39,9 +39,9 @@ def left_by_a_writer(path: Path, how: str, known: dict[int, int]) -> None:
     add(writer, 6, known, ends=False)
     if how == "closed":
         writer.close()
-        (path / "first").rename(path / "store")
+        (path / "first").rename(path / "left")
     else:
-        shutil.copytree(path / "first", path / "store")
+        shutil.copytree(path / "first", path / "left")
         writer.close()
 
 
@@ -49,23 +49,24 @@ def left_by_a_writer(path: Path, how: str, known: dict[int, int]) -> None:
 def test_a_writer_that_comes_while_a_reader_opens_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, any_seed: int, how: str
 ) -> None:
-    rng, operations = np.random.default_rng(any_seed), 0
+    rng, operations, left = np.random.default_rng(any_seed), 0, dict[int, int]()
+    with boot(1):
+        left_by_a_writer(tmp_path, how, left)
     for moment in range(MOMENTS):
-        path, known, writers = tmp_path / str(moment), dict[int, int](), list[db.ReplayBuffer]()
-        with boot(1):
-            left_by_a_writer(path, how, known)
+        path, known, writers = tmp_path / str(moment), dict(left), list[db.ReplayBuffer]()
+        shutil.copytree(tmp_path / "left", path)
 
         def come(path: Path = path, known: dict[int, int] = known, writers: list[db.ReplayBuffer] = writers) -> None:
-            writers.append(open_to_write(path / "store"))
+            writers.append(open_to_write(path))
             for _ in range(9):
                 add(writers[0], 7, known)
 
         # At first never; then in the second half of all operations, which is where rows are looked at.
         at = operations - (operations // 2) * moment // MOMENTS - int(rng.integers(3)) if moment else 10**6
         with boot(2 if how == "cut off from power" else 1), monkeypatch.context() as patch:
-            left = call_in_the_middle(patch, at, come)
-            with db.ReplayBuffer(path / "store", mode="r", threads=1) as reader:
-                operations = operations or at - left[0]
+            until = call_in_the_middle(patch, at, come)
+            with db.ReplayBuffer(path, mode="r", threads=1) as reader:
+                operations = operations or at - until[0]
                 patch.undo()
                 for _ in range(2):
                     batch = reader.at(reader.steps())
