@@ -37,11 +37,11 @@ def _of_vectors(buffer: db.ReplayBuffer, sampler: db.Uniform, size: int) -> Call
     single = reader.single_steps(None)
     assert single is not None
     drawn = sampler.next(reader.index, size).drawn
-    filled = reader.copy_at_once(single, copy_drawn, drawn.streams, drawn.positions)
+    filled = reader.copy_at_once(single, copy_drawn, size, drawn.streams, drawn.positions)
     assert filled is not None
     return {
         "draw": lambda _: sampler.next(reader.index, size),
-        "find and copy": lambda _: reader.copy_at_once(single, copy_drawn, drawn.streams, drawn.positions),
+        "find and copy": lambda _: reader.copy_at_once(single, copy_drawn, size, drawn.streams, drawn.positions),
         "tensors": lambda _: as_batch(single, filled),
     }
 

@@ -691,12 +691,12 @@ class ReplayBuffer:
             A chunk is damaged on the disk; it is named.
         """
         self._check_open()
-        sampler, size = self._sampler(sampler, "sample"), integer("batch_size", batch_size)
-        if sampler is not self._samplers["sample"]:
-            return self._sampling(sampler, size).sample(transform_of(transform), device_of(device))
+        size = integer("batch_size", batch_size)
+        if sampler is not None:
+            return self._sampling(self._sampler(sampler, "sample"), size).sample(transform_of(transform), device_of(device))
         known = self._sampled  # by another thread, this may be another the next moment
         if known is None or known[0] != size:  # most ask for as many again and again
-            known = self._sampled = size, self._sampling(sampler, size, while_there(self._check_open))
+            known = self._sampled = size, self._sampling(self._samplers["sample"], size, while_there(self._check_open))
         return known[1].sample(transform_of(transform), device_of(device))
 
     def draw(self, batch_size: int, sampler: Sampler | None = None) -> dict[str, npt.NDArray[Any]]:

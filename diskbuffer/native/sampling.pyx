@@ -16,15 +16,6 @@ from diskbuffer.native.table cimport Located, Stream, Table, located_of, table_o
 
 cnp.import_array()
 
-cdef extern from "random_numbers.hpp" namespace "diskbuffer" nogil:
-    cppclass CppPhilox "diskbuffer::Philox":
-        CppPhilox()
-        CppPhilox(uint64_t key0, uint64_t key1, uint64_t third, uint64_t fourth)
-        uint64_t next_uint64()
-        uint32_t next_uint32()
-        double next_double()
-
-
 cdef extern from "permutation.hpp" namespace "diskbuffer" nogil:
     void permute_ "diskbuffer::permute"(
         uint64_t first, uint64_t n, int half_bits, const uint64_t* keys, int64_t rounds, int64_t* numbers, int64_t count
@@ -51,7 +42,6 @@ cdef extern from "drawing.hpp" namespace "diskbuffer" nogil:
     struct Seen:
         pass
 
-    int64_t draw_steps_ "diskbuffer::draw_steps"(Table table, CppPhilox& random, int64_t n, Located located)
     void draw_rows_ "diskbuffer::draw_rows"(
         const SumTree& weights, Table table, const Segment* segments, int64_t segment_rows, const double* random, int64_t n,
         Located located, double* ratios
@@ -68,15 +58,6 @@ cdef extern from "drawing.hpp" namespace "diskbuffer" nogil:
         float** segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n, double largest
     )
 
-cdef extern from "numpy/random/bitgen.h":
-    struct bitgen:
-        void* state
-        uint64_t (*next_uint64)(void*) noexcept nogil
-        uint32_t (*next_uint32)(void*) noexcept nogil
-        double (*next_double)(void*) noexcept nogil
-        uint64_t (*next_raw)(void*) noexcept nogil
-
-
 cdef uint64_t _next_uint64(void* state) noexcept nogil:
     return (<CppPhilox*>state).next_uint64()
 
@@ -91,11 +72,6 @@ cdef double _next_double(void* state) noexcept nogil:
 
 cdef class Philox:
     """A bit generator for `numpy.random.Generator`: numpy's Philox, but for `start`, which takes 0.1 us; setting a state, some 10."""
-
-    cdef CppPhilox random
-    cdef uint64_t key0, key1
-    cdef bitgen functions
-    cdef readonly object capsule, lock
 
     def __init__(self, uint64_t key0, uint64_t key1):
         self.key0, self.key1 = key0, key1

@@ -1,4 +1,4 @@
-# kernels: single_steps lookup
+# kernels: single_steps drawing lookup random_numbers sum_tree
 """Single steps of flat columns, found and copied at once; see `single_steps.hpp`.
 
 All functions take the table of an `Index`, where files are mapped, the rows of a segment, `columns`, (arrays, 4) int64, and a tuple: the
@@ -11,17 +11,12 @@ from libcpp.vector cimport vector
 
 from diskbuffer.native.arrays cimport as_int64s, int64s, length
 from diskbuffer.native.runs cimport Layout, MappedFiles, mapped_files
-from diskbuffer.native.table cimport Table, table_of
+from diskbuffer.native.sampling cimport MOST_BELOW, Philox, draw_steps_
+from diskbuffer.native.table cimport Located, Table, table_of
 
 cnp.import_array()
 
 cdef extern from "lookup.hpp" namespace "diskbuffer" nogil:
-    struct Located:
-        int64_t* streams
-        int64_t* positions
-        int64_t* starts
-        int64_t* lasts
-
     int64_t locate_recent(Table table, const int64_t* streams, const int64_t* ages, int64_t n, Located located)
     void find_episodes(Table table, const int64_t* streams, const int64_t* positions, int64_t n, int64_t* starts, int64_t* lasts)
 
@@ -33,6 +28,23 @@ cdef extern from "single_steps.hpp" namespace "diskbuffer" nogil:
         Table table, const MappedFiles& mapped, const Layout& layout, const StepColumn* columns, int64_t n_columns,
         uint8_t* const* arrays, const int64_t* streams, const int64_t* positions, int64_t n, int64_t* ids
     )
+
+
+def allocate(list kinds, int64_t n):
+    """Return a tuple of arrays of so many rows, each of which is of a kind: its shape, a tuple, and its dtype."""
+    cdef cnp.npy_intp shape[32]
+    cdef tuple after
+    cdef cnp.dtype dtype
+    cdef int i
+    arrays = []
+    shape[0] = n
+    for after, dtype in kinds:
+        if len(after) > 31:
+            raise ValueError(f"expected at most 31 dimensions of a row, found {len(after)}")
+        for i in range(len(after)):
+            shape[i + 1] = after[i]
+        arrays.append(cnp.PyArray_EMPTY(len(after) + 1, shape, dtype.type_num, 0))
+    return tuple(arrays)
 
 
 cdef object new_int64s(int64_t rows, int64_t n):
@@ -72,6 +84,18 @@ def copy_drawn(table, mapped, int64_t segment_rows, columns, tuple filled, strea
     if length(streams) != n:
         raise ValueError(f"expected as many streams as positions, found {length(streams)} and {n}")
     return copy(table, mapped, segment_rows, columns, filled, int64s(streams), int64s(positions), n)
+
+
+def copy_random(table, mapped, int64_t segment_rows, columns, tuple filled, Philox random not None):
+    """Copy steps that are drawn of all that can be sampled, each as likely as any other; of too many, or none, nothing is copied."""
+    cdef Table streams_table = table_of(table)
+    cdef int64_t n = length(filled[len(filled) - 1]), steps
+    found = new_int64s(4, n)
+    cdef int64_t* first = int64s(found, 2)
+    cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
+    with nogil:
+        steps = draw_steps_(streams_table, random.random, n, located)
+    return 0 < steps <= MOST_BELOW and copy(table, mapped, segment_rows, columns, filled, located.streams, located.positions, n)
 
 
 def copy_recent(table, mapped, int64_t segment_rows, columns, tuple filled, ages, streams):

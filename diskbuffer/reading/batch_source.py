@@ -16,7 +16,7 @@ import torch
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
-from diskbuffer.native.single_steps import copy_drawn
+from diskbuffer.native.single_steps import copy_drawn, copy_random
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.batches.single_steps import as_batch
@@ -235,7 +235,8 @@ class Sampling:
         if transform is None and device is None and self._is_single:
             single = self._readers[0].single_steps(None)
             if single is not None and self._parts[0].size <= single.most:
-                return self._sample_at_once(single)
+                batch = self._sample_at_once(single)
+                return self._copy_drawn(single) if batch is None else batch
         self._readers[0].gatherer.call_helpers()
         delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
         begun = self.begin()
@@ -249,7 +250,30 @@ class Sampling:
         self.deliver(begun)
         return batch
 
-    def _sample_at_once(self, single: SingleSteps) -> Batch:
+    def _sample_at_once(self, single: SingleSteps) -> Batch | None:
+        """Return the next batch of single steps, if native code can both draw and copy it; None where it cannot."""
+        reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
+        with reader.lock:
+            self._check()
+            random = sampler.random()
+            if random is None:
+                return None
+            try:
+                filled = reader.copy_at_once(single, copy_random, size, random)
+                if filled is None:
+                    return None
+                batch = as_batch(single, filled)
+            except BaseException:  # it is left for the next caller
+                ahead = sampler.next(reader.index, size)
+                sampler.keep(ahead)
+                sampler.leave(ahead)
+                raise
+            sampler.batches += 1
+        if limiter is not None:
+            limiter.note_sampled(size)
+        return batch
+
+    def _copy_drawn(self, single: SingleSteps) -> Batch:
         """Return the next batch of single steps: copied while the lock is held, or planned then where that would take long."""
         reader, planned = self._readers[0], None
         with reader.lock:
@@ -262,7 +286,7 @@ class Sampling:
                 if not whole:
                     until_found(self._readers, lambda: self._replace(aheads))
                 drawn = aheads[0].drawn
-                filled = reader.copy_at_once(single, copy_drawn, drawn.streams, drawn.positions)
+                filled = reader.copy_at_once(single, copy_drawn, drawn.size, drawn.streams, drawn.positions)
                 if filled is None:  # it is on the disk, or some of it was evicted elsewhere
                     planned = until_found(self._readers, lambda: self._mend(begun)).planned
             if filled is not None:

@@ -29,7 +29,7 @@ from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, li
 from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
-from diskbuffer.reading.gather.single_steps import Copy, SingleSteps
+from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.readable import Readable
 from diskbuffer.store.following import MOVING_SECONDS
@@ -292,18 +292,18 @@ class Reader(ABC):
         found = self._at_once(paths, copy, *steps)
         return None if found is None else dict(zip(found[0].names, found[1], strict=False))
 
-    def _at_once(
-        self, paths: tuple[str, ...] | None, copy: Copy, *steps: Int64
-    ) -> tuple[SingleSteps, tuple[npt.NDArray[Any], ...]] | None:
+    def _at_once(self, paths: tuple[str, ...] | None, copy: Copy, *steps: Int64) -> tuple[SingleSteps, Filled] | None:
         """Copy single steps; None where there are stacks, or chunks, or they have to be planned."""
         single = self.single_steps(paths)
-        filled = None if single is None else self.copy_at_once(single, copy, *steps)
-        return None if single is None or filled is None else (single, filled)
-
-    def copy_at_once(self, single: SingleSteps, copy: Copy, *steps: Int64) -> tuple[npt.NDArray[Any], ...] | None:
-        """Return the arrays of single steps, copied under the lock; None where they have to be planned."""
+        if single is None:
+            return None
         with self._store.lock:
-            return self.gatherer.copy(single, copy, self.index, self._store.maps.sources, *steps)
+            filled = self.copy_at_once(single, copy, len(steps[0]), *steps)
+        return None if filled is None else (single, filled)
+
+    def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
+        """Return the arrays of so many single steps; None where they have to be planned. The lock must be held."""
+        return self.gatherer.copy(single, copy, self.index, self._store.maps.sources, size, *steps)
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""

@@ -149,6 +149,10 @@ class Sampler(ABC):
         """Draw the next batch; `keep` it once it is certain."""
         return Ahead(self.draw(index, size, self.generator(self.batches + len(self._ahead))))
 
+    def random(self) -> Philox | None:
+        """Return the random numbers of the next batch, if native code draws all of it by them, and none was drawn ahead."""
+        return None
+
     def is_whole(self, index: Index, ahead: Ahead) -> bool:
         """Tell whether all steps of a batch are still there."""
         return bool(ahead.still_there(index, self.form).all())

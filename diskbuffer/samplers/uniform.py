@@ -11,7 +11,7 @@ from diskbuffer.draws import Draw, Form, NSteps, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.integers import integer
-from diskbuffer.native.sampling import draw_steps
+from diskbuffer.native.sampling import Philox, draw_steps
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import Everything, population_of
@@ -130,6 +130,10 @@ class Uniform(Sampler):
             if 0 < draw_steps(index.table, random, located) <= _MOST:
                 return Ahead(Draw(*located))
         return super().next(index, size)
+
+    def random(self) -> Philox | None:
+        """Return the random numbers of the next batch, if native code draws all of it by them, and none was drawn ahead."""
+        return self._started(self.batches)[0] if self._at_once and not self._ahead else None
 
     def draw(self, index: Index, size: int, rng: np.random.Generator) -> Draw:
         """Draw `size` steps."""

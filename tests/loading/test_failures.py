@@ -68,6 +68,25 @@ def test_a_transform_that_raises_takes_no_batch_from_sample(buffer: db.ReplayBuf
     assert sampler.batches == 20
 
 
+def test_a_batch_that_fails_while_it_is_copied_is_the_next_one(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, sampler = undisturbed(buffer, db.Uniform(1), 20), db.Uniform(1)
+    found = undisturbed(buffer, sampler, 18)  # so many that it is seen that the store is in memory
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("diskbuffer.reading.batch_source.as_batch", fail)
+        with pytest.raises(MemoryError):
+            buffer.sample(8, sampler)
+    state = sampler.state_dict()
+    assert (state["batches"], len(state["ahead"])) == (18, 1)
+    buffer.extend(np.zeros((401, 3), np.float32), np.zeros(400), np.zeros(400))  # of which another batch would be drawn
+    found += undisturbed(buffer, sampler, 1)
+    assert found == expected[:19]
+    assert sampler.state_dict()["ahead"] == []
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["uniform", "epochs", "slices"])
 def test_a_state_after_failures_gives_the_batches_of_a_run_without(buffer: db.ReplayBuffer, name: str, threads: int) -> None:

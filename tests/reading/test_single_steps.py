@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def _same(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch, name: str, *
             if not at_once:
                 patch.setattr(SingleSteps, "filled", lambda *_: None)
             try:
-                found = flatten(getattr(buffer, name)(*args, **kwargs))
+                found = flatten(getattr(buffer, name)(*copy.deepcopy(args), **kwargs))
                 results.append({path: (v.dtype, v.shape, v.numpy().tobytes()) for path, v in found.items()})
             except db.InputError as error:
                 results.append(str(error))
@@ -78,6 +79,7 @@ def test_they_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed
                     some = None if rng.random() < 0.5 else list(rng.permutation(list(columns))[:3])
                     read += _same(of, monkeypatch, "recent", ages, envs, columns=some)
                     read += _same(of, monkeypatch, "recent", ages[:1], int(envs[0]), apart=True)
+                    read += _same(of, monkeypatch, "sample", int(rng.integers(1, 50)), db.Uniform(int(rng.integers(9))))
                     names = rng.permutation(of.steps())[: rng.integers(0, 50)]
                     if rng.random() < 0.3:
                         names = np.append(names, rng.integers(-3, 3_000))

@@ -18,13 +18,20 @@ _NO_NOTES: Mapping[str, Array] = MappingProxyType({})
 
 def as_batch(single: SingleSteps, filled: tuple[Array, ...], notes: Mapping[str, Array] = _NO_NOTES) -> Batch:
     """Return filled arrays, and notes that are delivered, as a batch of tensors, nested as the columns' paths are."""
-    batch: Batch = {}
-    for (above, key), array in zip(single.keys, filled, strict=False):
-        values = batch
-        for name in above:
-            values = values.setdefault(name, {})
-        values[key] = torch.from_numpy(array)
+    batch: Batch = dict(zip(single.names, map(torch.from_numpy, filled), strict=False))
+    if single.nested:
+        batch = _nested(single, batch)
     for name, note in notes.items():
         batch[name] = torch.from_numpy(note)
     batch["steps"] = torch.from_numpy(filled[-1])
     return batch
+
+
+def _nested(single: SingleSteps, batch: Batch) -> Batch:
+    found: Batch = {}
+    for (above, key), tensor in zip(single.keys, batch.values(), strict=True):
+        values = found
+        for name in above:
+            values = values.setdefault(name, {})
+        values[key] = tensor
+    return found

@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from diskbuffer.native import gather
 from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import Plan
-from diskbuffer.reading.gather.single_steps import Array, Copy, SingleSteps
+from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.store.format import codec
 
@@ -100,16 +100,16 @@ class Gatherer:
         if damage is not None:
             raise self._error(plan, memory, damage)
 
-    def copy(self, single: SingleSteps, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
+    def copy(self, single: SingleSteps, copy: Copy, index: Index, mapped: Int64, size: int, *steps: Any) -> Filled | None:
         """Copy single steps without a plan; None where a plan is to find out why not, and where the disk has to be waited for."""
         if self._cold:
             return None
         self._batches += 1
         looked_at = self._batches % _LOOK == 0
         before = _major_faults() if looked_at else 0
-        filled = single.filled(copy, index, mapped, *steps)
+        filled = single.filled(copy, index, mapped, size, *steps)
         if looked_at:
-            self._cold = _major_faults() - before > len(steps[0]) // _COLD
+            self._cold = _major_faults() - before > size // _COLD
         return filled
 
     def _share(self, plan: Plan, memory: Memory, threads: int | None) -> Damage | None:

@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from diskbuffer.index.index import Index
 from diskbuffer.native import gather
+from diskbuffer.native.single_steps import allocate
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.schema import is_obs, key_of
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+Filled = tuple[Array, ...]
 Copy = Callable[..., bool]  # a function of `diskbuffer.native.single_steps`
 
 MOST = 2**21  # bytes of an array: larger ones go through a plan, as the store's lock is held while they are copied
@@ -40,6 +42,8 @@ class SingleSteps:
         Of the arrays: the columns' paths, ``next_`` before that of an observation after the step.
     keys : list of (tuple, key)
         Where each is in a batch: the keys of the dicts above it, and its own there.
+    nested : bool
+        Whether there are keys above any.
     most : int
         Steps that can be read at once.
     """
@@ -54,43 +58,40 @@ class SingleSteps:
         self.names = tuple(names)
         nested = [tuple(map(key_of, name.split("/"))) for name in names]
         self.keys = [(keys[:-1], keys[-1]) for keys in nested]
-        self._described, self._kinds = np.array(described, np.int64).reshape(-1, 4), kinds
+        self.nested = any(above for above, _ in self.keys)
+        self._described, self._kinds = np.array(described, np.int64).reshape(-1, 4), [*kinds, ((), np.dtype(np.int64))]
         largest = max((row_bytes for _, row_bytes, _, _ in described), default=1)
         self.most, self._most_fresh = MOST // max(largest, 1), _FRESH // max(largest, 1)
-        self._kept: deque[list[Array]] = deque(maxlen=_KEPT)  # of larger batches
+        self._kept: deque[Filled] = deque(maxlen=_KEPT)  # of larger batches
 
     @staticmethod
     def can_be(columns: Columns) -> bool:
         """Return whether all of the columns are flat."""
         return not columns.targets[0, :, gather.CHUNK_ROWS].any()
 
-    def filled(self, copy: Copy, index: Index, mapped: Int64, *steps: Int64) -> tuple[Array, ...] | None:
-        """Return the arrays of steps, and the steps' names; None where only a plan can, or can say why not.
+    def filled(self, copy: Copy, index: Index, mapped: Int64, size: int, *steps: Any) -> Filled | None:
+        """Return the arrays of so many steps, and the steps' names; None where only a plan can, or can say why not.
 
         The store's lock must be held.
         """
-        size = steps[0].size
         if size > self.most:
             return None
-        filled = (*(self._allocate(size) if size <= self._most_fresh else self._take(size)),)
+        filled = allocate(self._kinds, size) if size <= self._most_fresh else self._take(size)
         return filled if copy(index.table, mapped, index.segment_rows, self._described, filled, *steps) else None
 
-    def _allocate(self, size: int) -> list[Array]:
-        return [*[np.empty((size, *shape), dtype) for shape, dtype in self._kinds], np.empty(size, np.int64)]
-
-    def _take(self, size: int) -> list[Array]:
+    def _take(self, size: int) -> Filled:
         """Return arrays of a batch that nobody holds any more, nor a tensor over them; new ones where there are none."""
         for arrays in self._kept:
             if len(arrays[-1]) == size and _are_unused(arrays):
                 return arrays
-        arrays = self._allocate(size)
+        arrays = allocate(self._kinds, size)
         self._kept.append(arrays)
         return arrays
 
 
-def _are_unused(arrays: list[Array]) -> bool:
-    """Return whether a list is all that holds its arrays."""
+def _are_unused(arrays: Filled) -> bool:
+    """Return whether a tuple is all that holds its arrays."""
     return max(map(sys.getrefcount, arrays)) <= _UNUSED
 
 
-_UNUSED = max(map(sys.getrefcount, [np.empty(0)]))  # as seen there
+_UNUSED = max(map(sys.getrefcount, (np.empty(0),)))  # as seen there
