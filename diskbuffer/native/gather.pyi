@@ -1,6 +1,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.sampling import Philox
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -64,6 +66,17 @@ class Helper:
 def gather(
     targets: Int64, runs: Int64, sources: Int64, scratch: Bytes, parts: int = 1, helpers: list[Helper] = ...
 ) -> tuple[int, int, int, int] | None: ...
+def gather_random(
+    table: Int64,
+    mapped: Int64,
+    targets: Int64,
+    scratch: npt.NDArray[np.uint8],
+    random: Philox,
+    before: int,
+    rows: int,
+    segment_rows: int,
+    ids: Int64,
+) -> bool: ...
 def join_pages(pieces: Int64, page_bytes: int) -> Int64: ...
 def request_pages(targets: Int64, runs: Int64, sources: Int64, page_bytes: int) -> None: ...
 def missing_blocks(targets: Int64, runs: Int64, sources: Int64, block_bytes: int, whole: bool) -> Int64: ...

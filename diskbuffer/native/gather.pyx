@@ -1,4 +1,4 @@
-# kernels: gather helper_threads plan byte_ranges stored_parts codec lz4 picture_chunks lookup
+# kernels: gather helper_threads plan byte_ranges stored_parts codec lz4 picture_chunks drawing lookup random_numbers sum_tree
 """Planning batches and gathering them; see `runs.hpp`, which has the fields of runs and targets, and `gather.hpp`.
 
 Runs are arrays, (runs, RUN_FIELDS) int64, sources (runs, columns, 2) int64, and targets (stores, targets, TARGET_FIELDS) int64.
@@ -11,7 +11,8 @@ from libcpp.vector cimport vector
 from diskbuffer.native.arrays cimport as_int64s, int32s, int64s, length, uint8s
 from diskbuffer.native.libraries cimport attach_libraries
 from diskbuffer.native.runs cimport Layout, MappedFiles, Run, Source, Target, mapped_files
-from diskbuffer.native.table cimport Table, table_of
+from diskbuffer.native.sampling cimport MOST_STEPS, Philox, draw_steps_
+from diskbuffer.native.table cimport Located, Table, table_of
 
 cnp.import_array()
 attach_libraries()
@@ -283,6 +284,52 @@ def gather(targets, runs, sources, scratch, int64_t parts=1, list helpers=[]):
     with nogil:
         reason = gather_together(shared, boards.data(), boards.size(), own)
     return (reason, shared.progress.target, shared.progress.run, shared.progress.chunk) if reason else None
+
+
+def gather_random(
+    table, mapped, targets, scratch, Philox random not None, int64_t before, int64_t rows, int64_t segment_rows, ids
+):
+    """Draw as many steps as there is room for ids, plan windows around them, as `plan` does, and gather them, in this thread.
+
+    Returns whether all could be read; otherwise a plan tells why not.
+    """
+    cdef Table streams = table_of(table)
+    cdef MappedFiles files = mapped_files(mapped)
+    cdef int64_t* numbers = int64s(ids)
+    cdef int64_t n = length(ids), room = n * (rows // segment_rows + 2), steps, found, i
+    cdef Scratch own = scratch_of(scratch)
+    cdef Layout layout = Layout(segment_rows, 1)
+    cdef SharedBatch shared
+    cdef Batch* batch = &shared.batch
+    cdef vector[int64_t] places, keys
+    cdef vector[Run] unsorted, runs
+    cdef vector[Source] sources
+    places.resize(4 * n)
+    keys.resize(room)
+    unsorted.resize(room)
+    runs.resize(room)
+    sources.resize(room * files.columns)
+    cdef int64_t* first = places.data()
+    cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
+    cdef Windows windows = Windows(first, first + n, first + 2 * n, first + 3 * n, n, before, rows)
+    batch.targets, batch.stores, batch.n_targets = <const Target*>int64s(targets, 3), length(targets), length(targets, 1)
+    if length(targets, 2) * sizeof(int64_t) != sizeof(Target):
+        raise ValueError(f"expected targets, found {targets.shape}")
+    batch.runs, batch.sources, batch.columns, shared.parts = runs.data(), sources.data(), files.columns, 1
+    cdef bint complete = False
+    with nogil:
+        steps = draw_steps_(streams, random.random, n, located)
+        if 0 < steps <= MOST_STEPS:
+            found = find_runs(streams, windows, layout, 0, unsorted.data())
+            if found >= 0:
+                batch.n_runs = found
+                sort_runs(unsorted.data(), found, layout, keys.data(), runs.data())
+                complete = (
+                    find_sources_(files, runs.data(), found, sources.data()) and gather_together(shared, NULL, 0, own) == 0
+                )
+        for i in range(n):
+            numbers[i] = located.positions[i] * streams.n + located.streams[i]
+    return complete
 
 
 # What a batch reads

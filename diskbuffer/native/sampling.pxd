@@ -12,7 +12,7 @@ cdef extern from "random_numbers.hpp" namespace "diskbuffer" nogil:
         uint32_t next_uint32()
         double next_double()
 
-    const int64_t MOST_BELOW
+    const int64_t MOST_STEPS "diskbuffer::MOST_BELOW"
 
 cdef extern from "drawing.hpp" namespace "diskbuffer" nogil:
     int64_t draw_steps_ "diskbuffer::draw_steps"(Table table, CppPhilox& random, int64_t n, Located located)

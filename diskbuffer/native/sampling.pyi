@@ -10,6 +10,8 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
+MOST_BELOW: int
+
 class Philox:
     capsule: Any
     lock: threading.Lock

@@ -86,6 +86,9 @@ cdef class Philox:
         self.random = CppPhilox(self.key0, self.key1, third, fourth)
 
 
+MOST_BELOW = MOST_STEPS  # steps of which native code can draw
+
+
 def draw_steps(table, Philox random not None, located):
     """Draw steps, (4, n), of all that can be sampled; return how many there are: none were drawn if 0, or above 2**32."""
     cdef Table streams = table_of(table)

@@ -11,7 +11,7 @@ from libcpp.vector cimport vector
 
 from diskbuffer.native.arrays cimport as_int64s, int64s, length
 from diskbuffer.native.runs cimport Layout, MappedFiles, mapped_files
-from diskbuffer.native.sampling cimport MOST_BELOW, Philox, draw_steps_
+from diskbuffer.native.sampling cimport MOST_STEPS, Philox, draw_steps_
 from diskbuffer.native.table cimport Located, Table, table_of
 
 cnp.import_array()
@@ -95,7 +95,7 @@ def copy_random(table, mapped, int64_t segment_rows, columns, tuple filled, Phil
     cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
     with nogil:
         steps = draw_steps_(streams_table, random.random, n, located)
-    return 0 < steps <= MOST_BELOW and copy(table, mapped, segment_rows, columns, filled, located.streams, located.positions, n)
+    return 0 < steps <= MOST_STEPS and copy(table, mapped, segment_rows, columns, filled, located.streams, located.positions, n)
 
 
 def copy_recent(table, mapped, int64_t segment_rows, columns, tuple filled, ages, streams):

@@ -16,7 +16,7 @@ import torch
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
-from diskbuffer.native.single_steps import copy_drawn, copy_random
+from diskbuffer.native.single_steps import copy_drawn
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.batches.single_steps import as_batch
@@ -26,6 +26,8 @@ from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
+
+_SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: some 100 us
 
 
 class Share(NamedTuple):
@@ -110,9 +112,10 @@ class Sampling:
         """Draw the next batch, or return one that was drawn and left."""
         with self._locked():
             self._check()
-            for reader in self._readers:
-                if time.monotonic() - reader.refreshed >= self._refresh_every:
-                    reader.refresh()
+            if self._refresh_every < math.inf:
+                for reader in self._readers:
+                    if time.monotonic() - reader.refreshed >= self._refresh_every:
+                        reader.refresh()
             return until_found(self._readers, self._begin)
 
     def _begin(self) -> DrawnBatch:
@@ -136,8 +139,7 @@ class Sampling:
 
     def _plan(self, aheads: list[Ahead]) -> Planned:
         """Plan a batch of what was drawn, the streams of all parts numbered through."""
-        if any(reader.columns is not columns for reader, columns in zip(self._readers, self._found, strict=True)):
-            self._look()  # some were written since
+        self._look_again()
         drawn = [self._ranks.own(ahead.drawn) for ahead in aheads]
         if not self._numbered:
             return self._readers[0].planned(self._request, drawn[0])
@@ -150,10 +152,15 @@ class Sampling:
         apart = np.repeat([reader.streams for reader in self._readers], [draw.size for draw in drawn])
         return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(portions))
 
+    def _look_again(self) -> None:
+        if [reader.columns for reader in self._readers] != self._found:
+            self._look()  # some were written since
+
     def _look(self) -> None:
         self._found = [reader.columns for reader in self._readers]
         size = sum(self._ranks.share(part.size) for part in self._parts)
         self._request = Request(_common(self._found), self._readers[0].frame_stack, self._parts[0].sampler.form, size)
+        self._is_small = size * self._request.columns.sample_bytes(self._request.frame_stack) <= _SMALL
 
     def _together(self, drawn: list[Draw], first_streams: list[int]) -> Draw:
         streams = [draw.streams + first for draw, first in zip(drawn, first_streams, strict=True)]
@@ -234,9 +241,11 @@ class Sampling:
         self.wait()
         if transform is None and device is None and self._is_single:
             single = self._readers[0].single_steps(None)
+            batch = self._sample_at_once(single) if single is not None or self._is_small else None
+            if batch is not None:
+                return batch
             if single is not None and self._parts[0].size <= single.most:
-                batch = self._sample_at_once(single)
-                return self._copy_drawn(single) if batch is None else batch
+                return self._copy_drawn(single)
         self._readers[0].gatherer.call_helpers()
         delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
         begun = self.begin()
@@ -250,24 +259,26 @@ class Sampling:
         self.deliver(begun)
         return batch
 
-    def _sample_at_once(self, single: SingleSteps) -> Batch | None:
-        """Return the next batch of single steps, if native code can both draw and copy it; None where it cannot."""
+    def _sample_at_once(self, single: SingleSteps | None) -> Batch | None:
+        """Return the next batch of single steps, if native code draws it, and it takes so short that the lock can be held."""
         reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
         with reader.lock:
             self._check()
             random = sampler.random()
             if random is None:
                 return None
+            self._look_again()
             try:
-                filled = reader.copy_at_once(single, copy_random, size, random)
-                if filled is None:
-                    return None
-                batch = as_batch(single, filled)
-            except BaseException:  # it is left for the next caller
-                ahead = sampler.next(reader.index, size)
+                batch = (
+                    reader.gather_random(self._request, random) if single is None else reader.copy_random(single, size, random)
+                )
+            except BaseException as error:
+                ahead = sampler.next(reader.index, size)  # the same again
                 sampler.keep(ahead)
-                sampler.leave(ahead)
+                self._fail(DrawnBatch([ahead], None), error)
                 raise
+            if batch is None:
+                return None
             sampler.batches += 1
         if limiter is not None:
             limiter.note_sampled(size)

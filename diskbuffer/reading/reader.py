@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +19,8 @@ from diskbuffer.errors import EvictedError, InputError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import integers, step_names
-from diskbuffer.native.single_steps import copy_numbered, copy_recent
+from diskbuffer.native.sampling import Philox
+from diskbuffer.native.single_steps import copy_numbered, copy_random, copy_recent
 from diskbuffer.nested import one_of
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool, windows_of
@@ -303,7 +305,24 @@ class Reader(ABC):
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many single steps; None where they have to be planned. The lock must be held."""
-        return self.gatherer.copy(single, copy, self.index, self._store.maps.sources, size, *steps)
+        return self.gatherer.quickly(size, single.filled, copy, self.index, self._store.maps.sources, size, *steps)
+
+    def copy_random(self, single: SingleSteps, size: int, random: Philox) -> Batch | None:
+        """Draw and copy single steps; None where they have to be planned. The lock must be held."""
+        filled = self.copy_at_once(single, copy_random, size, random)
+        return None if filled is None else as_batch(single, filled)
+
+    def gather_random(self, request: Request, random: Philox) -> Batch | None:
+        """Draw, plan and gather single steps; None where only a plan can, or can say why not. The lock must be held."""
+        arrays, stack = self.pool.take(request), request.frame_stack
+        ids = np.empty(request.size, np.int64)
+        what = self.index, self._store.maps.sources, arrays.memories[0], random, stack - 1, stack + 1, ids
+        batch = None
+        if self.gatherer.gather_random(*what):
+            arrays.notes = {"steps": ids}
+            batch = arrays.batch()
+        self.pool.give(arrays)
+        return batch
 
     def recent_names(self, ages: Any, streams: Any) -> Int64:
         """Return their names."""
@@ -469,11 +488,12 @@ def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
 
 def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
     """Return what an attempt returns, made again while a writer elsewhere moves segments under it; all locks must be held."""
-    begun = time.monotonic()
+    begun = math.inf
     while True:
         try:
             return attempt()
         except EvictedError:
+            begun = min(begun, time.monotonic())
             if time.monotonic() - begun > MOVING_SECONDS:
                 raise
             for reader in readers:

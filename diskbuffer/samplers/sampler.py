@@ -139,7 +139,7 @@ class Sampler(ABC):
 
     def left(self, size: int) -> Ahead | None:
         """Return the oldest batch that was drawn ahead and left, if there is one."""
-        for ahead in [ahead for ahead in self._ahead if not ahead.loading]:
+        for ahead in [ahead for ahead in self._ahead if not ahead.loading] if self._ahead else ():
             if ahead.drawn.size == size:
                 return ahead
             self.deliver(ahead)  # that is, nobody will see it

@@ -11,7 +11,7 @@ from diskbuffer.draws import Draw, Form, NSteps, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.integers import integer
-from diskbuffer.native.sampling import Philox, draw_steps
+from diskbuffer.native.sampling import MOST_BELOW, Philox, draw_steps
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import Everything, population_of
@@ -19,7 +19,6 @@ from diskbuffer.samplers.sampler import Ahead, Sampler, count_steps
 
 Int64 = npt.NDArray[np.int64]
 _ROUNDS = 8
-_MOST = 2**32  # steps of which native code can draw
 
 
 class Uniform(Sampler):
@@ -127,7 +126,7 @@ class Uniform(Sampler):
         if self._at_once:
             random, _ = self._started(self.batches + len(self._ahead))
             located = np.empty((4, size), np.int64)
-            if 0 < draw_steps(index.table, random, located) <= _MOST:
+            if 0 < draw_steps(index.table, random, located) <= MOST_BELOW:
                 return Ahead(Draw(*located))
         return super().next(index, size)
 

@@ -24,14 +24,20 @@ class Disk:
         monkeypatch.setattr(gather, "request_pages", self.ask)
         monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
         monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
-        gather_rows = gatherer.Gatherer._gather
+        gather_rows, gather_random = gatherer.Gatherer._gather, gather.gather_random
 
         def gather_with_faults(own: Any, *args: Any) -> Any:
             if self.is_cold and not own._cold:
                 self.faults += 1000
             return gather_rows(own, *args)
 
+        def gather_random_with_faults(*args: Any) -> bool:
+            if self.is_cold:
+                self.faults += 1000
+            return gather_random(*args)
+
         monkeypatch.setattr(gatherer.Gatherer, "_gather", gather_with_faults)
+        monkeypatch.setattr(gather, "gather_random", gather_random_with_faults)
 
     def ask(self, *_: Any) -> None:
         self.asked += 1

@@ -1,4 +1,4 @@
-"""Single steps of flat columns, copied in one call, against those that are planned and gathered."""
+"""Single steps that are copied, or drawn and gathered, in one call, against those that are planned and gathered."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.native import gather
 from diskbuffer.nested import flatten
 from diskbuffer.reading.gather import single_steps
 from diskbuffer.reading.gather.single_steps import SingleSteps
@@ -133,3 +134,42 @@ def test_memory_of_large_batches_is_used_again_once_nobody_holds_any_of_it(tmp_p
                 rows = values[-2 - of : -2 - of - size : -1]
                 assert (np.asarray(part) == (rows[of % 7][3:] if of % 2 else rows.T)).all()
         assert len(set(places)) < len(places) // 2
+
+
+@pytest.mark.some(1)
+@pytest.mark.parametrize("seed", range(4))
+def test_stacks_that_are_drawn_and_gathered_in_one_call_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {"obs/a": db.Column((9, 8), "uint8"), "obs/b": db.Column((2,)), "action": db.Column((), "int64")}
+    columns |= {"reward": db.Column(allow_nan=True)}
+    n_envs, read, gather_random = int(rng.integers(1, 4)), list[bool](), gather.gather_random
+    with db.ReplayBuffer(
+        tmp_path / "store",
+        columns=columns,
+        capacity=400,
+        n_envs=n_envs,
+        segment_rows=64,
+        frame_stack=int(rng.integers(2, 5)),
+        protected=True,
+    ) as buffer:
+        for _ in range(12):
+            _fill(buffer, columns, 90, rng)
+            for _ in range(4):
+                sampler, size, results = db.Uniform(int(rng.integers(9))), int(rng.integers(1, 40)), list[Any]()
+                for at_once in (True, False):
+                    with monkeypatch.context() as patch:
+                        patch.setattr(
+                            gather, "gather_random", lambda *what, on=at_once: on and _noted(read, gather_random(*what))
+                        )
+                        batch = flatten(buffer.sample(size, copy.deepcopy(sampler)))
+                    results.append({path: (v.dtype, v.shape, v.stride(), v.numpy().tobytes()) for path, v in batch.items()})
+                assert results[0] == results[1]
+                assert list(results[0]) == list(results[1])
+    assert sum(read) > 20
+
+
+def _noted(read: list[bool], found: bool) -> bool:
+    read.append(found)
+    return found

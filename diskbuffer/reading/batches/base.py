@@ -51,7 +51,7 @@ class Arrays(ABC):
         self._unused = self._references()
 
     def _references(self) -> list[int]:
-        return [sys.getrefcount(array) for array in self._shared]
+        return [*map(sys.getrefcount, self._shared)]
 
     @property
     def in_use(self) -> bool:
@@ -119,4 +119,6 @@ def as_arrays(batch: Batch) -> dict[str, Any]:
 
 
 def _as_tensors(arrays: dict[str, Any]) -> Batch:
+    if dict not in map(type, arrays.values()):
+        return dict(zip(arrays, map(torch.from_numpy, arrays.values()), strict=True))
     return {name: _as_tensors(value) if isinstance(value, dict) else torch.from_numpy(value) for name, value in arrays.items()}

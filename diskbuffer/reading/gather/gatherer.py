@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,14 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.index import Index
 from diskbuffer.native import gather
+from diskbuffer.native.sampling import Philox
 from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import Plan
-from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.store.format import codec
 
+T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[str, int, int, int, int], str]
 Damage = tuple[int, int, int, int]  # why a chunk cannot be read; the target, the run, and the number of the chunk
@@ -100,17 +101,26 @@ class Gatherer:
         if damage is not None:
             raise self._error(plan, memory, damage)
 
-    def copy(self, single: SingleSteps, copy: Copy, index: Index, mapped: Int64, size: int, *steps: Any) -> Filled | None:
-        """Copy single steps without a plan; None where a plan is to find out why not, and where the disk has to be waited for."""
+    def gather_random(
+        self, index: Index, mapped: Int64, memory: Memory, random: Philox, before: int, rows: int, ids: Int64
+    ) -> bool | None:
+        """Draw, plan and gather steps, as `quickly` does; fill in their ids, and return whether all could be read."""
+        if self._elsewhere is not None:
+            return None
+        what = index.table, mapped, memory.targets, self._scratch(), random, before, rows, index.segment_rows, ids
+        return self.quickly(len(ids), gather.gather_random, *what)
+
+    def quickly(self, size: int, read: Callable[..., T], *what: Any) -> T | None:
+        """Read so many samples without a plan; None where the disk may have to be waited for."""
         if self._cold:
             return None
         self._batches += 1
         looked_at = self._batches % _LOOK == 0
         before = _major_faults() if looked_at else 0
-        filled = single.filled(copy, index, mapped, size, *steps)
+        found = read(*what)
         if looked_at:
             self._cold = _major_faults() - before > size // _COLD
-        return filled
+        return found
 
     def _share(self, plan: Plan, memory: Memory, threads: int | None) -> Damage | None:
         self._batches += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,6 +61,13 @@ class Columns:
             alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS and not lossy
             target[gather.CHECKSUMS], target[gather.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
         return cls(schema, paths, targets)
+
+    def sample_bytes(self, frame_stack: int) -> float:
+        """Return about how many bytes are decoded for a sample; infinity where pictures are, which takes much longer."""
+        sizes = self.targets[0].T
+        if sizes[gather.WIDTH].any():
+            return math.inf
+        return float((sizes[gather.ROW_BYTES] * (frame_stack + np.maximum(sizes[gather.CHUNK_ROWS], 1))).sum())
 
     def select(self, paths: tuple[str, ...]) -> Columns:
         """Return some of the columns."""
