@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,18 +18,17 @@ _NO_NOTES: Mapping[str, Array] = MappingProxyType({})
 
 def as_batch(single: SingleSteps, filled: tuple[Array, ...], notes: Mapping[str, Array] = _NO_NOTES) -> Batch:
     """Return filled arrays, and notes that are delivered, as a batch of tensors, nested as the columns' paths are."""
-    batch: Batch = dict(zip(single.names, map(torch.from_numpy, filled), strict=False))
-    if single.nested:
-        batch = _nested(single, batch)
+    tensors = map(torch.from_numpy, filled)
+    batch: Batch = _nested(single, tensors) if single.flat_keys is None else dict(zip(single.flat_keys, tensors, strict=False))
     for name, note in notes.items():
         batch[name] = torch.from_numpy(note)
     batch["steps"] = torch.from_numpy(filled[-1])
     return batch
 
 
-def _nested(single: SingleSteps, batch: Batch) -> Batch:
+def _nested(single: SingleSteps, tensors: Iterable[torch.Tensor]) -> Batch:
     found: Batch = {}
-    for (above, key), tensor in zip(single.keys, batch.values(), strict=True):
+    for (above, key), tensor in zip(single.keys, tensors, strict=False):
         values = found
         for name in above:
             values = values.setdefault(name, {})

@@ -42,8 +42,8 @@ class SingleSteps:
         Of the arrays: the columns' paths, ``next_`` before that of an observation after the step.
     keys : list of (tuple, key)
         Where each is in a batch: the keys of the dicts above it, and its own there.
-    nested : bool
-        Whether there are keys above any.
+    flat_keys : list of key, optional
+        The keys, where there are none above any.
     most : int
         Steps that can be read at once.
     """
@@ -58,7 +58,7 @@ class SingleSteps:
         self.names = tuple(names)
         nested = [tuple(map(key_of, name.split("/"))) for name in names]
         self.keys = [(keys[:-1], keys[-1]) for keys in nested]
-        self.nested = any(above for above, _ in self.keys)
+        self.flat_keys = None if any(above for above, _ in self.keys) else [key for _, key in self.keys]
         self._described, self._kinds = np.array(described, np.int64).reshape(-1, 4), [*kinds, ((), np.dtype(np.int64))]
         largest = max((row_bytes for _, row_bytes, _, _ in described), default=1)
         self.most, self._most_fresh = MOST // max(largest, 1), _FRESH // max(largest, 1)
