@@ -1,6 +1,6 @@
 """Build the native code: C++17 kernels, bound by Cython. All else about the package is in pyproject.toml."""
 
-import hashlib
+import runpy
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,18 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("diskbuffer/native")
-SUFFIXES = {".pyx", ".pxd", ".hpp", ".cpp"}
+SOURCES = runpy.run_path(str(NATIVE / "sources.py"))  # the package cannot be imported before it is built
+sources = SOURCES["native_sources"](NATIVE)
+sources_hash = SOURCES["hash_of"](sources)
 # No floating-point operation is fused with another, so results are the same bits on every machine.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
-
-
-def sources() -> list[Path]:
-    """Return all native sources, in order."""
-    return sorted(path for path in NATIVE.rglob("*") if path.suffix in SUFFIXES)
-
-
-def sources_hash() -> str:
-    """Return a hash of all native sources, which ``diskbuffer.native`` compares when it is imported from a checkout."""
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in sources())).hexdigest()
 
 
 def is_built() -> bool:
     """Return whether the checkout holds what would be built; the module `build` holds the hash of what it was built from."""
     modules = [path.with_suffix(sysconfig.get_config_var("EXT_SUFFIX")) for path in NATIVE.glob("*.pyx")]
     built = NATIVE / f"build{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return all(module.exists() for module in modules) and sources_hash().encode() in built.read_bytes()
+    return all(module.exists() for module in modules) and sources_hash.encode() in built.read_bytes()
 
 
 class BuildNative(build_ext):
@@ -64,14 +56,14 @@ def kernels_of(module: Path) -> list[str]:
 
 def extension(module: Path) -> Any:
     """Return what a module of Cython is built from."""
-    depends = [path for path in sources() if module.stem == "build" or path.suffix in {".hpp", ".pxd"}]
+    depends = [path for path in sources if module.stem == "build" or path.suffix in {".hpp", ".pxd"}]
     return Extension(
         f"diskbuffer.native.{module.stem}",
         [str(module), *(str(NATIVE / "kernels" / f"{kernel}.cpp") for kernel in kernels_of(module))],
         include_dirs=[str(NATIVE / "kernels"), numpy.get_include()],
         define_macros=[
             ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
-            *([("DISKBUFFER_SOURCES", f'"{sources_hash()}"')] if module.stem == "build" else []),
+            *([("DISKBUFFER_SOURCES", f'"{sources_hash}"')] if module.stem == "build" else []),
         ],
         extra_compile_args=FLAGS,
         language="c++",

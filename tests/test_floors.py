@@ -64,7 +64,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 
 # Modules that touch files without `store.system`, and why they may.
 TOUCHES_FILES = {
-    "native": "whether its own sources are those that it was built from",
+    "native.sources": "whether the native code was built from the sources that are there",
     "native.compiling": "numba's cache, which is no part of a store",
     "native.webp": "pictures in memory",
     "precompile": "a temporary directory around a store",

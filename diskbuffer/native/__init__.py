@@ -3,8 +3,9 @@
 In a checkout, importing this compares a hash of the sources with what was built from them; a wheel has no sources.
 """
 
-import hashlib
 from pathlib import Path
+
+from diskbuffer.native.sources import hash_of, native_sources
 
 try:
     from diskbuffer.native.build import SOURCES
@@ -14,10 +15,8 @@ except ModuleNotFoundError as error:
 
 def _check() -> None:
     """Require that the native code was built from the sources that are here, if any are."""
-    suffixes = {".pyx", ".pxd", ".hpp", ".cpp"}
-    files = sorted(path for path in Path(__file__).parent.rglob("*") if path.suffix in suffixes)
-    found = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
-    if files and found != SOURCES:
+    sources = native_sources(Path(__file__).parent)
+    if sources and hash_of(sources) != SOURCES:
         raise ImportError("diskbuffer's native code was built from other sources than are here; run `make native`")
 
 

@@ -6,19 +6,18 @@ Their addresses, which `diskbuffer.native.c_functions` looks up, are given to LL
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import llvmlite.binding
 from numba import types
 
-from diskbuffer.native.c_functions import CRC, find
+from diskbuffer.native.c_functions import CRC, address
 from diskbuffer.native.checksums import ADDRESSES
 
 
 def _external(module: str | None, symbol: str, signature: Any) -> Any:
     """Return a C function of an extension module, or of the C library, for compiled code."""
-    llvmlite.binding.add_symbol(f"diskbuffer_{symbol}", ctypes.cast(find(module, symbol), ctypes.c_void_p).value)
+    llvmlite.binding.add_symbol(f"diskbuffer_{symbol}", address(module, symbol))
     return types.ExternalFunction(f"diskbuffer_{symbol}", signature)
 
 
