@@ -1,7 +1,12 @@
-"""Build the native code: C++17 kernels, bound by Cython. All else about the package is in pyproject.toml."""
+"""Build the native code: C++17 kernels in one static library, and modules of Cython that bind them."""
 
+import os
 import runpy
+import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +21,53 @@ sources = SOURCES["native_sources"](NATIVE)
 sources_hash = SOURCES["hash_of"](sources)
 # No floating-point operation is fused with another, so results are the same bits on every machine.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+# Load every module, with all that it refers to, as importing it does: initializing them needs packages that are installed later.
+LOAD = """
+import ctypes, os, sys
+from importlib.util import module_from_spec, spec_from_file_location
+build, *modules = sys.argv[1:]
+for module in modules:
+    ctypes.PyDLL(module, os.RTLD_NOW)
+spec = spec_from_file_location("diskbuffer.native.build", build)
+module = module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.SOURCES)
+"""
 
 
-def is_built() -> bool:
-    """Return whether the checkout holds what would be built; the module `build` holds the hash of what it was built from."""
-    modules = [path.with_suffix(sysconfig.get_config_var("EXT_SUFFIX")) for path in NATIVE.glob("*.pyx")]
-    built = NATIVE / f"build{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return all(module.exists() for module in modules) and sources_hash.encode() in built.read_bytes()
+def loading_error(directory: Path) -> str:
+    """Load the modules of a directory in another process; return why they are not what the sources give, or nothing."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    names = ["build", *(path.stem for path in sorted(NATIVE.glob("*.pyx")))]
+    command = [sys.executable, "-c", LOAD, *(str(directory.resolve() / f"{name}{suffix}") for name in names)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
+    return "" if done.stdout.strip() == sources_hash else "they were built from other sources"
 
 
 class BuildNative(build_ext):
-    """Build what the checkout does not hold yet, several modules at a time; say what is missing where that fails."""
+    """Build what the checkout does not hold yet, and load it before it counts as built."""
 
     def run(self) -> None:
         """Build, but for a checkout in which that was done."""
-        if not ((self.inplace or self.editable_mode) and is_built()):
-            super().run()
+        if (self.inplace or self.editable_mode) and not loading_error(NATIVE):
+            return
+        self.force = True  # whatever is there did not pass
+        super().run()
+        built = Path(self.get_ext_fullpath("diskbuffer.native.build")).parent
+        if error := loading_error(built):
+            for module in built.glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+                module.unlink()
+            raise SystemExit(f"diskbuffer's native code was built, and cannot be loaded: {error}")
 
     def build_extensions(self) -> None:
-        """Make C++ of Cython, and compile all."""
-        for module, made in zip(
-            self.extensions, cythonize(self.extensions, build_dir="build/cython", language_level=3, quiet=True), strict=True
-        ):
-            module.sources = made.sources
+        """Compile the kernels, make C++ of Cython, and compile and link that with them."""
         try:
+            library = self.build_kernels(Path(self.build_temp))
+            made = cythonize(self.extensions, build_dir="build/cython", language_level=3, quiet=True)
+            for module, cpp in zip(self.extensions, made, strict=True):
+                module.sources, module.extra_objects = cpp.sources, [library]
             super().build_extensions()
         except Exception as error:
             raise SystemExit(
@@ -47,19 +75,37 @@ class BuildNative(build_ext):
                 "(on Debian and Ubuntu: apt install g++ python3-dev)"
             ) from error
 
+    def build_kernels(self, directory: Path) -> str:
+        """Compile each kernel once, and make a library of all; those whose object is newer than all it is made from are kept."""
+        kernels = NATIVE / "kernels"
+        shared = newest([Path("setup.py"), *kernels.glob("*.hpp")])
 
-def kernels_of(module: Path) -> list[str]:
-    """Return the C++ files that a module of Cython binds: those that its comment ``# kernels: NAME NAME`` names."""
-    lines = [line for line in module.read_text().splitlines() if line.startswith("# kernels:")]
-    return [name for line in lines for name in line.removeprefix("# kernels:").split()]
+        def compile_kernel(source: Path) -> str:
+            made = directory / source.with_suffix(".o")
+            if not made.exists() or made.stat().st_mtime <= max(shared, newest([source])):
+                (new,) = self.compiler.compile([str(source)], str(directory / "unfinished"), extra_postargs=FLAGS)
+                made.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(new, made)  # so that there is no object that was not compiled whole
+            return str(made)
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            objects = list(threads.map(compile_kernel, sorted(kernels.glob("*.cpp"))))
+        library = directory / self.compiler.library_filename("kernels")
+        library.unlink(missing_ok=True)
+        self.compiler.create_static_lib(objects, "kernels", str(directory))
+        return str(library)
+
+
+def newest(paths: Iterable[Path]) -> float:
+    """Return when the newest of some files was changed."""
+    return max(path.stat().st_mtime for path in paths)
 
 
 def extension(module: Path) -> Any:
-    """Return what a module of Cython is built from."""
-    depends = [path for path in sources if module.stem == "build" or path.suffix in {".hpp", ".pxd"}]
+    """Return what a module of Cython is built from, but for the kernels."""
     return Extension(
         f"diskbuffer.native.{module.stem}",
-        [str(module), *(str(NATIVE / "kernels" / f"{kernel}.cpp") for kernel in kernels_of(module))],
+        [str(module)],
         include_dirs=[str(NATIVE / "kernels"), numpy.get_include()],
         define_macros=[
             ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
@@ -67,7 +113,6 @@ def extension(module: Path) -> Any:
         ],
         extra_compile_args=FLAGS,
         language="c++",
-        depends=[str(path) for path in depends if path != module],
     )
 
 

@@ -132,9 +132,9 @@ class Photographer:
         self.open("sampling", "document.querySelector('#sampling-words').innerText")
         self.script("const s = document.getElementById('sampler'); s.value = 'recent'; s.dispatchEvent(new Event('change'))")
         self.script(
-            "document.querySelector('[name=half_life]').value = 8000; document.querySelector('#sampler-form button').click()"
+            "document.querySelector('[name=max_age]').value = 8000; document.querySelector('#sampler-form button').click()"
         )
-        until(lambda: "half_life" in self.script("return document.getElementById('sampling-note').innerText"), 60)
+        until(lambda: "max_age" in self.script("return document.getElementById('sampling-note').innerText"), 60)
         take(self.driver, self.directory / "page-sampling.png", (WIDE[0], 670))
         self.open("health", "document.querySelector('#findings li')")
         self.script("document.getElementById('measure').click()")

@@ -722,7 +722,7 @@ def _rewards(transition: dict[str, Any]) -> Any:
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "uniform": lambda: db.Uniform(seed=1),
-    "recent": lambda: db.Uniform(half_life=30, seed=1),
+    "recent": lambda: db.Uniform(max_age=30, seed=1),
     "n steps": lambda: db.Uniform(n_step=3, gamma=0.9, seed=1),
     "epochs": lambda: db.Uniform(replace=False, seed=1),
     "slices": lambda: db.Slices(4, seed=1),

@@ -1,4 +1,3 @@
-# kernels: blocks
 """Blocks of memory; see `blocks.hpp`."""
 
 cimport numpy as cnp

@@ -1,4 +1,3 @@
-# kernels: checksums
 """Checksums of rows; see `checksums.hpp`."""
 
 cimport numpy as cnp

@@ -1,4 +1,3 @@
-# kernels: codec lz4 lz4_encoder picture_chunks recoding
 """Chunks of rows: compressed, decoded and verified; see `codec.hpp`, `picture_chunks.hpp` and `recoding.hpp`."""
 
 cimport numpy as cnp

@@ -1,4 +1,3 @@
-# kernels: gather helper_threads plan byte_ranges stored_parts codec lz4 picture_chunks drawing lookup random_numbers sum_tree
 """Planning batches and gathering them; see `runs.hpp`, which has the fields of runs and targets, and `gather.hpp`.
 
 Runs are arrays, (runs, RUN_FIELDS) int64, sources (runs, columns, 2) int64, and targets (stores, targets, TARGET_FIELDS) int64.

@@ -1,4 +1,3 @@
-# kernels: lookup
 """Looking steps, episodes and rows up in the table of an `Index`; see `lookup.hpp`. Results are written into arrays."""
 
 cimport numpy as cnp

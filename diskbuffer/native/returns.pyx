@@ -1,4 +1,3 @@
-# kernels: returns
 """Returns and advantages, backwards over the steps of one stream, block by block: an episode may be of any length.
 
 Blocks come from the newest to the oldest; a carry, 0.0 at first, goes from one to the next.

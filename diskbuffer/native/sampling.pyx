@@ -1,10 +1,11 @@
-# kernels: drawing lookup permutation random_numbers sum_tree
 """Drawing steps: random numbers, shuffled orders, sum trees, and the steps that they stand for; see `drawing.hpp`.
 
 A sum tree is an array of `tree_bytes` bytes, zeros at first, which begins with a cache line, and the number of its items.
 """
 
 import threading
+
+import numpy as np
 
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_New
@@ -20,6 +21,9 @@ cdef extern from "permutation.hpp" namespace "diskbuffer" nogil:
     void permute_ "diskbuffer::permute"(
         uint64_t first, uint64_t n, int half_bits, const uint64_t* keys, int64_t rounds, int64_t* numbers, int64_t count
     )
+
+cdef extern from "powers.hpp" namespace "diskbuffer" nogil:
+    void power_ "diskbuffer::power"(const double* numbers, int64_t n, double exponent, double* powers)
 
 cdef extern from "sum_tree.hpp" namespace "diskbuffer" nogil:
     cppclass SumTree:
@@ -139,6 +143,17 @@ def all_within(numbers, double limit):
 def write_rows(addresses, int64_t segment_rows, rows, values, double largest):
     """Write values, (n,) float32, of rows of the store, each slot of which has an address; return the largest, or `largest`."""
     return write_rows_(<float**>int64s(addresses), segment_rows, int64s(rows), float32s(values), length(rows), largest)
+
+
+def power(numbers, double exponent):
+    """Return numbers, (n,) float64, finite and at least 0, to the power of an exponent from 0 to 16; see `powers.hpp`."""
+    cdef double* values = float64s(numbers)
+    cdef int64_t n = length(numbers)
+    powers = np.empty(n)
+    cdef double* out = float64s(powers)
+    with nogil:
+        power_(values, n, exponent, out)
+    return powers
 
 
 def permute(uint64_t first, uint64_t n, int half_bits, keys, numbers):

@@ -1,4 +1,3 @@
-# kernels: single_steps drawing lookup random_numbers sum_tree
 """Single steps of flat columns, found and copied at once; see `single_steps.hpp`.
 
 All functions take the table of an `Index`, where files are mapped, the rows of a segment, `columns`, (arrays, 4) int64, and a tuple: the

@@ -1,4 +1,3 @@
-# kernels: transforms
 """Pictures made grey and smaller, and stacks of frames turned; see `transforms.hpp`."""
 
 cimport numpy as cnp

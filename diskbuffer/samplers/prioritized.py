@@ -160,7 +160,7 @@ class Prioritized(Sampler):
         tree, random = self._tree, rng.random(size)
         sampling.draw_rows(tree.nodes, tree.size, index.table, self._where, index.segment_rows, random, located, ratios)
         streams, positions, starts, ends = located
-        notes = {"weights": (ratios**self.beta).astype(np.float32)}
+        notes = {"weights": sampling.power(ratios, self.beta).astype(np.float32)}
         if self._burn_in:
             notes["_firsts"] = np.maximum(starts, index.table[streams, FLOOR])
         return Draw(streams, positions, starts, ends, notes)
@@ -237,7 +237,7 @@ class Prioritized(Sampler):
         return names[:, self._burn_in]
 
     def _weights(self, raw: Float32) -> npt.NDArray[np.float64]:
-        return np.asarray(raw.astype(np.float64) ** self.alpha)
+        return sampling.power(raw.astype(np.float64), self.alpha)
 
     # Keeping up
 

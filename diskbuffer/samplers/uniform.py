@@ -50,10 +50,6 @@ class Uniform(Sampler):
         is the largest that the newest step of an environment has. It should not decrease within an environment. Where it does,
         those steps are drawn that come after the environment's last one that is too old: none that is too old in any case. NaN
         is too old.
-    half_life : float, optional
-        Steps: of two steps of an environment, one that is so much older is drawn half as often. Recent experience is nearer to
-        what the policy does now (Wang and Ross, 2019, "Boosting soft actor-critic: emphasizing recent experience without
-        forgetting the past").
     replace : bool
         Whether steps are drawn with replacement. If not, every step comes once, shuffled, and then the next epoch begins, with
         the steps that are there by then. The order is computed, not stored.
@@ -94,18 +90,11 @@ class Uniform(Sampler):
         newest: int = 0,
         max_age: float | None = None,
         age_column: str | None = None,
-        half_life: float | None = None,
         replace: bool = True,
         episodes: Any = None,
     ) -> None:
         super().__init__(seed)
         self.form = n_step_form(n_step, gamma)
-        self._half_life = half_life
-        if half_life is not None:
-            if not isinstance(half_life, int | float | np.number) or not 0 < half_life < float("inf"):
-                raise InputError(f"half_life must be a number of steps above 0, found {half_life!r}")
-            if not replace or episodes is not None:
-                raise InputError("half_life cannot be combined with replace=False or episodes=")
         self._newest = integer("newest", newest, 0)
         if newest and episodes is not None:
             raise InputError(
@@ -114,7 +103,7 @@ class Uniform(Sampler):
         self._population = population_of(episodes, max_age, age_column)
         if not replace:
             self.epochs = Epochs(self._population)
-        drawn_by_number = type(self._population) is Everything and replace and half_life is None and not newest
+        drawn_by_number = type(self._population) is Everything and replace and not newest
         self._at_once = drawn_by_number and type(self).draw is Uniform.draw
 
     def attach(self, index: Index, column: OpenColumn) -> None:
@@ -153,9 +142,6 @@ class Uniform(Sampler):
         """Draw `size` steps of the population; an EmptyBufferError where it has none."""
         if self._population.steps(index) == 0:
             raise EmptyBufferError(self._population.none_left)
-        if self._half_life is not None:
-            assert isinstance(self._population, Everything)
-            return _draw_recent(index, self._population.counts(index), size, self._half_life, rng)
         found = self._draw_evenly(index, size, rng) if self.epochs is None else self.epochs.draw(index, size, self._entropy)
         if found.shape[1] < size:
             raise EmptyBufferError(self._population.none_left)
@@ -189,13 +175,3 @@ def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
         raise InputError(f"gamma must be a number from 0 to 1, found {gamma!r}")
     n_step = integer("n_step", n_step)
     return NSteps(n_step, float(gamma)) if n_step > 1 else Steps(apart=apart)
-
-
-def _draw_recent(index: Index, counts: Int64, size: int, half_life: float, rng: np.random.Generator) -> Int64:
-    """Draw steps, with probabilities that halve with every `half_life` steps of age within a stream."""
-    rate = np.log(2) / half_life
-    streams = np.cumsum(-np.expm1(-rate * counts))  # in proportion to the sum of the streams' probabilities
-    chosen = np.searchsorted(streams / streams[-1], rng.random(size), side="right")
-    ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts[chosen])) / rate  # of a geometric distribution, cut off
-    ages = np.minimum(ages.astype(np.int64), counts[chosen] - 1)
-    return index.recent(chosen, ages)[0]

@@ -36,8 +36,6 @@ UNIFORM: dict[str, Make] = {
     "Uniform newest=1": lambda _, seed: db.Uniform(seed, newest=1),
     "Uniform newest=1 n_step=2": lambda _, seed: db.Uniform(seed, newest=1, n_step=2),
     "Uniform max_age=30": lambda _, seed: db.Uniform(seed, max_age=30),
-    "Uniform half_life=20": lambda _, seed: db.Uniform(seed, half_life=20),
-    "Uniform half_life=9 newest=1": lambda _, seed: db.Uniform(seed, half_life=9, newest=1),
     "Uniform replace=False": lambda _, seed: db.Uniform(seed, replace=False),
     "Uniform replace=False n_step=3": lambda _, seed: db.Uniform(seed, replace=False, n_step=3),
     "Uniform episodes=": lambda buffer, seed: db.Uniform(seed, episodes=_long(buffer)),

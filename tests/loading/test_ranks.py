@@ -27,7 +27,6 @@ SAMPLERS: dict[str, Callable[[db.ReplayBuffer], db.Sampler]] = {
     "uniform": lambda _: db.Uniform(1),
     "n-step": lambda _: db.Uniform(2, n_step=3),
     "newest": lambda _: db.Uniform(2, newest=3),
-    "recent": lambda _: db.Uniform(3, half_life=30),
     "young": lambda _: db.Uniform(3, max_age=30),
     "epochs": lambda _: db.Uniform(4, replace=False),
     "slices": lambda _: db.Slices(5, 4),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SAMPLERS: dict[str, Callable[[], db.Sampler]] = {
     "uniform": lambda: db.Uniform(1),
     "n-step": lambda: db.Uniform(2, n_step=3),
-    "recent": lambda: db.Uniform(3, half_life=30),
+    "recent": lambda: db.Uniform(3, max_age=30),
     "slices": lambda: db.Slices(5, 4),
     "padded": lambda: db.Slices(9, 5, strict=False, burn_in=3),
     "crossing": lambda: db.Slices(9, 6, crossing=True),

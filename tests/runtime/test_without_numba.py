@@ -17,7 +17,7 @@ from diskbuffer.cli import main
 
 for path in sys.argv[1:]:
     with db.ReplayBuffer(path, mode="r", seed=0) as buffer:
-        uniform = (db.Uniform(n_step=3), db.Uniform(replace=False), db.Uniform(half_life=10.0), db.Uniform(max_age=50))
+        uniform = (db.Uniform(n_step=3), db.Uniform(replace=False), db.Uniform(max_age=50))
         for sampler in (None, *uniform, db.Slices(3), db.Hindsight(lambda batch: batch["reward"])):
             buffer.sample(8, sampler)
             next(iter(buffer.loader(8, sampler)))

@@ -45,7 +45,6 @@ def test_the_newest_of_each_environment_come_before_the_second_newest_of_any(ste
 KINDS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "n-step": {"n_step": 3},
-    "half-life": {"half_life": 1e9},
     "epochs": {"replace": False},
     "young": {"max_age": 40},
 }

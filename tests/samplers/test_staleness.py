@@ -108,7 +108,7 @@ def test_the_steps_that_can_be_drawn_are_those_found_by_hand(
 
 
 @pytest.mark.parametrize("how", ["steps", "column"])
-@pytest.mark.parametrize("kind", ["uniform", "slices", "padded", "over episodes", "half-life", "epochs"])
+@pytest.mark.parametrize("kind", ["uniform", "slices", "padded", "over episodes", "epochs"])
 def test_what_is_young_enough_is_drawn_evenly_and_nothing_else(kind: str, how: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"max_age": 60} if how == "steps" else {"max_age": 2, "age_column": "version"}
     samplers = {
@@ -116,7 +116,6 @@ def test_what_is_young_enough_is_drawn_evenly_and_nothing_else(kind: str, how: s
         "slices": db.Slices(5, 1, **given),
         "padded": db.Slices(9, 1, strict=False, burn_in=3, **given),
         "over episodes": db.Slices(5, 1, over="episodes", **given),
-        "half-life": db.Uniform(1, half_life=1e9, **given),
         "epochs": db.Uniform(1, replace=False, **given),
     }
     sampler = samplers[kind]

@@ -13,7 +13,6 @@ import pytest
 
 import diskbuffer as db
 from tests.chi_square import assert_uniform
-from tests.conftest import steps_of
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
@@ -141,35 +140,6 @@ def test_the_draw_does_not_depend_on_numpys_global_state(
         np.testing.assert_array_equal(np.random.get_state()[1], before)  # type: ignore[index]  # noqa: NPY002
         np.random.seed(1)  # noqa: NPY002
         assert a.tolist() == buffer.sample(16, db.Uniform(3))["steps"].tolist()
-
-
-def test_recent_steps_are_drawn_more_often_as_their_half_life_tells(
-    tmp_path: Path, experience: type[Experience], feeder: type[Feeder]
-) -> None:
-    world = experience(2, 20, (9,))
-    with world.open(tmp_path / "store", 150, segment_rows=8) as buffer:
-        feed = feeder(world, buffer)
-        feed.add(60)
-        feed.extend(1, 70)
-        steps = steps_of(buffer)
-        streams = steps % 2
-        age = np.array(
-            [np.count_nonzero((streams == stream) & (steps > step)) for stream, step in zip(streams, steps, strict=True)]
-        )
-        expected = 0.5 ** (age / 15)
-        expected *= 40_000 / expected.sum()
-        sampler = db.Uniform(1, half_life=15)
-        drawn = np.concatenate([buffer.sample(1000, sampler)["steps"].numpy() for _ in range(40)])
-        counts = np.array([np.count_nonzero(drawn == step) for step in steps])
-        enough = expected > 10
-        statistic = float(((counts - expected)[enough] ** 2 / expected[enough]).sum())
-        assert abs(statistic - enough.sum()) < 4 * np.sqrt(2 * enough.sum())
-        assert counts.sum() == 40_000
-    for wrong in (0, -1, float("inf"), "x"):
-        with pytest.raises(db.InputError, match="half_life"):
-            db.Uniform(half_life=wrong)  # type: ignore[arg-type]
-    with pytest.raises(db.InputError, match="half_life"):
-        db.Uniform(half_life=5, replace=False)
 
 
 def test_a_batch_has_the_size_that_was_asked_for_whatever_another_thread_asks_for_meanwhile(tmp_path: Path) -> None:

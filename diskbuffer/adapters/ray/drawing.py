@@ -18,6 +18,7 @@ from diskbuffer.adapters.ray.shard import Sent, replaced_error
 from diskbuffer.adapters.ray.shards import Known, Shards, receive
 from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import EmptyBufferError, UnreachableError
+from diskbuffer.native.sampling import power
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.samplers import Prioritized, Sampler, Uniform
 
@@ -177,4 +178,4 @@ def _weigh(batch: Batch, sent: Sent, least: float, least_of_all: float) -> None:
     """Make a shard's weights those of one buffer: relative to the least likely step of all shards."""
     assert sent.beta is not None
     if np.isfinite(least) and least > 0:
-        batch["weights"] *= (min(least_of_all, least) / least) ** sent.beta
+        batch["weights"] *= float(power(np.array([min(least_of_all, least) / least]), sent.beta)[0])

@@ -188,7 +188,7 @@ class DiskReplayBuffer(ReplayBuffer):
     def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
         """Return a batch as Stable-Baselines3 has it."""
         rewards = batch["reward"].unsqueeze(1)
-        if env is not None and self.n_steps > 1:
+        if self.n_steps > 1:
             rewards = torch.from_numpy(self._returns(batch["steps"].numpy(), env))
         elif env is not None:
             rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
@@ -201,8 +201,8 @@ class DiskReplayBuffer(ReplayBuffer):
             found = [tree_map(lambda tensor: tensor.to(self.device), part) for part in found]
         return (DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples)(*found)
 
-    def _returns(self, steps: Int64, env: VecNormalize) -> npt.NDArray[Any]:
-        """Return n-step returns of rewards of which each was normalized, (n, 1), added up as the library does."""
+    def _returns(self, steps: Int64, env: VecNormalize | None) -> npt.NDArray[Any]:
+        """Return n-step returns, (n, 1), by the library's own expression, of rewards of which each is normalized by `env`."""
         left, ahead = self.stored.remaining(steps)[:, None], np.arange(self.n_steps)
         opened = self.stored.opened
         following = steps[:, None] + np.minimum(ahead, left - 1) * self.n_envs

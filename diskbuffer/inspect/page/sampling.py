@@ -132,7 +132,7 @@ def _priority(buffer: ReplayBuffer, name: str) -> str:
 def _make(kind: str, values: Mapping[str, float], seed: int | None) -> tuple[Sampler, str]:
     """Make a sampler; return it, and how it is written."""
     if kind == "recent":
-        return Uniform(seed, half_life=values["half_life"]), f"db.Uniform(half_life={values['half_life']:g})"
+        return Uniform(seed, max_age=values["max_age"]), f"db.Uniform(max_age={values['max_age']:g})"
     if kind == "epochs":
         return Uniform(seed, replace=False), "db.Uniform(replace=False)"
     if kind == "slices":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from diskbuffer.draws import Draw, NSteps
@@ -50,23 +47,19 @@ class NStepArrays(Arrays):
         steps = np.minimum(self._form.n_step, drawn.ends - drawn.positions)
         last, sample = steps - 1, np.arange(self._size)
         counted = np.arange(self._form.n_step) < steps[:, None]
+        # Products one after the other: a power rounds otherwise on another processor. Sums are in float64, too, and rounded once.
+        discounts = np.multiply.accumulate(np.append(1.0, np.full(self._form.n_step, self._form.gamma)))
         for path, array in self.memories[1].items():
             out = self._outs[path].array
             if path.split("/")[0] == "reward":
-                weights = self._weights(np.dtype(np.float32) if out.dtype == np.float32 else np.dtype(np.float64))
                 shape = (*counted.shape, *(1,) * (array.ndim - 2))
                 rewards = np.where(counted.reshape(shape), array, 0)  # after an episode's end there may be anything
-                out[...] = (rewards * weights[:-1].reshape(1, -1, *shape[2:])).sum(axis=1)
+                out[...] = (rewards * discounts[:-1].reshape(1, -1, *shape[2:])).sum(axis=1)
             elif path in ("terminated", "truncated"):
                 out[...] = array[sample, last]
             else:
                 out[...] = array[:, 0]
-        discounts = self._weights(np.dtype(np.float32))[steps]
-        self._outs["discount"].array[:] = discounts * ~self._outs["terminated"].array
-
-    def _weights(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the powers of gamma, up to the `n_step`-th, in the precision of what they are for, as others have them."""
-        return self._form.gamma ** np.arange(self._form.n_step + 1, dtype=dtype)
+        self._outs["discount"].array[:] = discounts[steps] * ~self._outs["terminated"].array
 
     def name(self, tensors: list[torch.Tensor]) -> Batch:
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""

@@ -408,9 +408,9 @@ def test_what_is_sampled(page: Page, address: str) -> None:
     until(lambda: "db.Uniform()" in page.text("sampling-note"), 60)
     assert page.is_drawn("ages-chart")
     assert page.is_drawn("times-chart")
-    for kind, written in (("slices", "db.Slices(8)"), ("recent", "half_life=20"), ("prioritized", "db.Prioritized(alpha=0.6)")):
+    for kind, written in (("slices", "db.Slices(8)"), ("recent", "max_age=20"), ("prioritized", "db.Prioritized(alpha=0.6)")):
         page.script(f"const s = document.getElementById('sampler'); s.value = '{kind}'; s.dispatchEvent(new Event('change'))")
-        for option, value in (("length", 8), ("half_life", 20)):
+        for option, value in (("length", 8), ("max_age", 20)):
             page.script(f"document.querySelectorAll('#sampler-options [name={option}]').forEach(input => input.value = {value})")
         page.click("#sampler-form button")
         page.has("sampling-note", written)

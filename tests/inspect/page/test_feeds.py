@@ -145,7 +145,7 @@ def test_the_time_line_and_a_stretch_of_it(client: TestClient) -> None:
         ("episode", {"step": "1e3"}),
         ("sampling", {"sampler": "nothing"}),
         ("sampling", {"batches": 10**9}),
-        ("sampling", {"half_life": 3}),
+        ("sampling", {"max_age": 3}),
         ("sampling", {"sampler": "slices", "length": 0}),
     ],
 )

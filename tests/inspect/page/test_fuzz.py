@@ -66,7 +66,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "api/chosen": ("where", "first", "last", "limit"),
     "api/episode": ("step", "id", "by"),
     "api/samplers": (),
-    "api/sampling": ("sampler", "batch_size", "batches", "half_life", "length", "alpha"),
+    "api/sampling": ("sampler", "batch_size", "batches", "max_age", "length", "alpha"),
 }
 LIKELY = {"column": ("obs",), "stack": ("1",), "sort": ("ended", "return"), "batch_size": ("1", "7"), "batches": ("1", "2")}
 LIKELY |= {"sampler": ("uniform", "recent", "epochs", "slices", "prioritized")}
