@@ -17,7 +17,7 @@ SANITIZERS := fuzz_codec
 SANITIZE := -O2 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 SECONDS ?= 10
 KERNELS := diskbuffer/native/kernels
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 INTEROP := dreamer lerobot webdataset zarr2
 
@@ -29,9 +29,9 @@ demo: $(VENV)/demo
 test: $(VENV)/test $(VENV)/compiled
 	$(PYTEST)
 
-# What takes longer: trainings, whole examples, and more of what is tried at random. MINUTES=8 for as many of them as fit into that.
+# What takes longer: trainings, whole examples, and more of what is tried at random, with other random numbers in each run.
 nightly: $(VENV)/test $(VENV)/compiled
-	$(PYTEST) --nightly $(if $(MINUTES),--minutes $(MINUTES))
+	$(PYTEST) --nightly
 
 # The tests of `test`, one after the other.
 coverage: $(VENV)/test
@@ -56,11 +56,10 @@ build/sanitize/threads_gather: tests/native/threads_gather.cpp $(THREADS_GATHER)
 	mkdir -p build/sanitize
 	$(CXX) -std=c++17 -Wall -Wextra -Wno-tsan -O1 -g -fsanitize=thread -pthread -I$(KERNELS) $(filter %.cpp,$^) -o $@
 
-check: $(VENV)/test $(VENV)/check $(VENV)/bench
+check: $(VENV)/test $(VENV)/check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q --doctest-modules --no-header diskbuffer tests/test_docs.py
 
 # Meant to take less than an hour on two cores that have nothing else to do. BENCH=--quick for fewer rounds and less data.
 bench: $(VENV)/bench

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import secrets
 import shutil
 import signal
 import tempfile
-import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.core
 import numpy as np
 import pytest
+import torch
 
 from soak.experience import Experience, Feeder, heads_of, steps_of
 from soak.writers import Writers
 from tests import amounts
+from tests.groups import group_of
+from tests.leftovers import none_left
 
 __all__ = ["Experience", "Feeder", "Writers", "firsts_of", "heads_of", "steps_of"]
 
 _SEED = pytest.StashKey[int]()
-_BEGUN = time.monotonic()
+_STDERR = pytest.StashKey[Any]()
 _MEMORY = Path("/dev/shm")
 _NEEDED = 6 << 30  # bytes: several times what the tests have on the disk at once
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run what takes long, and more of what is tried at random")
-    parser.addoption("--minutes", type=float, help="skip what has not begun by then; tests come in an order that the seed draws")
     parser.addoption("--freeze", action="store_true", help="write the digests of tests/frozen anew, in place of comparing")
-    parser.addoption("--seed", type=int, help="of the tests that draw another one in each run, as an earlier run printed it")
+    parser.addoption("--seed", type=int, help="of all that is random: 0 by default, with --nightly another one in each run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,14 +47,19 @@ def pytest_configure(config: pytest.Config) -> None:
     What a power loss leaves is simulated, and what a kill leaves is the same in memory. `TMPDIR` overrides this.
     """
     amounts.nightly = config.getoption("--nightly")
-    if not hasattr(config, "workerinput"):
-        config.stash[_SEED] = secrets.randbits(32) if (given := config.getoption("--seed")) is None else given
-    else:
-        config.stash[_SEED] = config.workerinput["seed"]
+    if hasattr(config, "workerinput"):
+        seed = config.workerinput["seed"]
+    elif (seed := config.getoption("--seed")) is None:
+        seed = secrets.randbits(32) if amounts.nightly else 0
+    config.stash[_SEED] = seed
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=not amounts.nightly, print_blob=True)
+    hypothesis.settings.load_profile("tests")
+    hypothesis.core.global_force_seed = seed if amounts.nightly else None
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell without job control has what it starts with & ignore it,
         signal.signal(signal.SIGINT, signal.default_int_handler)  # and with it all that tests start and interrupt
+    config.stash[_STDERR] = os.fdopen(os.dup(2), "w")  # pytest takes the descriptor itself
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -60,11 +69,12 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    terminalreporter.write_line(f"random seeds come from --seed {config.stash[_SEED]}")
+    terminalreporter.write_line(f"random numbers come from --seed {config.stash[_SEED]}")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the set that is to run: see `tests.amounts`."""
+    """Choose the set that is to run: see `tests.amounts`; and, before xdist looks, what one worker runs: see `tests.groups`."""
     left_out = _left_out(items)
 
     def is_chosen(item: pytest.Item) -> bool:
@@ -72,18 +82,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         more = "amount" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "obj", None), "hypothesis")
         return only or more if amounts.nightly else not only
 
-    chosen = [item for item in items if is_chosen(item)]
-    if config.getoption("--minutes"):
-        random.Random(config.stash[_SEED]).shuffle(chosen)
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
-    items[:] = chosen
+    items[:] = [item for item in items if is_chosen(item)]
+    for item in items:
+        if group := group_of(item.path.relative_to(config.rootpath).as_posix()):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave what does not fit into the time to another run, which tries it in another order."""
-    minutes = item.config.getoption("--minutes")
-    if minutes and time.monotonic() - _BEGUN > 60 * minutes:
-        pytest.skip("there is no time left: --minutes")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    """Give a test marked ``limit(seconds)`` as long, in place of `faulthandler_timeout`."""
+    if (marker := item.get_closest_marker("limit")) is not None:
+        (seconds,) = marker.args
+        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_STDERR])
+    return (yield)
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
@@ -109,10 +121,23 @@ def amount() -> Callable[[int, int], int]:
     return amounts.amount
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def any_seed(request: pytest.FixtureRequest) -> int:
-    """Return a seed that is another one in each run, and in each test; the same with the same ``--seed``."""
-    return zlib.crc32(f"{request.config.stash[_SEED]} {request.node.nodeid}".encode())
+    """Seed the generators of Python, numpy and PyTorch; return a seed of the test's own, from its name and ``--seed``."""
+    group = request.node.get_closest_marker("xdist_group")
+    name = request.node.nodeid.removesuffix(f"@{group.args[0]}" if group else "")
+    seed = zlib.crc32(f"{request.config.stash[_SEED]} {name}".encode())
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  what other libraries draw from
+    torch.manual_seed(seed)
+    return seed
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves signal handlers, environment variables, children or threads behind."""
+    with none_left():
+        yield
 
 
 def firsts_of(batch: dict[str, Any]) -> np.ndarray[Any, Any]:

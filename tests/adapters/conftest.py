@@ -1,4 +1,4 @@
-"""A small cluster of Ray's, for the tests of a module."""
+"""A small cluster of Ray's, for all tests: one worker runs those that use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray")
     ray.init(

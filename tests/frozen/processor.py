@@ -6,6 +6,7 @@ and of batches of frozen stores.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy._core._multiarray_umath as umath
 import torch
 
 import diskbuffer as db
@@ -32,6 +32,7 @@ DRAWS, BATCH = 1_000_000, 50_000
 
 def environment() -> dict[str, str]:
     """Return environment variables under which numpy and glibc use the least that a processor of this kind has."""
+    umath = importlib.import_module("numpy._core._multiarray_umath")
     there = umath.__cpu_features__
     names = [name for name in umath.__cpu_dispatch__ if there.get(name)]
     return os.environ | {
@@ -51,10 +52,10 @@ def functions() -> Iterator[tuple[str, Any]]:
     values = [_uniform(numbers, 5000), np.ldexp(_uniform(numbers, 5000), numbers.integers(2000, (5000,)) - 1060)]
     for exponent in (0.0, 0.1, 0.4, 0.5, 0.6, 1.0, 1.7, 10.0):
         yield f"powers, {exponent}", [power(each, exponent) for each in values]
-    columns = [_uniform(numbers, 3000) for _ in range(3)]
-    ends = [numbers.integers(9, (3000,)) == 0 for _ in range(2)]
-    yield "advantages", list(advantages(*columns, *ends, 0.97, 0.93, 0.0))
-    yield "returns", list(returns_to_go(*columns[:2], *ends, 0.97, 0.0))
+    rewards, these, following = (_uniform(numbers, 3000) for _ in range(3))
+    terminated, ended = (numbers.integers(9, (3000,)) == 0 for _ in range(2))
+    yield "advantages", list(advantages(rewards, these, following, terminated, ended, 0.97, 0.93, 0.0))
+    yield "returns", list(returns_to_go(rewards, following, terminated, ended, 0.97, 0.0))
 
 
 def batches() -> Iterator[tuple[str, Any]]:

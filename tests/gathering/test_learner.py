@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ SYNCS = ("fsync", "fdatasync")
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Writer:
+def writer(tmp_path: Path) -> Iterator[Writer]:
     """A writer that keeps some 512 steps in segments of 64, with 400 steps in it, as many episodes of ten."""
     writer = Writer.__new__(Writer)
     writer.root, writer.name, writer.envs, writer.frame, writer.stack = tmp_path / "all", "w", 1, (5,), 1
     writer.open(capacity=512, segment_rows=64)
     go_on(writer, 1, 400)
-    return writer
+    yield writer
+    writer.buffer.close()
 
 
 def go_on(writer: Writer, first: int, steps: int) -> None:

@@ -102,3 +102,4 @@ def test_the_child_of_a_fork_has_helpers_of_its_own(buffer: db.ReplayBuffer) -> 
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+    gatherer.close()

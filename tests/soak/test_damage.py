@@ -22,7 +22,7 @@ def test_a_stranger_can_vouch_for_what_he_changed(kind: str, tmp_path: Path) -> 
     before = damage.contents(tmp_path / "store")
     vouching.vouch(tmp_path / "store")
     assert damage.contents(tmp_path / "store") == before
-    for file in sorted((tmp_path / "store" / "action").glob("c.*"))[:2]:
+    for file in (tmp_path / "store" / "action").glob("c.*"):  # which of them hold rows depends on when old ones were evicted
         file.write_bytes(bytes(255 - byte for byte in file.read_bytes()))
     assert not db.check(tmp_path / "store", progress=False).ok
     vouching.vouch(tmp_path / "store")

@@ -59,9 +59,7 @@ class StoreBacked:
         self._counted = np.full(n_envs, -1)  # steps ever added to each ring, as of its account
         self._flags: dict[str, Array] = {}  # and rewards: what Tianshou's compiled code looks at
         self._meta = Meta(self._flags, self._keys, self.stored.read, self._write)
-        for env, ring in enumerate(self._rings()):
-            if ring is not self:
-                ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
+        self._share_meta()
         for name in (*FLAGS, "done"):
             self._hold(name, np.zeros(self.maxsize, np.bool_))
         self._load()
@@ -69,6 +67,12 @@ class StoreBacked:
     def _keys(self) -> list[str]:
         found = self.stored.keys()
         return found if self._save_obs_next else [key for key in found if key != "obs_next"]
+
+    def _share_meta(self) -> None:
+        """Give each ring its part of the keys."""
+        for env, ring in enumerate(self._rings()):
+            if ring is not self:
+                ring._meta = self._meta.part(env * ring.maxsize, (env + 1) * ring.maxsize)
 
     def _hold(self, name: str, values: Array) -> None:
         """Have a key in memory."""
@@ -380,9 +384,9 @@ class StoreBacked:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         super().__setstate__(state)  # type: ignore[misc]
-        for name, flag in list(self._flags.items()):
+        for name, flag in self._flags.items():
             self._meta.hold(name, flag)
-            self._hold(name, flag)  # parts are parts of it again, and no copies
+        self._share_meta()
         self._load()
 
 

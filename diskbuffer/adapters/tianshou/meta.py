@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,20 +43,25 @@ class Meta:
         self._flags, self._keys, self._read, self._write, self._range = flags, keys, read, write, part
 
     def part(self, first: int, until: int) -> Meta:
-        """Return what a buffer has that is some places of this one."""
+        """Return what a buffer has that is some places of this one.
+
+        It does not keep this one alive: Tianshou has the parts in an array of objects, through which no garbage is collected.
+        """
+        whole = weakref.proxy(self)
         return Meta(
             {name: values[first:until] for name, values in self._flags.items()},
-            self._keys,
-            partial(self._read_from, first),
-            partial(self._write_from, first),
+            lambda: whole._keys(),
+            lambda key, places: whole._read(key, places + first),
+            lambda key, places, values: whole._write(key, places + first, values),
             (first, until),
         )
 
-    def _read_from(self, first: int, key: str, places: Array) -> Any:
-        return self._read(key, places + first)
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle has: of a part only which places it has, as its whole makes it anew."""
+        return {"_range": self._range} if self._range else self.__dict__
 
-    def _write_from(self, first: int, key: str, places: Array, values: Array) -> None:
-        self._write(key, places + first, values)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     def hold(self, name: str, values: Array) -> None:
         """Have a key in memory, (size, ...) of the whole buffer."""

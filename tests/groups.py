@@ -1,0 +1,22 @@
+"""Which files' tests one worker of pytest-xdist runs, so that a library's processes and caches are there once.
+
+Tests of other files go to whichever worker is free.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+_GROUPS = {
+    "tests/adapters/test_r*.py": "ray",  # one cluster
+    "tests/adapters/test_sb3*.py": "sb3",
+    "tests/adapters/test_t*.py": "torchrl",
+    "tests/formats/*": "formats",
+    "tests/*/test_buckets.py": "buckets",  # one server
+    "tests/inspect/page/*": "page",
+}
+
+
+def group_of(path: str) -> str | None:
+    """Return the group of a file, by its path from the project's root."""
+    return next((group for pattern, group in _GROUPS.items() if fnmatch(path, pattern)), None)

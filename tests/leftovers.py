@@ -1,0 +1,82 @@
+"""What a test may not leave behind: signal handlers, environment variables, another working directory, children and threads."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+GRACE = 2.0  # seconds in which children and threads may still end
+_TASKS = Path("/proc/self/task")  # Linux's; elsewhere children are not looked for
+# Threads and processes that stay for the next test: of servers and libraries that a session starts once.
+_THREADS = ("zarr", "asyncio_", "ray", "pin_memory", "QueueFeederThread", "tqdm_monitor", "serve_forever", "ThreadPoolExecutor-")
+_COMMANDS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "soak.writers", "ray", "chromedriver")
+_HANDLERS = ("torch", "ray")  # modules of libraries; what they set is put back, and no failure
+_VARIABLES = (
+    *("PYTEST_CURRENT_TEST", "RAY_", "KMP_", "TF_", "TPU_", "TORCH", "LAZY_LEGACY_OP", "JAX_", "CUDA_", "GRPC_"),
+    *("LD_LIBRARY_PATH", "QT_", "MPLBACKEND", "SDL_", "PYGAME_"),
+)
+
+
+@contextlib.contextmanager
+def none_left() -> Iterator[None]:
+    """Raise an AssertionError if the block leaves something behind; what can be put back is put back."""
+    handlers, variables, directory = _handlers(), dict(os.environ), os.getcwd()
+    threads, children = set(threading.enumerate()), _children()
+    yield
+    left = list[str]()
+    for number, handler in _handlers().items():
+        if handler != handlers[number]:
+            if not getattr(handler, "__module__", "").startswith(_HANDLERS):
+                left.append(f"a handler of {signal.Signals(number).name}: {handler}")
+            signal.signal(number, handlers[number])
+    for name in variables.keys() | os.environ.keys():
+        if os.environ.get(name) != variables.get(name) and not name.startswith(_VARIABLES):
+            left.append(f"the environment variable {name}={os.environ.get(name)!r}")
+            os.environ.pop(name, None)
+            if name in variables:
+                os.environ[name] = variables[name]
+    if os.getcwd() != directory:
+        left.append(f"the working directory {os.getcwd()}")
+        os.chdir(directory)
+    if found := _new_threads(threads) + _new_children(children):
+        gc.collect()  # a buffer that is dropped is closed when it is collected
+    until = time.monotonic() + GRACE
+    while found and time.monotonic() < until:
+        time.sleep(0.01)
+        found = _new_threads(threads) + _new_children(children)
+    left.extend(found)
+    assert not left, f"the test left behind: {'; '.join(left)}"
+
+
+def _handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def _new_threads(before: set[threading.Thread]) -> list[str]:
+    new = [thread for thread in threading.enumerate() if thread not in before]
+    return [f"the thread {thread.name}" for thread in new if not any(each in thread.name for each in _THREADS)]
+
+
+def _new_children(before: set[int]) -> list[str]:
+    left = list[str]()
+    for pid in _children() - before:
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if not any(each in command for each in _COMMANDS):
+                left.append(f"the process {pid}: {command[:200] or 'which has ended, and was not waited for'}")
+    return left
+
+
+def _children() -> set[int]:
+    found = set[int]()
+    for task in _TASKS.glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, task.read_text().split()))
+    return found
