@@ -73,7 +73,7 @@ class S3Server:
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Return options for a `Bucket`, with little patience."""
-        retries = {"max_retries": 20, "backoff": {"init_backoff": 0.01, "max_backoff": 0.05, "base": 2}, "retry_timeout": 10}
+        retries = {"max_retries": 20, "backoff": {"init_backoff": 0.01, "max_backoff": 0.05, "base": 2}, "retry_timeout": 60}
         keys = {"endpoint": self.endpoint, "region": "us-east-1", "access_key_id": "a", "secret_access_key": "secret"}
         return keys | {"retry_config": _seconds(retries)} | more
 

@@ -16,7 +16,7 @@ from tests.editing import stores
 from tests.formats.interrupted import killed
 
 CODE = """
-import sys, time
+import sys
 from diskbuffer import editing
 from diskbuffer.formats import filling, rows
 rows.BLOCK = 20_000
@@ -24,7 +24,7 @@ told = filling._Filler._extend
 def slow(self, *given, **named):
     told(self, *given, **named)
     print("added", flush=True)
-    time.sleep(0.004)
+    sys.stdin.readline()
 filling._Filler._extend = slow
 {call}
 """
@@ -57,7 +57,7 @@ def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path,
         killed(code, after, said="added")
         assert not (tmp_path / "new").exists()
         assert (tmp_path / ".new.unfinished").is_dir()
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     for suffix in ("", "2") if what == "split" else ("",):
         stores.assert_same(stores.episodes(tmp_path / f"new{suffix}"), stores.episodes(tmp_path / f"whole{suffix}"))
         assert db.check(tmp_path / f"new{suffix}", progress=False).ok

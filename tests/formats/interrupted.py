@@ -16,9 +16,9 @@ from diskbuffer.formats import EpisodeData, export, import_
 from diskbuffer.formats.stored import StoreSource
 from tests.formats import episodes as made
 
-# Runs an export or an import, and tells of each episode before it is written, or of each block that was added, slowly.
+# Runs an export or an import; tells of each episode before it is written, or of each block that was added, and waits for a line.
 SLOW = """
-import json, sys, time
+import json, sys
 from diskbuffer.formats import export, exporting, import_, rows
 from diskbuffer.formats.filling import _Filler
 from diskbuffer.formats.stored import StoreSource
@@ -27,14 +27,14 @@ class Slow(StoreSource):
     def episodes(self, first=0):
         for one in super().episodes(first):
             print("episode", flush=True)
-            time.sleep(0.01)
+            sys.stdin.readline()
             yield one
 exporting.StoreSource = Slow
 add = _Filler._extend
 def slow(self, *given, **named):
     add(self, *given, **named)
     print("block", flush=True)
-    time.sleep(0.01)
+    sys.stdin.readline()
 _Filler._extend = slow
 rows.BLOCK = 100
 (import_ if run == "import" else export)(name, source, target, progress=False, **options)
@@ -47,10 +47,13 @@ def stop(*_: Any, **__: Any) -> None:
 
 
 def killed(code: str, after: int, *arguments: str, said: str = "episode", cwd: Path | None = None) -> None:
-    """Run Python code in a process, and kill it when it has said a line for the time number `after`."""
+    """Run Python code in a process, and kill it when it has said a line for the time number `after`: it waits for one then."""
     command = [sys.executable, "-c", code, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cwd) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.write("\n" * (after - 1))
+        process.stdin.flush()
         for _ in range(after):
             assert process.stdout.readline() == f"{said}\n"
         process.send_signal(signal.SIGKILL)

@@ -241,7 +241,7 @@ def test_others_sample_while_a_learner_flushes(writer: Writer, monkeypatch: pyte
         if not sampled:
             thread = threading.Thread(target=lambda: sampled.append(len(learner.sample(8)["steps"]) == 8), daemon=True)
             thread.start()
-            thread.join(5)
+            thread.join(60)
 
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         learner.write("score", learner.steps(), np.ones(400))

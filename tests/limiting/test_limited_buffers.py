@@ -128,12 +128,18 @@ def test_what_does_not_fit_is_refused_and_the_store_is_free_again(tmp_path: Path
 def test_a_signal_ends_a_wait(tmp_path: Path) -> None:
     with opened(tmp_path / "store", db.SampleToInsertRatio(4, error_buffer=0)) as buffer:
         extend(buffer, 11)
+
+        def interrupt() -> None:
+            while not any(buffer.stats()["limiter"][waits] for waits in ("waiting_to_add", "waiting_to_sample")):
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
         for call in (lambda: extend(buffer, 1), lambda: [buffer.sample(60) for _ in range(9)]):
-            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
+            interrupting = threading.Thread(target=interrupt)
+            interrupting.start()
             with pytest.raises(KeyboardInterrupt):
                 call()
-            timer.join()
+            interrupting.join()
         state = buffer.stats()["limiter"]
         assert (state["added"], state["samples"], state["waiting_to_sample"], state["waiting_to_add"]) == (11, 60, None, {})
 
@@ -210,20 +216,20 @@ def test_actors_are_killed_beside_a_learner_with_a_loader(
     opened(root, ASKED, writer="actor-0", capacity=3000, segment_rows=64).close()
     names = [f"actor-{n}" for n in range(3)]
     actors = {name: start(root, name, steps) for name in names}
-    kills, due = 0, time.monotonic()
+    kills, due = 0, 0
     with db.ReplayBuffer(root, mode="r", limiter=ASKED, threads=1, seed=1) as learner:
-        for batch in learner.loader(32, prefetch=4):
+        for n, batch in enumerate(learner.loader(32, prefetch=4)):
             assert len(batch["steps"]) == 32
             state = learner.stats()["limiter"]
             assert abs(state["surplus"]) <= 300 + 2 * 3 + 32
             if state["added"] >= 0.9 * 3 * steps:
                 break
-            if time.monotonic() > due and kills < amount(4, 40):
+            if n >= due and kills < amount(4, 40):
                 name = str(random.choice(names))
                 actors[name].kill()
                 actors[name].join()
                 actors[name], kills = start(root, name, steps), kills + 1
-                due = time.monotonic() + random.uniform(0, 0.3)
+                due = n + int(random.integers(1, 60))
         for actor in actors.values():
             actor.kill()
             actor.join()

@@ -146,7 +146,7 @@ def test_a_loop_that_one_of_its_own_threads_collects_leaves_what_it_drew_ahead(b
 
     def transform(batch: Any) -> Any:
         if len(begun) > 1:
-            may_go_on.wait(10)
+            may_go_on.wait(60)
             held.clear()  # the last reference to the loop
             gc.collect()
             left.set()
@@ -159,9 +159,9 @@ def test_a_loop_that_one_of_its_own_threads_collects_leaves_what_it_drew_ahead(b
     held.append(loop)
     del loop
     may_go_on.set()
-    assert left.wait(10)
+    assert left.wait(60)
     for thread in [thread for thread in threading.enumerate() if thread.name == "diskbuffer-load"]:
-        thread.join(10)
+        thread.join(60)
     assert sampler.state_dict()["batches"] == 1
     assert [buffer.sample(8, sampler)["steps"].tolist() for _ in range(3)] == expected[1:]
     assert not [thread for thread in threading.enumerate() if thread.name == "diskbuffer-load"]

@@ -60,7 +60,7 @@ def test_helpers_are_kept_for_the_next_batch_and_end_when_they_are_closed(buffer
     ending = [thread for thread in threading.enumerate() if thread.name == NAME]
     buffer._reader.gatherer.close()
     for thread in ending[-2:]:
-        thread.join(5)
+        thread.join(60)
     assert helpers() <= before
     assert gathers(buffer, 1, 2)  # by a thread that goes on; its helper ends after it
 

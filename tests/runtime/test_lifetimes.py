@@ -47,7 +47,7 @@ class Count:
     @staticmethod
     def threads() -> list[str]:
         """Return our threads, once those that were told to end have had the time to."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while (found := [t.name for t in threading.enumerate() if t.name.startswith("diskbuffer")]) and time.monotonic() < until:
             time.sleep(0.002)
         return found

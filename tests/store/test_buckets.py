@@ -192,7 +192,7 @@ def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Ser
     buffer.close()
     planned.gather(arrays)  # which asks for what is missing
     assert arrays.batch()["obs"].shape == batch["obs"].shape
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while threads() > before and time.monotonic() < until:
         time.sleep(0.01)
     assert threads() == before
@@ -209,7 +209,7 @@ def test_closing_a_mark_ends_the_threads_of_requests(server: S3Server, tmp_path:
     marked.sample(50)
     assert threads() > before
     marked.close()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while threads() > before and time.monotonic() < until:
         time.sleep(0.01)
     assert threads() == before
@@ -475,7 +475,7 @@ def test_a_pickled_buffer_opens_the_bucket_again_and_a_fork_says_that_it_cannot(
 
         process = multiprocessing.get_context("fork").Process(target=child)
         process.start()
-        process.join(30)
+        process.join(60)
         assert receive.poll(1)
         found, said = receive.recv()
         assert found

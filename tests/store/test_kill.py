@@ -82,7 +82,7 @@ def test_killed_again_and_again_nothing_that_was_acknowledged_is_lost(
         heads = buffer._reader.index.heads
         added = buffer.stats()["added"]
         assert added == sum(int((~world.is_last(s, np.arange(heads[s]))).sum()) for s in range(world.n_envs))
-        assert added > 80
+        assert added >= 30  # which were waited for
         assert len(buffer) == added if capacity is None else len(buffer) >= min(added, capacity)
 
 
@@ -185,7 +185,7 @@ def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(
     newest, batches = 0, 0
     with db.ReplayBuffer(tmp_path / "store", mode="r", frame_stack=stack, seed=3) as reader:
         begun = time.monotonic()
-        while time.monotonic() < begun + 2 or (min(batches - 50, newest - 2000) <= 0 and time.monotonic() < begun + 60):
+        while min(batches - 200, newest - 2000) <= 0 and time.monotonic() < begun + 120:
             if batches % 3 != 2:
                 reader.refresh()
                 assert len(reader) >= 200 - 2 * (stack - 1)  # the writer keeps no frames for stacks that it does not know
@@ -193,7 +193,7 @@ def test_a_reader_gets_right_bytes_while_the_writer_evicts_and_seals(
             world.check_batch(batch, stack)
             assert (batch["steps"] >= 0).all()
             newest, batches = max(newest, int(batch["steps"].max())), batches + 1
-    assert batches > 50
+    assert batches > 200
     assert newest > 2000, "the writer did not move on"
     writers.kill()
 

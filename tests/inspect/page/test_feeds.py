@@ -336,7 +336,7 @@ def test_what_was_evicted_is_said_to_be(tmp_path: Path) -> None:
 
 
 def _look_again(client: TestClient, version: int) -> Any:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         found = get(client, "state")
         if found["version"] != version:
