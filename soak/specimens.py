@@ -123,11 +123,17 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
 
 def _remember(path: Path, moment: int) -> None:
     """Copy a specimen as it is now, while segments of it may be sealed."""
+    shutil.rmtree(history(path, moment), ignore_errors=True)
+    copy_while_open(path, history(path, moment))
+
+
+def copy_while_open(path: Path, to: Path) -> None:
+    """Copy a directory in which temporary files come and go, as a kill would leave it."""
     for _ in range(20):
-        shutil.rmtree(history(path, moment), ignore_errors=True)
         with contextlib.suppress(shutil.Error):
-            shutil.copytree(path, history(path, moment))
+            shutil.copytree(path, to)
             return
+        shutil.rmtree(to)
     raise RuntimeError(f"files of {path} come and go for ever")
 
 

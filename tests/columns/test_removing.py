@@ -14,6 +14,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.store import directory
 from diskbuffer.store.system.files import Files
+from soak.specimens import copy_while_open
 from tests.conftest import steps_of
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
             except (Killed, OSError):
                 done = False
         if how == "killed":
-            shutil.copytree(path, tmp_path / "killed")
+            copy_while_open(path, tmp_path / "killed")
         buffer.close()
         if how == "killed":
             shutil.rmtree(path)

@@ -22,7 +22,7 @@ import diskbuffer as db
 from diskbuffer.cli import main
 from diskbuffer.commands import app
 from soak.damage import contents, damage
-from soak.specimens import KINDS, make
+from soak.specimens import KINDS, copy_while_open, make
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Writers
@@ -218,7 +218,7 @@ def test_every_command_on_every_kind_of_damage(
     with db.ReplayBuffer(pristine) as buffer:
         buffer.tag("some", buffer.episodes.start[:1])
         if kind == "killed":
-            shutil.copytree(pristine, tmp_path / "killed")
+            copy_while_open(pristine, tmp_path / "killed")
     pristine = tmp_path / "killed" if kind == "killed" else pristine
     rows = {(row["stream"], row["start"], row["length"]): row for row in Told(capsys, "episodes", pristine, "--json").json()}
     every = list(ways_to_damage(pristine, rng))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from soak.specimens import copy_while_open
 from tests.test_model import Part, World
 
 Array = np.ndarray[Any, Any]
@@ -138,7 +139,7 @@ class Kills:
             return None
         if event == "line" and not self._busy:
             self._busy = True
-            shutil.copytree(self.path, self.copies / "next")
+            copy_while_open(self.path, self.copies / "next")
             files = sorted(path for path in (self.copies / "next").rglob("*") if path.is_file())
             found = hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in files)).hexdigest()
             if found == self._last:

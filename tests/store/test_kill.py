@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 import zarr
 
 import diskbuffer as db
+from soak.specimens import copy_while_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_rows_that_are_in_the_shard_of_one_column_and_in_the_tail_of_another_are
     with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=64) as buffer:
         buffer.extend(obs=rows, reward=np.zeros(30))  # which packs complete chunks without a way through the tail
         assert len({*buffer._store.layout.chunks_of.values()}) == 2
-        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+        copy_while_open(tmp_path / "store", tmp_path / "killed")
     with db.ReplayBuffer(tmp_path / "killed") as buffer:
         assert all(np.array_equal(buffer.at(buffer.steps())["obs"][name].numpy(), rows[name][:30]) for name in rows)
 

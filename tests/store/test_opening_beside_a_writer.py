@@ -12,6 +12,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.store.system.files import Files
+from soak.specimens import copy_while_open
 from soak.workloads import boot
 
 ROWS, CAPACITY, MOMENTS = 8, 24, 10
@@ -41,7 +42,7 @@ def left_by_a_writer(path: Path, how: str, known: dict[int, int]) -> None:
         writer.close()
         (path / "first").rename(path / "left")
     else:
-        shutil.copytree(path / "first", path / "left")
+        copy_while_open(path / "first", path / "left")
         writer.close()
 
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -22,6 +21,7 @@ from diskbuffer.store.last_writer import LastShutdown, State
 from diskbuffer.store.recovery import resume_writing
 from diskbuffer.store.system.files import Files
 from soak.experience import steps_of
+from soak.specimens import copy_while_open
 from tests.amounts import examples
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def test_damage_of_what_was_flushed_is_no_power_losss_doing(
         buffer.seal()
         buffer.flush()
         steps, slot = len(buffer), int(buffer._reader.index.slots(0)[2])
-        copy_what_stays(tmp_path / "store", tmp_path / "copy")
+        copy_while_open(tmp_path / "store", tmp_path / "copy")
     flip(tmp_path / "copy" / "action" / f"c.{slot}", 8 * 5)
     of_another_boot(monkeypatch)
     with pytest.raises(db.CorruptionError, match=r"row 69 of stream 0"):
@@ -272,7 +272,7 @@ def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_s
         feed.add(10)
         steps = steps_of(buffer)
         buffer.write("value", steps, (steps + 1).astype(np.float32))
-        copy_what_stays(tmp_path / "store", tmp_path / "copy")
+        copy_while_open(tmp_path / "store", tmp_path / "copy")
         head, slot = int(buffer._reader.index.heads[0]), int(buffer._reader.index.slots(0)[-1])
     flip(tmp_path / "copy" / "action" / f"c.{slot}", 8 * (head % 32 - 2))
     of_another_boot(monkeypatch)
@@ -284,16 +284,6 @@ def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_s
             assert copy.check(progress=False).ok
 
 
-def copy_what_stays(path: Path, to: Path) -> None:
-    """Copy a directory in which temporary files come and go."""
-    for _ in range(20):
-        with contextlib.suppress(shutil.Error):
-            shutil.copytree(path, to)
-            return
-        shutil.rmtree(to)
-    raise AssertionError("files come and go for ever")
-
-
 def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
     tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +291,7 @@ def test_a_copy_of_a_store_that_is_open_keeps_what_is_whole(
     with world.open(tmp_path / "store", segment_rows=32) as buffer:
         feeder(world, buffer).add(100)
         buffer.seal()
-        copy_what_stays(tmp_path / "store", tmp_path / "copy")
+        copy_while_open(tmp_path / "store", tmp_path / "copy")
         of_another_boot(monkeypatch)  # on another machine
         with db.ReplayBuffer(tmp_path / "copy") as copy:
             assert world.check(copy) == len(buffer)

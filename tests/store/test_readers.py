@@ -5,7 +5,6 @@ Those that are no part of the tests' environment are in test_other_readers.py.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 import warnings
@@ -25,6 +24,7 @@ import diskbuffer as db
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
 from soak.experience import steps_of
+from soak.specimens import copy_while_open
 from tests.store.rows_by_zarr import Array, Rows, arrays_of, check, packed_columns
 from tests.store.states import (
     State,
@@ -201,7 +201,7 @@ def test_a_shard_read_from_its_front_while_chunks_are_appended_fails_and_is_righ
         assert front[-index_bytes:] != now[-index_bytes:]
 
         caught = tmp_path / "caught"
-        shutil.copytree(tmp_path / "store", caught)
+        copy_while_open(tmp_path / "store", caught)
         (caught / "obs" / "c.0.0.0").write_bytes(front[:-index_bytes] + now[-index_bytes:])
         for read in READERS.values():
             with pytest.raises(Exception, match=r"(?i)checksum|crc32c|invalid blosc"):  # whichever it looks at first
@@ -262,7 +262,7 @@ def test_columns_of_every_codec_are_read_live_and_sealed_and_after_a_kill(tmp_pa
         buffer.seal()
         second = {name: values[199:] for name, values in rows.items()}
         buffer.extend(obs=second, action=np.arange(199, 300), reward=np.zeros(101))
-        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+        copy_while_open(tmp_path / "store", tmp_path / "killed")
     with db.ReplayBuffer(tmp_path / "killed") as buffer:
         assert buffer.check(progress=False).problems == []
         batch = buffer.at(buffer.steps())

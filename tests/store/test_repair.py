@@ -17,6 +17,7 @@ import diskbuffer as db
 from diskbuffer.store.format.layout import Layout, _checksum
 from diskbuffer.store.system.files import Files
 from soak.experience import Experience, Feeder, steps_of
+from soak.specimens import copy_while_open
 
 WORLD = Experience(1, shape=(20,))
 
@@ -29,7 +30,7 @@ def made(path: Path, steps: int = 60, *, open_at_the_end: bool = False, world: E
         buffer.seal()
         buffer.flush()
         if open_at_the_end:
-            shutil.copytree(there, path, ignore=shutil.ignore_patterns("*.tmp"))  # which a thread makes, and renames
+            copy_while_open(there, path)
     return path
 
 
