@@ -17,6 +17,8 @@ SANITIZERS := fuzz_codec
 SANITIZE := -O2 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 SECONDS ?= 10
 KERNELS := diskbuffer/native/kernels
+# Modules are compiled when they are first imported: compiling all would take longer than installing them.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 INTEROP := dreamer lerobot webdataset zarr2
@@ -100,7 +102,7 @@ $(VENV)/native: $(VENV)/build setup.py $(shell find diskbuffer/native -name "*.p
 	touch $@
 
 $(VENV)/build: $(VENV)/python constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt "setuptools>=77" Cython numpy
+	$(INSTALL) pip "setuptools>=77" Cython numpy
 	touch $@
 
 # Compiled once, before several processes do so at the same time; and anew, as numba's cache does not see what a function calls.
@@ -127,6 +129,6 @@ $(VENV)/interop/%/installed: tests/formats/interop/%.txt
 	touch $@
 
 $(VENV)/%: pyproject.toml constraints.txt | $(VENV)/native
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[$*]"
-	[ $* != test -a $* != bench ] || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps tianshou
+	$(INSTALL) --no-build-isolation --editable ".[$*]"
+	[ $* != test -a $* != bench ] || $(INSTALL) --no-deps tianshou
 	touch $@

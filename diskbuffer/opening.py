@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from diskbuffer.bucket import Bucket
 from diskbuffer.errors import InputError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
@@ -152,7 +154,7 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
     if mark is None:
         store = open_store(path, writable=mode != "r", lock=lock)
         if mode == "r":
-            refuse_too_many(path, store.layout, segments=sum(len(slots) for slots, _ in store.segments()))
+            refuse_too_many(path, store.layout, segments=int(np.count_nonzero(store.table.column("length"))))
         return store
     store = open_store(marks.find(Files(path), mark), writable=False)
     refuse_another(path, store.layout, wanted)

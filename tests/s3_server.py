@@ -29,11 +29,11 @@ class S3Server:
     """
 
     def __init__(self) -> None:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+        from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
 
         logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-        self._app = DomainDispatcherApplication(create_backend_app)
+        self._app = create_backend_app("s3")  # that of all services takes longer to find the one than to answer
         self._make, self._handler, self._port = make_server, MotoRequestHandler, 0
         self._numbers = itertools.count()
         self.fault: Callable[[str, str], str] = _nothing

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store.segments.table import SegmentTable
 from diskbuffer.store.system.files import Files
 from soak.specimens import copy_while_open
 from soak.workloads import boot
@@ -97,3 +98,29 @@ def call_in_the_middle(patch: pytest.MonkeyPatch, at: int, call: Callable[[], No
     for name in OPERATIONS:
         patch.setattr(Files, name, replaced(getattr(Files, name)))
     return left
+
+
+def test_a_writer_that_evicts_while_a_reader_opens_does_not_count_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between reading which segments there are, and how many rows each has."""
+    columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", 64, columns=columns, segment_rows=8) as writer:
+
+        def extend() -> None:
+            writer.extend(obs=np.arange(17), action=np.zeros(16, np.int64), reward=np.zeros(16), new_episode=True)
+
+        for _ in range(8):
+            extend()
+        used, waiting = SegmentTable.used, [extend]
+
+        def used_and_evicted(table: SegmentTable) -> Any:
+            found = used(table)
+            if waiting and not table._writable:
+                waiting.pop()()
+            return found
+
+        monkeypatch.setattr(SegmentTable, "used", used_and_evicted)
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+            assert not waiting
+            assert reader.steps().tolist() == writer.steps().tolist()

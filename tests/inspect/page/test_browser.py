@@ -204,6 +204,7 @@ def writing(path: Path, capacity: int = 0) -> Iterator[Writer]:
         writer.process.communicate()
 
 
+@pytest.mark.nightly
 def test_a_first_look(page: Page, address: str) -> None:
     page.open(address)
     until(page.tiles)
