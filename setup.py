@@ -5,7 +5,6 @@ import runpy
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ class BuildNative(build_ext):
     def build_extensions(self) -> None:
         """Compile the kernels, make C++ of Cython, and compile and link that with them."""
         try:
-            library = self.build_kernels(Path(self.build_temp))
+            library = self.build_kernels(self.build_temp)
             made = cythonize(self.extensions, build_dir="build/cython", language_level=3, quiet=True)
             for module, cpp in zip(self.extensions, made, strict=True):
                 module.sources, module.extra_objects = cpp.sources, [library]
@@ -75,30 +74,19 @@ class BuildNative(build_ext):
                 "(on Debian and Ubuntu: apt install g++ python3-dev)"
             ) from error
 
-    def build_kernels(self, directory: Path) -> str:
-        """Compile each kernel once, and make a library of all; those whose object is newer than all it is made from are kept."""
-        kernels = NATIVE / "kernels"
-        shared = newest([Path("setup.py"), *kernels.glob("*.hpp")])
+    def build_kernels(self, directory: str) -> str:
+        """Compile each kernel once, several at a time, and make a library of all."""
 
         def compile_kernel(source: Path) -> str:
-            made = directory / source.with_suffix(".o")
-            if not made.exists() or made.stat().st_mtime <= max(shared, newest([source])):
-                (new,) = self.compiler.compile([str(source)], str(directory / "unfinished"), extra_postargs=FLAGS)
-                made.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(new, made)  # so that there is no object that was not compiled whole
+            (made,) = self.compiler.compile([str(source)], directory, extra_postargs=FLAGS)
             return str(made)
 
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            objects = list(threads.map(compile_kernel, sorted(kernels.glob("*.cpp"))))
-        library = directory / self.compiler.library_filename("kernels")
-        library.unlink(missing_ok=True)
-        self.compiler.create_static_lib(objects, "kernels", str(directory))
+            objects = list(threads.map(compile_kernel, sorted((NATIVE / "kernels").glob("*.cpp"))))
+        library = Path(directory) / self.compiler.library_filename("kernels")
+        library.unlink(missing_ok=True)  # or what is no kernel any more would stay in it
+        self.compiler.create_static_lib(objects, "kernels", directory)
         return str(library)
-
-
-def newest(paths: Iterable[Path]) -> float:
-    """Return when the newest of some files was changed."""
-    return max(path.stat().st_mtime for path in paths)
 
 
 def extension(module: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 import random
 import secrets
@@ -47,7 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What a power loss leaves is simulated, and what a kill leaves is the same in memory. `TMPDIR` overrides this.
     """
-    gc.disable()  # until all is imported
     amounts.nightly = config.getoption("--nightly")
     if hasattr(config, "workerinput"):
         seed = config.workerinput["seed"]
@@ -62,13 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell without job control has what it starts with & ignore it,
         signal.signal(signal.SIGINT, signal.default_int_handler)  # and with it all that tests start and interrupt
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")  # pytest takes the descriptor itself
-
-
-def pytest_collection_finish() -> None:
-    """Leave what was imported, some million objects, out of garbage collections: each full one takes half a second otherwise."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

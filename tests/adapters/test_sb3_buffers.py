@@ -130,6 +130,14 @@ def test_arrays_of_the_buffer_are_read_as_numpys_are(what: str, tmp_path: Path, 
     assert np.asarray(ours).dtype == np.asarray(expected).dtype
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_places_where_nothing_was_added_yet_are_zeros(n_steps: int, tmp_path: Path) -> None:
+    buffer = DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store", n_steps=n_steps)
+    batch = buffer._get_samples(np.array([0, 7]))
+    assert batch.observations.shape == (2, *VECTOR.shape)
+    assert not any(values.any() for values in (batch.observations, batch.actions, batch.rewards, batch.dones))
+
+
 def test_arrays_of_the_buffer_cannot_be_changed(tmp_path: Path, opened: list[Any]) -> None:
     opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))
     fill(opened, VECTOR, 20)

@@ -10,7 +10,7 @@ which writes what it finds into the two files, in place of comparing. That a dig
 other batches than it did before, and that runs cannot be repeated: a change that users are told of in the CHANGELOG. A new store
 or sampler only adds lines.
 
-They are the same on every processor: `test_processors.py` runs these tests with the processor's features switched off.
+They are the same on every processor: `test_processors.py` compares them with what a process gives that uses fewer instructions.
 """
 
 from __future__ import annotations

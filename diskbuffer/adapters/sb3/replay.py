@@ -187,29 +187,28 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _samples(self, batch: Batch, env: VecNormalize | None) -> Any:
         """Return a batch as Stable-Baselines3 has it."""
-        rewards = batch["reward"].unsqueeze(1)
-        if self.n_steps > 1:
-            rewards = torch.from_numpy(self._returns(batch["steps"].numpy(), env))
-        elif env is not None:
-            rewards = torch.as_tensor(self._normalize_reward(rewards.numpy(), env))
         obs, next_obs = (batch[name] if env is None else self._normalized(batch[name], env) for name in ("obs", "next_obs"))
-        found = [obs, batch["action"], next_obs, batch["terminated"].float().unsqueeze(1), rewards]
+        found = [obs, batch["action"], next_obs, batch["terminated"].float().unsqueeze(1)]
         if self.n_steps > 1:
-            steps = np.minimum(self.stored.remaining(batch["steps"]), self.n_steps).reshape(-1, 1)
-            found.append(torch.from_numpy(self.gamma ** steps.astype(np.float32)))
+            found.extend(map(torch.from_numpy, self._returns_and_discounts(batch["steps"].numpy(), env)))
+        else:
+            rewards = batch["reward"].unsqueeze(1)
+            found.append(rewards if env is None else torch.as_tensor(self._normalize_reward(rewards.numpy(), env)))
         if self.device.type != "cpu":
             found = [tree_map(lambda tensor: tensor.to(self.device), part) for part in found]
         return (DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples)(*found)
 
-    def _returns(self, steps: Int64, env: VecNormalize | None) -> npt.NDArray[Any]:
-        """Return n-step returns, (n, 1), by the library's own expression, of rewards of which each is normalized by `env`."""
-        left, ahead = self.stored.remaining(steps)[:, None], np.arange(self.n_steps)
-        opened = self.stored.opened
+    def _returns_and_discounts(self, steps: Int64, env: VecNormalize | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return both of n steps, (n, 1), by the library's own expressions; each reward is normalized by `env`."""
+        left, ahead = np.minimum(self.stored.remaining(steps), self.n_steps)[:, None], np.arange(self.n_steps)
         following = steps[:, None] + np.minimum(ahead, left - 1) * self.n_envs
-        rewards = opened.at(following.ravel(), columns=["reward"])["reward"].numpy().reshape(following.shape)
+        buffer = self.stored.open_to_read()
+        rewards = np.zeros(following.shape, np.float32)  # what the library has in places where nothing was added yet
+        if buffer is not None:
+            rewards = buffer.at(following.ravel(), columns=["reward"])["reward"].numpy().reshape(following.shape)
         discounts = self.gamma ** ahead.astype(np.float32)
         discounted = self._normalize_reward(rewards, env) * discounts * (ahead < left)
-        return np.asarray(discounted.sum(axis=1, keepdims=True))
+        return discounted.sum(axis=1, keepdims=True), self.gamma ** left.astype(np.float32)
 
     def _normalized(self, obs: Any, env: VecNormalize) -> Any:
         return tree_map(torch.as_tensor, self._normalize_obs(tree_map(torch.Tensor.numpy, obs), env))

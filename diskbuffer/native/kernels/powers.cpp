@@ -17,7 +17,7 @@ double of_bits(uint64_t bits) {
     return number;
 }
 
-// Evaluate a polynomial, its coefficients from the highest to the constant: the even powers and the odd ones apart, which takes half the time.
+// Evaluate a polynomial, its coefficients from the highest to the constant: even and odd powers apart, which takes half the time.
 template <int n>
 double polynomial(const double (&coefficients)[n], double x) {
     const double square = x * x;
@@ -30,7 +30,8 @@ double polynomial(const double (&coefficients)[n], double x) {
     return i < n ? (first * square + coefficients[i]) + second * x : first * x + second;
 }
 
-// Return the base-2 logarithm of a number above 0: of 2 ** k * m with m from sqrt(1/2) to sqrt(2), k + 2 / ln 2 * artanh((m - 1) / (m + 1)).
+// Return the base-2 logarithm of a number above 0, which is 2 ** k * m with m from sqrt(1/2) to sqrt(2):
+// k + 2 / ln 2 * artanh((m - 1) / (m + 1)).
 double log2_of(double number) {
     constexpr double SMALLEST_NORMAL = 0x1p-1022, TWO_OVER_LN2 = 0x1.71547652b82fep+1;
     int64_t k = 0;
