@@ -13,7 +13,7 @@ BENCHMARKS := sizes calls curves adapters trainings writing verification priorit
 ITERATIONS ?= 1000000
 SEED ?=
 LZ4 ?=
-SANITIZERS := fuzz_codec
+SANITIZERS := fuzz_codec fuzz_shards
 SANITIZE := -O2 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 SECONDS ?= 10
 KERNELS := diskbuffer/native/kernels
@@ -26,11 +26,11 @@ INTEROP := dreamer lerobot webdataset zarr2
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
 
-test: $(VENV)/test $(VENV)/compiled
+test: $(VENV)/test
 	$(PYTEST)
 
 # What takes longer: trainings, whole examples, and more of what is tried at random. MINUTES=8 for as many of them as fit into that.
-nightly: $(VENV)/test $(VENV)/compiled
+nightly: $(VENV)/test
 	$(PYTEST) --nightly $(if $(MINUTES),--minutes $(MINUTES))
 
 # The tests of `test`, one after the other.
@@ -38,20 +38,23 @@ coverage: $(VENV)/test
 	$(BIN)/python -m pytest -q --cov --cov-report=term:skip-covered
 
 # Kernels and untrusted bytes under AddressSanitizer and UndefinedBehaviorSanitizer, without Python: drivers in tests/native/, each with the
-# kernels that it names. ITERATIONS=10000000 takes seven minutes of a core. LZ4=DIRECTORY for liblz4 from its sources, too. Then the
+# kernels that it names. ITERATIONS=10000000 takes twenty minutes of a core. LZ4=DIRECTORY for liblz4 from its sources, too. Then the
 # gather's threads under ThreadSanitizer, for SECONDS.
 sanitize: $(SANITIZERS:%=build/sanitize/%) build/sanitize/threads_gather
 	for driver in $(SANITIZERS:%=build/sanitize/%); do $$driver $(ITERATIONS) $(SEED) || exit; done
 	build/sanitize/threads_gather $(SECONDS) $(SEED)
 
 build/sanitize/fuzz_codec: $(addprefix $(KERNELS)/,codec.cpp lz4.cpp lz4_encoder.cpp picture_chunks.cpp recoding.cpp)
+build/sanitize/fuzz_shards: $(addprefix $(KERNELS)/,gather.cpp plan.cpp lookup.cpp byte_ranges.cpp stored_parts.cpp codec.cpp lz4.cpp \
+    lz4_encoder.cpp picture_chunks.cpp recoding.cpp index.cpp sums.cpp)
 
-$(SANITIZERS:%=build/sanitize/%): build/sanitize/%: tests/native/%.cpp $(wildcard $(KERNELS)/*.hpp)
+$(SANITIZERS:%=build/sanitize/%): build/sanitize/%: tests/native/%.cpp $(wildcard tests/native/*.hpp $(KERNELS)/*.hpp)
 	mkdir -p build/sanitize
 	$(if $(LZ4),$(CC) $(SANITIZE) -c $(LZ4)/lz4.c -o build/sanitize/lz4.o)
 	$(CXX) -std=c++17 -Wall -Wextra $(SANITIZE) -I$(KERNELS) $(filter %.cpp,$^) $(if $(LZ4),-DWITH_LZ4 build/sanitize/lz4.o) -o $@
 
-THREADS_GATHER := $(addprefix $(KERNELS)/,gather.cpp helper_threads.cpp plan.cpp lookup.cpp codec.cpp lz4.cpp picture_chunks.cpp)
+THREADS_GATHER := $(addprefix $(KERNELS)/,gather.cpp helper_threads.cpp plan.cpp lookup.cpp index.cpp sums.cpp codec.cpp lz4.cpp \
+    picture_chunks.cpp)
 build/sanitize/threads_gather: tests/native/threads_gather.cpp $(THREADS_GATHER) $(wildcard $(KERNELS)/*.hpp)
 	mkdir -p build/sanitize
 	$(CXX) -std=c++17 -Wall -Wextra -Wno-tsan -O1 -g -fsanitize=thread -pthread -I$(KERNELS) $(filter %.cpp,$^) -o $@
@@ -64,7 +67,6 @@ check: $(VENV)/test $(VENV)/check $(VENV)/bench
 
 # Meant to take less than an hour on two cores that have nothing else to do. BENCH=--quick for fewer rounds and less data.
 bench: $(VENV)/bench
-	$(BIN)/python -m diskbuffer warmup
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
 	$(BIN)/python -m bench.results
 
@@ -77,7 +79,7 @@ soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
 # With other programs, each in an environment of its own. GDAL's package takes INTEROP_PYTHON=python3.12 or newer, zarrita.js takes npm.
-interop: $(VENV)/test $(VENV)/compiled $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
+interop: $(VENV)/test $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
 	$(PYTEST) -m interop
 	$(BIN)/python -m pytest -q --nightly tests/formats/interop
 
@@ -102,12 +104,6 @@ $(VENV)/native: $(VENV)/build setup.py $(shell find diskbuffer/native -name "*.p
 
 $(VENV)/build: $(VENV)/python constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "setuptools>=77" Cython numpy
-	touch $@
-
-# Compiled once, before several processes do so at the same time; and anew, as numba's cache does not see what a function calls.
-$(VENV)/compiled: $(VENV)/test $(shell find diskbuffer -name "*.py")
-	find diskbuffer -name "*.nb[ci]" -delete
-	$(BIN)/python -m diskbuffer warmup
 	touch $@
 
 $(VENV)/python:

@@ -22,7 +22,6 @@ import numpy as np
 import diskbuffer as db
 from bench.measure import Report, arguments, ratio
 from bench.scale import COLUMNS, fill, steps
-from diskbuffer.index.index import Index
 from diskbuffer.reading.restore_index import read_index
 
 SIZES, QUICK = (100_000, 1_000_000, 346_000_000), (100_000, 1_000_000)
@@ -66,7 +65,7 @@ class Pair:
     def read_anew(self) -> float:
         """Return the seconds that it takes to read the whole index."""
         begin = time.perf_counter()
-        read_index(self._reader._store, 0, Index)
+        read_index(self._reader._store, 0)
         return time.perf_counter() - begin
 
 

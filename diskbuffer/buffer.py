@@ -30,7 +30,7 @@ from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.marking import make_mark, make_snapshot
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
-from diskbuffer.index.fields import LOW
+from diskbuffer.index.fields import LOW, SEGMENTS
 from diskbuffer.inputs import device_of, integers, seconds_of, step_names
 from diskbuffer.integers import integer, integer_or_none
 from diskbuffer.limiting.limiter import Limiter
@@ -45,9 +45,11 @@ from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.reading.reader import Planned, Reader, StoreReader
+from diskbuffer.reading.reader import Planned, Reader, StorageReader, StoreReader
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
+from diskbuffer.recording.recorder import Recorder
+from diskbuffer.recording.row_log import RowLog
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
@@ -57,9 +59,11 @@ from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
+from diskbuffer.storage.checking.report import Report
+from diskbuffer.storage.copies import marks as marks_2
+from diskbuffer.storage.copies import snapshots as snapshots_2
 from diskbuffer.store import directory
 from diskbuffer.store.checking.check import check
-from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
 from diskbuffer.store.system.files import Files
@@ -70,8 +74,6 @@ if TYPE_CHECKING:
     import pandas
     import xarray
     import zarr
-
-    from diskbuffer.recording.recorder import Recorder
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
 T = TypeVar("T")
@@ -250,6 +252,7 @@ class ReplayBuffer:
         ).checked()
         opened = open_place(self._place, wanted, mode, mark, writer)
         self._place, self._store, self._gathered = opened.place, opened.store, opened.gathered
+        self._store_2 = opened.store_2
         self.path = cast(Path, self._place)  # which a bucket takes after: it is shown, and joined with names
         self._closing = Closing(self._store)
         try:
@@ -259,23 +262,28 @@ class ReplayBuffer:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
             layout = dataclasses.replace(self._store.layout, **opened.wanted.views())
             self.frame_stack = layout.frame_stack
-            kind = StoreReader if self._gathered is None else GatheredReader
-            self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
+            kind: type[Reader] = StoreReader if self._gathered is None else GatheredReader
+            if self._store_2 is not None:
+                kind = StorageReader
+            self._reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._closing.reader, self._closing.gathered = self._reader, self._gathered
-            self._derived = DerivedColumns(self._store, self._reader)
+            self._derived = DerivedColumns(self._store, self._reader, self._store_2)
             if limiter is not None:
                 self.limiter = join_limiter(opened, limiter, mode, mark, writer, self._reader.index)
                 self._closing.limiter = self.limiter
-            self._log: StreamLog | None = None
+            self._log: StreamLog | RowLog | None = None
             if mode != "r":
-                from diskbuffer.recording.recorder import Recorder  # which imports numba: 0.3 s and 50 MB that a reader saves
-
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
-                self._log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
+                if opened.writing is not None:
+                    self._log = self._closing.log = RowLog(opened.writing, self._reader.index)
+                else:
+                    self._log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
         except BaseException as error:
             marks.tell_how_to_make_room(error, self._store.files)
             self._closing.abandon()
+            if opened.writing is not None and self._closing.log is None:  # which would have done so
+                opened.writing.let_go()
             raise
         self._marking, self._building = forks.new_lock(), forks.new_lock()
         self._how = {"frame_stack": layout.frame_stack, "padding": layout.padding, "autoreset": layout.autoreset}
@@ -376,32 +384,33 @@ class ReplayBuffer:
         terminated: Any = None,
         truncated: Any = None,
         *,
-        env: int = 0,
+        env: int | None = None,
         protect: bool = False,
         new_episode: Any = None,
         **extra: Any,
     ) -> int:
-        """Add arrays of steps of one environment, as `add` would one by one, at the speed of arrays.
+        """Add arrays of steps, as `add` would one by one, at the speed of arrays.
 
         Parameters
         ----------
-        obs : (n, ...) or (n + 1, ...)
-            Observations before the steps. Without `next_obs`, a trajectory: one more than there are steps.
-        next_obs : (n, ...), optional
+        obs : (n, ...) or (n + 1, ...), or (n, n_envs, ...) or (n + 1, n_envs, ...)
+            Observations before the steps: of one environment, or of all of them. Without `next_obs`, a trajectory: one more than
+            there are steps.
+        next_obs : as `obs`, optional
             Observations after the steps. With it, the arrays may hold many episodes.
-        action, reward : (n, ...)
-        terminated, truncated : (n,), optional
+        action, reward : (n, ...) or (n, n_envs, ...)
+        terminated, truncated : (n,) or (n, n_envs), optional
             False where they are missing; an episode that neither ends nor goes on in the next call is cut off. Without
             `next_obs`, only the last step may end one.
-        env : int
-            Which environment's stream gets the steps.
+        env : int, optional
+            The one environment whose steps they are. Where there are several, None is for steps of all of them.
         protect : bool
             Whether they are never evicted. They are no environment's then (in ``buffer.episodes`` their stream is `n_envs`), and
             every call starts an episode. The buffer must have been created with ``protected=True``.
-        new_episode : bool or (n,) bool, optional
+        new_episode : bool, or (n,) bool, or (n, n_envs) bool, optional
             As in `add`, for each step; None compares. A single one is about the first: all others go on from the one before,
             unless that ended its episode.
-        **extra : (n, ...)
+        **extra : (n, ...) or (n, n_envs, ...)
 
         Returns
         -------
@@ -411,7 +420,7 @@ class ReplayBuffer:
         Raises
         ------
         InputError, StackError
-            As in `add`. Nothing was added, but that a stack which does not roll may be found in a later block of steps.
+            As in `add`. Nothing was added.
         OSError
             The disk is full or fails. ``len(buffer)`` tells what was added before that.
         """
@@ -419,15 +428,15 @@ class ReplayBuffer:
             self._wait_to_add(self.limiter)
         with self._store.lock:
             recorder = self._writing()
-            if protect and env != 0:
+            if protect and env not in (None, 0):
                 raise InputError("protected episodes are no environment's; give env= or protect=True")
             if protect and not self._store.layout.protected:
                 raise InputError("this buffer has no place for protected episodes; create it with protected=True")
-            stream = integer("env", env, 0, self.n_envs - 1)
+            stream = None if env is None else integer("env", env, 0, self.n_envs - 1)
             if protect:
                 stream = self.n_envs
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            added = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
+            added, _ = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
             if self.limiter is not None:
                 self._note_added(self.limiter)
             return added
@@ -526,22 +535,15 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
-    def _addressed_columns(self) -> tuple[str, ...]:
-        """Return all recorded columns, whose values `_extend_from` takes; none, where some are packed and it takes nothing."""
-        return () if self._writing().flat is None else tuple(self._store.layout.schema.recorded)
-
-    def _extend_from(self, places: npt.NDArray[np.int64], n: int, env: int = 0) -> npt.NDArray[np.int64]:
-        """Add `n` steps of one environment as `extend` does, of whose values an adapter knows where they lie, and that they fit.
-
-        `places` are of `FlatSteps.record`. Returns the names of the steps, (n,).
-        """
+    def _extend_with_ids(self, obs: Any, next_obs: Any, **values: Any) -> npt.NDArray[np.int64]:
+        """Add steps of all environments as `extend` does; return their ids, (n, n_envs), -1 for resets."""
         if self.limiter is not None:
             self._wait_to_add(self.limiter)
         with self._store.lock:
-            positions = self._writing().record_from(places, n, env)
+            _, positions = self._writing().extend(values, obs, next_obs, None, positions=True)
             if self.limiter is not None:
                 self._note_added(self.limiter)
-        return positions * self._store.layout.streams + env
+        return np.where(positions < 0, -1, positions * self._store.layout.streams + np.arange(self.n_envs))
 
     def _extend_to_any_stack(self, obs: Any, next_obs: Any, env: int, **values: Any) -> None:
         """Add steps of one environment as `extend` does, of which the last may lead to any stack, as adapters' callers give it.
@@ -646,7 +648,7 @@ class ReplayBuffer:
         else:
             self._writing()
 
-    def _open_log(self) -> StreamLog:
+    def _open_log(self) -> StreamLog | RowLog:
         self._writing()
         assert self._log is not None
         return self._log
@@ -1320,6 +1322,11 @@ class ReplayBuffer:
         self._check_open()
         if self._gathered is not None:
             self._writing_columns()
+        if self._store_2 is not None:
+            self._directory("there are no snapshots")
+            with self._building:
+                snapshots_2.make(self._store_2, wanted)
+            return wanted
         with snapshots.place_for(self._directory("there are no snapshots"), wanted) as building:
             if self._gathered is not None:
                 make_snapshot(self._gathered, building.files)
@@ -1374,6 +1381,10 @@ class ReplayBuffer:
                 make_mark(self._gathered, name)
                 return
             files = self._store.files
+            if self._store_2 is not None:
+                with self._building:
+                    marks_2.make(self._store_2, name)
+                return
             with marks.building(files, name) as building:
                 self._build(building, marks.next_number(files))
 
@@ -1382,7 +1393,9 @@ class ReplayBuffer:
         """The names of the store's marks, the oldest first."""
         if self._gathered is not None:
             return gathered_marks.names(self._gathered.all_files)
-        return marks.names(self._store.files if isinstance(self._place, Bucket) else self._store.files.outermost())
+        if self._store_2 is not None:
+            return marks_2.names(self._store_2.files.outermost())
+        return marks.names(self._store.files.outermost())
 
     def remove_mark(self, name: str) -> None:
         """Remove a mark, and give back the space that it alone takes.
@@ -1401,14 +1414,16 @@ class ReplayBuffer:
             return
         self._must_write("changed")
         with self._marking:
-            marks.remove(self._store.files, name)
+            (marks if self._store_2 is None else marks_2).remove(self._store.files, name)
 
     def _build(self, files: Files, number: int = 0) -> None:
         with self._building:  # no column is removed meanwhile
             self._build_alone(files, number)
 
     def _build_alone(self, files: Files, number: int) -> None:
-        self._open_log().copy_to(files, number)
+        log = self._open_log()
+        assert isinstance(log, StreamLog)
+        log.copy_to(files, number)
 
     def _directory(self, but: str) -> Path:
         """Return where the store is on this machine; an InputError where it is in a bucket."""
@@ -1634,10 +1649,10 @@ class ReplayBuffer:
                 "steps": len(self),
                 "added": index.added(),
                 "capacity": layout.capacity,
-                "episodes": index.count_episodes(),
+                "episodes": index.sampled_episodes().shape[1],
                 "cut_off": 0 if self._log is None else self._recorder.cut_offs.total,
                 "n_envs": layout.n_envs,
-                "segments": sum(len(index.slots(stream)) for stream in range(layout.streams)),
+                "segments": int(index.table[:, SEGMENTS].sum()),
                 "unsealed": 0 if log is None else log.unsealed,
                 "seal_error": None if log is None or log.seal_error is None else str(log.seal_error),
                 "raw_bytes": rows * sum(column.row_bytes for column in layout.schema.columns.values()),
@@ -1654,8 +1669,8 @@ class ReplayBuffer:
     def __repr__(self) -> str:
         if self._closing.closed:
             return f"<ReplayBuffer {self.path}, closed>"
-        index = self._reader.index
-        episodes = index.count_episodes()
+        with self._store.lock:
+            episodes = self._reader.index.sampled_episodes().shape[1]
         kept = "all" if self.capacity is None else f"{self.capacity:,}"
         return f"<ReplayBuffer {self.path}: {len(self):,} of {kept} steps, {counted(episodes, 'episode')}, {self.n_envs} env>"
 

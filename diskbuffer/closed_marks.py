@@ -12,6 +12,10 @@ from diskbuffer.gathering import learner_lock
 from diskbuffer.gathering import marks as gathered
 from diskbuffer.gathering.description import is_gathering
 from diskbuffer.paths import local_path
+from diskbuffer.storage import lock as lock_2
+from diskbuffer.storage.copies import marks as marks_2
+from diskbuffer.storage.copies import replacing
+from diskbuffer.storage.opening import is_format_2
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks as stored
@@ -29,6 +33,8 @@ def marks(path: str | os.PathLike[str]) -> tuple[str, ...]:
         There is no store.
     """
     files = Files(local_path(path))
+    if is_format_2(files.root):
+        return marks_2.names(files)
     return gathered.names(files) if is_gathering(files) else stored.names(_files_of(path))
 
 
@@ -55,6 +61,14 @@ def remove_mark(path: str | os.PathLike[str], name: str) -> None:
         There is no store.
     """
     files = Files(local_path(path))
+    if is_format_2(files.root):
+        held = lock_2.WriterLock(files)
+        try:
+            replacing.clear_up(files, marks_2.MARKS)
+            marks_2.remove(files, name)
+        finally:
+            held.release()
+        return
     if is_gathering(files):
         fd = learner_lock.take(files)
         try:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.runtime.garbage import close_dropped
 
 if TYPE_CHECKING:
     from diskbuffer.gathering.store import GatheredStore
     from diskbuffer.limiting.limiter import Limiter
     from diskbuffer.reading.reader import Reader
+    from diskbuffer.recording.row_log import RowLog
     from diskbuffer.recording.stream_log import StreamLog
     from diskbuffer.store.store import Store
 
@@ -38,7 +39,7 @@ class Closing:
         self.closed = False
         self.reader: Reader | None = None
         self.gathered: GatheredStore | None = None
-        self.log: StreamLog | None = None
+        self.log: StreamLog | RowLog | None = None
         self.limiter: Limiter | None = None
         self._dropped: weakref.finalize[[], Any] | None = None
 
@@ -85,10 +86,7 @@ class Closing:
             self._dropped.detach()
 
     def _close_dropped(self) -> None:
-        if threading.current_thread() is threading.main_thread() and not self._store.holds_lock():
-            self._close_or_warn()
-        else:  # garbage may be collected anywhere, also where what closing waits for waits for this thread
-            threading.Thread(target=self._close_or_warn, name="diskbuffer-close").start()
+        close_dropped(self._close_or_warn, elsewhere=self._store.holds_lock())
 
     def _close_or_warn(self) -> None:
         try:

@@ -14,7 +14,7 @@ DiskBufferError
 ├── UnreachableError (TimeoutError)   none of the shards on other machines answers in time
 ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
 ├── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
-├── FormatError (OSError)             the store is of a newer format than this version reads
+├── FormatError (OSError)             the store is of another format than this version reads
 ├── BucketError (OSError)             a bucket cannot be read now, or what was read cannot be kept in the cache
 ├── SourceError (OSError)             a file of another format is damaged, or is not what it should be
 └── CorruptionError (OSError)         bytes on disk that cannot be what was written
@@ -99,7 +99,7 @@ class NotAStoreError(DiskBufferError, OSError):
 
 
 class FormatError(DiskBufferError, OSError):
-    """The store was written in a newer format."""
+    """The store was written in a format that this version does not read; the message says what to do."""
 
 
 class BucketError(DiskBufferError, OSError):

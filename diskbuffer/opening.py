@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
+from diskbuffer import open_store as open_store_2
 from diskbuffer.bucket import Bucket
 from diskbuffer.errors import InputError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
@@ -19,6 +22,8 @@ from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.limiting.table import LIMITER
 from diskbuffer.options import Wanted, refuse_another
+from diskbuffer.storage import opening as storage_opening
+from diskbuffer.storage.store import Store as StoreOfFormat2
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.copies import marks
@@ -45,12 +50,18 @@ class Opened:
         These, if it is several.
     wanted : Wanted
         What the caller asked of it, and what all writers' stores have to be.
+    store_2 : storage.store.Store, optional
+        The store, if it is of format 2.
+    writing : storage.opening.Opened, optional
+        What writes to it then.
     """
 
     place: Path | Bucket
     store: Store
     gathered: GatheredStore | None
     wanted: Wanted
+    store_2: StoreOfFormat2 | None = None
+    writing: storage_opening.Opened | None = None
 
 
 def open_place(place: Path | Bucket, wanted: Wanted, mode: str, mark: str | None, writer: str | None) -> Opened:
@@ -64,6 +75,12 @@ def open_place(place: Path | Bucket, wanted: Wanted, mode: str, mark: str | None
         files = Files(place)
         return Opened(place, in_turn(lambda: _open_store(files, wanted, mode, mark)), None, wanted)
     files = _files_at(place, mode)
+    if not isinstance(place, Bucket) and open_store_2.is_chosen(place) and not is_gathering(files):
+        store, writing = open_store_2.open_store(place, wanted, mode, mark)
+        return Opened(place, cast(Store, store), None, wanted, store, writing)
+    if isinstance(files, BucketFiles) and storage_opening.is_format_2(files):
+        store = open_store_2.open_bucket(files, mark)
+        return Opened(place, cast(Store, store), None, wanted, store)
     if is_gathering(files):
         gathered = _open_all(files, mode, mark)
         return Opened(place, cast(Store, gathered), gathered, wanted)  # it has the same face, for all that reads
@@ -152,7 +169,7 @@ def _open_store(files: Files, wanted: Wanted, mode: str, mark: str | None) -> St
     if mark is None:
         store = open_store(path, writable=mode != "r", lock=lock)
         if mode == "r":
-            refuse_too_many(path, store.layout, segments=sum(len(slots) for slots, _ in store.segments()))
+            refuse_too_many(path, store.layout, segments=int(np.count_nonzero(store.table.used()[0])))
         return store
     store = open_store(marks.find(Files(path), mark), writable=False)
     refuse_another(path, store.layout, wanted)

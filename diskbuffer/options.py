@@ -14,6 +14,8 @@ from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer_or_none
 from diskbuffer.schema import Column, Schema, is_obs
+from diskbuffer.storage.format import layout as layout_2
+from diskbuffer.storage.format import sizes as sizes_2
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
@@ -73,6 +75,31 @@ class Wanted:
                 "give a smaller capacity, or None to keep everything"
             )
         return layout
+
+    def layout_of_format_2(self) -> layout_2.Layout:
+        """Return the layout of a new store of format 2."""
+        if self.schema is None:
+            raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
+        environments = self.n_envs or 1
+        check_libraries(self.schema)
+        chunk_rows = sizes_2.chunk_rows_of(self.schema, self.chunk_rows)
+        rows = self.segment_rows or sizes_2.segment_rows_of(self.capacity, environments, self.schema.columns)
+        return layout_2.Layout(
+            self.schema,
+            environments,
+            rows,
+            chunk_rows,
+            sizes_2.tail_rows_of(self.schema, chunk_rows, rows, environments),
+            self.capacity,
+            self.frame_stack or 1,
+            self.padding or "first",
+            self.autoreset or (NEXT_STEP if environments > 1 else DISABLED),
+            protected=bool(self.protected),
+            salt=secrets.randbits(63),
+            capacity_each=bool(self.capacity_each),
+            environment=self.environment,
+            metadata=self.metadata,
+        )
 
     def views(self) -> dict[str, Any]:
         """Return what may differ from the store's own, as it only tells how steps are read and given."""
@@ -193,7 +220,7 @@ class Options:
         )
 
 
-def checked_capacity(capacity: Any, stored: Layout, frame_stack: int) -> int | None:
+def checked_capacity(capacity: Any, stored: Layout | layout_2.Layout, frame_stack: int) -> int | None:
     """Return what a store's capacity is to be; an InputError where it cannot be that."""
     found = integer_or_none("capacity", capacity)
     _check_capacity(found, stored.n_envs, frame_stack, each=stored.capacity_each)
@@ -215,7 +242,7 @@ def _check_capacity(capacity: int | None, n_envs: int, frame_stack: int, *, each
         raise InputError(f"capacity must hold a stack of frames of each environment at least, found {capacity}")
 
 
-def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
+def refuse_another(path: Path, stored: Layout | layout_2.Layout, wanted: Wanted) -> None:
     """Raise a SchemaError, which shows the difference, where a store is not what was asked for."""
     _check_capacity(stored.capacity, stored.n_envs, wanted.frame_stack or 1, each=False)
     lines = []
@@ -232,7 +259,8 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     ):
         if asked is not None and asked != has:
             lines.append(f"  {name}: stored {has}, asked for {asked}")
-    chunks = sorted({n for path, n in stored.chunks_of.items() if path not in stored.lossy} - {wanted.chunk_rows})
+    chunk_rows = stored.chunk_rows if isinstance(stored, layout_2.Layout) else stored.chunks_of
+    chunks = sorted({n for path, n in chunk_rows.items() if path not in stored.lossy} - {wanted.chunk_rows})
     if wanted.chunk_rows is not None and chunks:
         lines.append(f"  chunk_rows: stored {' and '.join(map(str, chunks))}, asked for {wanted.chunk_rows}")
     lines += differences(stored.environment, wanted.environment)[0]
@@ -281,7 +309,7 @@ def with_transforms(columns: Mapping[str, Column], transforms: Mapping[str, Any]
     return found
 
 
-def doubts(path: Path, stored: Layout, wanted: Wanted) -> str | None:
+def doubts(path: Path, stored: Layout | layout_2.Layout, wanted: Wanted) -> str | None:
     """Return in what a store may be of another environment than is given, though its steps have the same form."""
     lines = differences(stored.environment, wanted.environment)[1]
     if not lines:

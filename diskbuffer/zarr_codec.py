@@ -7,6 +7,7 @@ Zarr finds it by an entry point, once diskbuffer is installed. It reads chunks o
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -44,9 +45,9 @@ class WebP(ArrayBytesCodec):
 
     def validate(self, *, shape: Any, dtype: Any, **_: Any) -> None:
         """Raise where an array cannot have this codec."""
-        if len(shape) != 4 or dtype.to_native_dtype() != np.uint8:
+        if len(shape) < 4 or dtype.to_native_dtype() != np.uint8:
             raise SchemaError(
-                f"the codec {pictures.CODEC} is for pictures, (rows, height, width, 3) of uint8, found {shape} of {dtype}"
+                f"the codec {pictures.CODEC} is for pictures, (..., height, width, 3) of uint8, found {shape} of {dtype}"
             )
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
@@ -62,10 +63,10 @@ class WebP(ArrayBytesCodec):
         return chunk_spec.prototype.buffer.from_bytes(data[: -codec.CHECKSUM])  # which is Zarr's own codec, crc32c
 
     def _column(self, chunk_spec: ArraySpec) -> Column:
-        rows, *shape = chunk_spec.shape
-        if rows != 1:
-            raise SchemaError(f"a chunk of the codec {pictures.CODEC} is one picture, found chunks of {rows}")
-        return Column(tuple(shape), chunk_spec.dtype.to_native_dtype(), codec=f"webp:{self.quality}")
+        *others, height, width, colors = chunk_spec.shape  # a row, and perhaps a lane
+        if math.prod(others) != 1:
+            raise SchemaError(f"a chunk of the codec {pictures.CODEC} is one picture, found chunks of {math.prod(others)}")
+        return Column((height, width, colors), chunk_spec.dtype.to_native_dtype(), codec=f"webp:{self.quality}")
 
     def _decoded(self, data: bytes, chunk_spec: ArraySpec) -> Any:
         column = self._column(chunk_spec)

@@ -143,9 +143,11 @@ class Trace:
     def _look_at(self, number: int, what: str) -> None:
         """Note what was written to a file since the last look."""
         fd, before = self._fds[number], self._seen[number]
-        now = os.pread(fd, os.fstat(fd).st_size, 0)
+        now = os.pread(fd, len(before) + 1, 0)  # most files have not grown: one call does for them
         if now == before:
             return
+        if len(now) > len(before):
+            now = os.pread(fd, os.fstat(fd).st_size, 0)
         what = f"{self._paths[number]}: {what}"
         if len(now) != len(before):
             self.events.append(Size(number, len(now), what))
@@ -187,12 +189,12 @@ class Trace:
         for name, (inode, is_directory) in found.items():
             if is_directory and (deep or inode not in self._names):
                 self._scan(f"{path}/{name}", what)
-        if gone or new:
-            self._forget_unnamed()
+        self._forget_unnamed({known[name][0] for name, *_ in (*gone, *new) if name in known})
 
-    def _forget_unnamed(self) -> None:
-        for number, fd in list(self._fds.items()):
-            status = os.fstat(fd)
+    def _forget_unnamed(self, numbers: set[int]) -> None:
+        """Forget those files that have no name any longer, out of those that lost one."""
+        for number in numbers & self._fds.keys():
+            status = os.fstat(self._fds[number])
             if status.st_nlink == 0:
                 self._numbers.pop(status.st_ino)
                 os.close(self._fds.pop(number))

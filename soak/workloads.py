@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 import diskbuffer as db
+from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.system.files import Files
 from diskbuffer.store.writing.sealer import Sealer
 from soak import pictures
@@ -426,7 +427,7 @@ class Driver:
             self._now.low[stream] = max(low, self._now.low[stream])  # evicted ones may come back
         store, index = self._buffer._store, self._buffer._reader.index
         log = self._buffer._log
-        assert log is not None
+        assert isinstance(log, StreamLog)
         waiting = log.sealer.slots()
         for stream in range(streams):
             low = int(self._now.low[stream]) // self._workload.segment_rows

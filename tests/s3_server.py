@@ -10,12 +10,14 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import diskbuffer as db
 
 BUCKET = "runs"
+_NUMBERS = itertools.count()  # of stores: the servers of a process have one memory
 Answer = Iterable[bytes]
 
 
@@ -35,7 +37,6 @@ class S3Server:
         logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
         self._app = DomainDispatcherApplication(create_backend_app)
         self._make, self._handler, self._port = make_server, MotoRequestHandler, 0
-        self._numbers = itertools.count()
         self.fault: Callable[[str, str], str] = _nothing
         self.start()
         self.endpoint = f"http://127.0.0.1:{self._port}"
@@ -78,16 +79,21 @@ class S3Server:
         return keys | {"retry_config": _seconds(retries)} | more
 
     def put(self, directory: Path, name: str = "") -> str:
-        """Upload a directory as any tool would; return its URL."""
+        """Upload a directory as any tool would, without the files that a writer removes meanwhile; return its URL."""
         import obstore
         from obstore.store import S3Store
 
-        name = name or f"some/store-{next(self._numbers)}"
+        name = name or f"some/store-{next(_NUMBERS)}"
         client = S3Store(BUCKET, prefix=name, client_options={"allow_http": True}, **self.options())
         files = [path for path in directory.rglob("*") if path.is_file()]
         fault, self.fault = self.fault, _nothing
+
+        def upload(path: Path) -> None:
+            with suppress(FileNotFoundError):
+                obstore.put(client, str(path.relative_to(directory)), path.read_bytes())
+
         with ThreadPoolExecutor(4) as pool:
-            for _ in pool.map(lambda path: obstore.put(client, str(path.relative_to(directory)), path.read_bytes()), files):
+            for _ in pool.map(upload, files):
                 pass
         self.fault = fault
         return f"s3://{BUCKET}/{name}"

@@ -363,9 +363,13 @@ OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.parametrize("format_", [1, 2])
 @pytest.mark.parametrize("mode", ["a", "r", "r+"])
 @pytest.mark.parametrize("what", OTHERS)
-def test_another_schema_is_refused_and_the_difference_shown(what: str, mode: str, tmp_path: Path) -> None:
+def test_another_schema_is_refused_and_the_difference_shown(
+    what: str, mode: str, format_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diskbuffer.open_store.FORMAT", format_)
     path = tmp_path / "store"
     db.ReplayBuffer(path, 100, n_envs=2, segment_rows=8, **GOOD).close()
     change, differences = OTHERS[what]

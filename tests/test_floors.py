@@ -19,8 +19,9 @@ FLOORS = (
     ("native", "transforms", "bucket"),
     ("schema", "inputs", "environment", "draws"),
     ("index", "store.format", "inspect.pictures"),
-    ("samplers", "nested", "store.system", "zarr_codec"),
-    ("store.segments",),
+    ("samplers", "nested", "store.system", "storage.format", "zarr_codec"),
+    ("store.writing.compression", "store.building"),
+    ("store.segments", "storage"),
     ("store",),  # a store's directory, and the store itself
     ("store.recovery", "store.writing"),
     ("store.copies",),
@@ -32,10 +33,11 @@ FLOORS = (
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("gathering",),
+    ("open_store",),  # of format 2
     ("opening", "closed_marks", "closing"),  # what is at a path, the marks of what is not opened, and what is open
     ("buffer",),
     ("",),
-    ("adapters", "inspect", "precompile"),
+    ("adapters", "inspect"),
     ("formats",),
     ("editing",),
     ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "adapters.ray", "commands"),
@@ -46,7 +48,7 @@ FLOORS = (
 # Imports that break the rule today, (who, whom): to do, for the rule to hold without them.
 TO_DO: set[tuple[str, str]] = set()
 
-PURE = ("store.format", "index")
+PURE = ("store.format", "storage.format", "index")
 FILES = "store.system"
 
 # Calls that touch files. Methods are those that a `Path` has, and `Files` has not: the types are not known here.
@@ -65,9 +67,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 # Modules that touch files without `store.system`, and why they may.
 TOUCHES_FILES = {
     "native.sources": "whether the native code was built from the sources that are there",
-    "native.compiling": "numba's cache, which is no part of a store",
     "native.webp": "pictures in memory",
-    "precompile": "a temporary directory around a store",
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",
     "inspect.memory": "what the system tells of this process",
@@ -79,6 +79,7 @@ TOUCHES_FILES = {
     "inspect.notebook.shown": "files that a user asks for",
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
+    "storage.lock": "the lock of its own, by its descriptor",
     "gathering.columns": "a lock of its own, by its descriptor",
     "gathering.description": "a lock of its own, by its descriptor; whether a path is a directory",
     "formats.json_files": "what is exported, and notes beside it",
@@ -118,7 +119,7 @@ TOUCHES_FILES = {
     "formats.zarr2.writing": "what is exported, in its hidden directory",
     "formats.unfinished": "what is made beside its place until it is whole",
     "store.building": "directories above a store, which are the user's and may be links",
-    "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
+    "storage.checking.salvage": "links and directories in the places of files, which `Files` refuses",
     "adapters.ray.shard": "the directory that a shard's store is to be in",
     "adapters.tianshou.steps": "a temporary file for arrays that are no store's",
     "adapters.torchrl.checkpointer": "directories of checkpoints",

@@ -7,9 +7,9 @@ import gc
 import os
 import secrets
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from diskbuffer.errors import LockedError
 from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.garbage import close_dropped
 from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
 _open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
-_closers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that close what nobody has any more
-_PATIENCE = 10  # seconds
 
 
 class OpenedLate:
@@ -125,8 +124,6 @@ class OpenedLate:
             return ReplayBuffer(self.path, **options)
         except LockedError:  # perhaps by something that nobody has any more: libraries' callbacks keep models alive for a while
             gc.collect()
-            for thread in list(_closers):
-                thread.join(_PATIENCE)
             return ReplayBuffer(self.path, **options)
 
     @staticmethod
@@ -187,10 +184,5 @@ def close_or_tell(close: Callable[[], None], path: Path) -> None:
 
 
 def _close(opened: ReplayBuffer) -> None:
-    """Close a buffer that nobody has any more; elsewhere, if this is a thread of its own that collects garbage."""
-    if threading.current_thread() is threading.main_thread():
-        close_or_tell(opened.close, opened.path)
-    else:
-        thread = threading.Thread(target=close_or_tell, args=(opened.close, opened.path))
-        _closers.add(thread)
-        thread.start()
+    """Close a buffer that nobody has any more."""
+    close_dropped(partial(close_or_tell, opened.close, opened.path))

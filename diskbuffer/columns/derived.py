@@ -11,15 +11,14 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.draws import Draw
 from diskbuffer.errors import EvictedError, InputError, SchemaError
-from diskbuffer.index.fields import FLOOR, HEAD, LOW
+from diskbuffer.index.fields import FLOOR
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.arrays import address_of
@@ -28,21 +27,15 @@ from diskbuffer.reading.reader import Reader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import STRINGS, TAG, Column
+from diskbuffer.storage import store as storage
 from diskbuffer.store.format.checksums import replace_rows
 from diskbuffer.store.store import Store
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_BLOCK = 2**16  # steps that are read and written at a time
 _A_ROW = 16 * 1024  # bytes whose checksum takes as long as what one row changes in it
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive steps of one stream that lie in one segment, in ascending order; some rows between them are no steps."""
-
-    slot: int
-    rows: Int64  # within the segment
-    ended: npt.NDArray[np.bool_]  # whether the episode does not go on after a step, as far as it is known
 
 
 class ColumnSegments:
@@ -61,6 +54,15 @@ class ColumnSegments:
     def index(self) -> Index:
         """The store's."""
         return self._reader.index
+
+    @property
+    def places(self) -> int:
+        """How many segments there are at most, about, a power of two; 0 in stores that use their numbers again."""
+        if self._columns.store_2 is None:
+            return 0
+        layout = self._columns.store_2.layout
+        kept = (layout.capacity or 0) // layout.segment_rows + 4 * layout.environments
+        return 1 << (2 * kept).bit_length()
 
     @property
     def is_there(self) -> bool:
@@ -87,8 +89,9 @@ class ColumnSegments:
 class DerivedColumns:
     """Write columns of an open store."""
 
-    def __init__(self, store: Store, reader: Reader) -> None:
-        self._store = self.store = store
+    def __init__(self, store: Store, reader: Reader, store_2: storage.Store | None = None) -> None:
+        self._store, self.store_2 = store, store_2
+        self.store = store
         self._reader = self.reader = reader
         self._kept: weakref.WeakValueDictionary[str, ColumnSegments] = weakref.WeakValueDictionary()
         self._in_use: Counter[str] = Counter()  # by passes that are under way
@@ -179,27 +182,41 @@ class DerivedColumns:
             return until_found([self._reader], lambda: self._write(name, column, names, array))
 
     def _write(self, name: str, column: Column, names: Int64, array: Array) -> int:
-        store, index = self._store, self._reader.index
+        index = self._reader.index
         streams, positions = names % len(index.table), names // len(index.table)
         some = self._there(name, names)
-        rows, size = index.rows_of(streams[some], positions[some]), store.layout.segment_rows
-        slots, which = np.unique(rows // size, return_inverse=True)
-        store.refuse_evicted(slots)
+        rows = index.rows_of(streams[some], positions[some])
+        self.hold_rows(rows)
         self.ensure(name, column)
+        self.put(name, rows, array[some])
+        return int(some.sum())
+
+    def hold_rows(self, rows: Int64) -> None:
+        """Raise an EvictedError where rows of the index are not those of the store any more."""
+        if self.store_2 is None:
+            self._store.refuse_evicted(np.unique(rows // self._store.layout.segment_rows))
+
+    def put(self, name: str, rows: Int64, array: Array) -> None:
+        """Write values of rows, (n, ...) of the dtype of the column, which there must be. The lock must be held."""
+        if self.store_2 is not None:
+            self.store_2.columns.write(name, rows, array)
+            return
+        store, size = self._store, self._store.layout.segment_rows
+        row_bytes = store.layout.schema[name].row_bytes
+        slots, which = np.unique(rows // size, return_inverse=True)
         noted = [store.noted_checksum(name, slot) for slot in slots.tolist()]
         bases = np.array([address_of(store.derived(name, int(slot))) for slot in slots], np.int64)
-        targets = bases[which] + rows % size * column.row_bytes
-        array = np.ascontiguousarray(array[some])
-        few = len(rows) * _A_ROW < len(slots) * size * column.row_bytes
+        targets = bases[which] + rows % size * row_bytes
+        array = np.ascontiguousarray(array)
+        few = len(rows) * _A_ROW < len(slots) * size * row_bytes
         if few and None not in noted:
             changes = replace_rows(array, targets, bases + store.layout.flat_bytes(name), which)
             for slot, before, change in zip(slots.tolist(), noted, changes.tolist(), strict=True):
                 store.note_checksum(name, slot, before ^ change)
         else:
-            scatter(address_of(array), column.row_bytes, targets)
+            scatter(address_of(array), row_bytes, targets)
             for slot in slots.tolist():
                 store.note_checksum(name, slot)
-        return int(some.sum())
 
     def _there(self, what: str, names: Int64) -> npt.NDArray[np.bool_]:
         """Tell which steps are there; an InputError where one was never added. The lock must be held."""
@@ -224,55 +241,46 @@ class DerivedColumns:
         """Let another sampler keep a column. The one that kept it must not be used any more."""
         self._kept.pop(name, None)
 
-    # Passes over the columns of whole streams
+    # Passes over all steps
 
-    def pieces(self, stream: int, some: Int64 | None = None) -> Iterator[Piece]:
-        """Yield the steps of a stream as of now, newest first, segment by segment.
+    def backwards(self, names: Int64 | None = None) -> Iterator[tuple[Draw, Bools]]:
+        """Yield all steps, or some, block by block, the newest of the last environment first; in a block they ascend.
 
-        The lock is held until the next is asked for: whoever writes to a segment must do so before it can be evicted.
-
-        With `some`, positions in ascending order, as if there were no others.
+        And which of them are followed by no step of their episode, as far as it is known, or by none of the `names`. The lock is
+        held until the next block is asked for: steps may be evicted then, but not before.
         """
-        size, head, behind = self._store.layout.segment_rows, int(self._reader.index.table[stream, HEAD]), True
-
-        def find(ordinal: int) -> tuple[int, int, int, Array] | None:
-            index = self._reader.index  # another one, where it was read anew
-            low, floor = (int(n) for n in index.table[stream, [LOW, FLOOR]])
-            first, until = max(ordinal * size, floor), min((ordinal + 1) * size, head + 1)
-            if first >= until:
-                return None
-            slot = int(index.slots(stream)[ordinal - low // size])
-            self._store.refuse_evicted([slot])
-            return slot, first, until, self._store.values("is_last", slot)
-
-        for ordinal in range(head // size, -1, -1):
+        left = None if names is None else self._in_order(names)
+        stream, position = self._store.layout.streams, 0
+        while True:
             with self._store.lock:
-                found = until_found([self._reader], partial(find, ordinal))
-                if found is None:
+                index = self._reader.index  # another one, where it was read anew
+                if left is None:
+                    counts = index.steps()
+                    end = int(counts[:stream].sum())
+                    if position:
+                        end += int(index.steps_up_to(np.array([stream]), np.array([position]))[0])
+                    located = index.locate(np.arange(max(0, end - _BLOCK), end))
+                else:
+                    located, left = left[:, -_BLOCK:], left[:, :-_BLOCK]
+                    starts, lasts = index.episodes_of(*located[:2])
+                    located = np.stack([*located[:2], starts, np.minimum(lasts, located[3])])[:, starts >= 0]
+                if located.shape[1] == 0 and (left is None or left.shape[1] == 0):
                     return
-                slot, first, until, flags = found
-                last = flags[first - ordinal * size : until - ordinal * size].copy()
-                if until == head + 1:
-                    last[-1] = True  # or what is known of the episode ends there
-                ended = np.append(last[1:], behind)
-                behind = bool(last[0])
-                rows, ended = np.flatnonzero(~last) + first - ordinal * size, ended[~last]
-                if some is not None:
-                    wanted = _among(rows + ordinal * size, some)
-                    rows, ended = rows[wanted], ended[wanted] | ~_among(rows[wanted] + ordinal * size + 1, some)
-                if len(rows):
-                    yield Piece(slot, rows, ended)
+                if located.shape[1]:
+                    stream, position = (int(n) for n in located[:2, 0])
+                    yield Draw(*located), located[1] + 1 == located[3]
 
-    def by_stream(self, names: Int64) -> list[Int64]:
-        """Return the positions of steps that are there in each stream, in ascending order."""
+    def _in_order(self, names: Int64) -> Int64:
+        """Return streams and positions of steps that are there, (4, n), in order; the last row has the first that misses."""
         with self._store.lock:
             names = np.unique(names[self._there("steps", names)])
-        streams = self._store.layout.streams
-        return [names[names % streams == stream] // streams for stream in range(streams)]
+        streams, positions = names % self._store.layout.streams, names // self._store.layout.streams
+        order = np.lexsort((positions, streams))
+        streams, positions = streams[order], positions[order]
+        goes_on = np.append((np.diff(positions) == 1) & (np.diff(streams) == 0), False)[: len(names)]
+        never = np.iinfo(np.int64).max
+        return np.stack([streams, positions, positions, np.where(goes_on, never, positions + 1)])
 
-
-def _among(positions: Int64, some: Int64) -> npt.NDArray[np.bool_]:
-    """Tell which positions are among some that are in ascending order."""
-    if not len(some):
-        return np.zeros(len(positions), np.bool_)
-    return np.asarray(some[np.searchsorted(some[:-1], positions)] == positions)
+    def read(self, name: str, drawn: Draw) -> Array:
+        """Return the values of steps, (n, ...)."""
+        return self._reader.rows_at(name, drawn, 0, 1)[:, 0]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.columns.derived import DerivedColumns, Piece
+from diskbuffer.columns.derived import DerivedColumns
+from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import step_names
 from diskbuffer.native.returns import advantages, returns_to_go
+from diskbuffer.reading.reader import until_found
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +51,17 @@ class Returns:
 
     def compute(self, columns: DerivedColumns, steps: Any = None) -> int:
         """Compute them of every step, or of `steps`; return of how many."""
-        some = None if steps is None else columns.by_stream(step_names(steps))
+        names = None if steps is None else step_names(steps)
         self._check(columns)
         for name in self._written:
             columns.check(name)
         for name in self._written:
             columns.ensure(name, Column((), "float32"))
-        computed = 0
+        computed, carry = 0, 0.0
         with columns.in_use([*self._written, *self._read]):
-            for stream in range(columns.store.layout.streams):
-                carry = 0.0
-                for piece in columns.pieces(stream, None if some is None else some[stream]):
-                    carry = self._compute(columns, piece, carry)
-                    computed += len(piece.rows)
+            for drawn, ended in columns.backwards(names):
+                carry = until_found([columns.reader], partial(self._compute, columns, drawn, ended, carry))
+                computed += drawn.size
         return computed
 
     def _check(self, columns: DerivedColumns) -> None:
@@ -75,21 +77,21 @@ class Returns:
         if len({*self._written, *self._read}) < len(self._written) + len(set(self._read)):
             raise InputError(f"out must name different columns, and none that is read, found {self.out!r}")
 
-    def _compute(self, columns: DerivedColumns, piece: Piece, carry: float) -> float:
-        """Compute those of one piece; return what the piece before needs of it. The store's lock must be held."""
-        store, slot = columns.store, piece.slot
-        read = {name: store.values(name, slot)[piece.rows].astype(np.float64) for name in self._read}
-        terminated = store.values("terminated", slot)[piece.rows]
-        following: Array = read[self.next_values] if self.next_values else np.zeros(len(piece.rows))
+    def _compute(self, columns: DerivedColumns, drawn: Draw, ended: Bools, carry: float) -> float:
+        """Compute those of a block; return what the block before needs of it. The store's lock must be held."""
+        read = {name: columns.read(name, drawn).astype(np.float64) for name in self._read}
+        terminated = columns.read("terminated", drawn)
+        following: Array = read[self.next_values] if self.next_values else np.zeros(drawn.size)
         rewards = read[self.rewards]
         if self.values is None:
-            returns, carry = returns_to_go(rewards, following, terminated, piece.ended, self.gamma, carry)
+            returns, carry = returns_to_go(rewards, following, terminated, ended, self.gamma, carry)
             found = [returns]
         else:
             values = read[self.values]
-            gained, carry = advantages(rewards, values, following, terminated, piece.ended, self.gamma, self.gae_lambda, carry)
+            gained, carry = advantages(rewards, values, following, terminated, ended, self.gamma, self.gae_lambda, carry)
             found = [gained + values, gained]
+        rows = columns.reader.index.rows_of(drawn.streams, drawn.positions)
+        columns.hold_rows(rows)
         for name, numbers in zip(self._written, found, strict=False):  # advantages need not be wanted
-            store.derived(name, slot)[piece.rows] = numbers
-            store.note_checksum(name, slot)
+            columns.put(name, rows, numbers.astype(np.float32))
         return carry

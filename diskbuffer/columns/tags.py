@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
-from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.inputs import step_names
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.reading.reader import until_found
@@ -30,7 +30,7 @@ def tag_episodes(columns: DerivedColumns, tag: str | None, steps: Any) -> int:
 
 
 def _tag(columns: DerivedColumns, tag: str | None, names: Array) -> int:
-    store, index = columns.store, columns.reader.index
+    index = columns.reader.index
     streams, positions = names % len(index.table), names // len(index.table)
     starts, ends = index.episodes_of(streams, positions)
     running = (starts >= 0) & (ends == index.table[streams, HEAD]) & (index.table[streams, ENDED] == 0)
@@ -39,21 +39,15 @@ def _tag(columns: DerivedColumns, tag: str | None, names: Array) -> int:
         raise InputError(
             f"step {bad} was evicted, was never added, or its episode is not over; tag episodes that are there, whole"
         )
-    size = store.layout.segment_rows
     episodes = np.unique(np.stack([streams, np.maximum(starts, index.table[streams, FLOOR]), ends]), axis=1)
-    rows: dict[int, list[slice]] = {}  # of each slot
-    for stream, first, end in episodes.T.tolist():
-        for begin in range(first // size * size, end, size):
-            slot = int(index.slots(stream)[(begin - int(index.table[stream, LOW])) // size])
-            rows.setdefault(slot, []).append(slice(max(first - begin, 0), min(end - begin, size)))
-    store.refuse_evicted(list(rows))
+    of, first, end = episodes
+    lengths = end - first
+    positions = np.repeat(end - np.cumsum(lengths), lengths) + np.arange(lengths.sum())
+    rows = index.rows_of(np.repeat(of, lengths), positions)
+    columns.hold_rows(rows)
     columns.ensure(TAG, TAG_COLUMN)
     number = 0 if tag is None else numbers_of(columns, [tag])[0]
-    values = {slot: store.derived(TAG, slot) for slot in rows}  # before the first is written to: making a file may fail
-    for slot, some in rows.items():
-        for which in some:
-            values[slot][which] = number
-        store.note_checksum(TAG, slot)
+    columns.put(TAG, rows, np.full(len(rows), number, TAG_COLUMN.np_dtype))
     return int(episodes.shape[1])
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gathering.description import is_gathering, read_description
+from diskbuffer.inspect.gathered import open_view, read_layout
 from diskbuffer.inspect.summary import NEWEST, description, summary
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.paths import local_path
-from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
 from diskbuffer.store.system.files import Files
 from diskbuffer.wording import counted
@@ -29,17 +28,19 @@ def info(path: str, /, *, json: bool = False) -> int:
     Parameters
     ----------
     path
-        The directory of the store, or of several writers' stores. A training may be writing to it.
+        The directory of the store, or of several writers' stores, or a bucket's URL. A training may be writing to it.
     json
         Print JSON, with everything that is known.
     """
-    if is_gathering(Files(local_path(path))):
-        return _info_of_several(local_path(path), json=json)
+    place = place_of(path)
+    if isinstance(place, Path) and is_gathering(Files(place)):
+        return _info_of_several(place, json=json)
     try:
-        found = summary(StoreView(path))
+        found = summary(open_view(place))
     except CorruptionError as error:
-        root = local_path(path)
-        found = description(directory.read_metadata(root)[0], root, str(error))
+        if isinstance(place, Bucket):
+            raise
+        found = description(read_layout(place), place, str(error))
     if json:
         show_json(found)
     else:
@@ -53,7 +54,7 @@ def _info_of_several(root: Path, *, json: bool) -> int:
     """Show the writers of a directory, and what each has."""
     description = read_description(Files(root))
     there = [entry.name for entry in description.writers if is_there(root / entry.name)]
-    found = {name: summary(StoreView(root / name)) for name in there}
+    found = {name: summary(open_view(root / name)) for name in there}
     if json:
         show_json({"path": str(root), "capacity": description.common.capacity, "writers": found})
         return WELL

@@ -20,12 +20,12 @@ from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.gathering.description import is_gathering
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.inspect.gathered import read_layout
 from diskbuffer.inspect.where import parse
 from diskbuffer.integers import integer_or_none
 from diskbuffer.options import checked_capacity, checked_chunk_rows
 from diskbuffer.paths import local_path
 from diskbuffer.schema import Column
-from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.format.layout import MOST_FRAMES
 from diskbuffer.store.system.files import Files
 
@@ -87,7 +87,7 @@ def copy(
     path = place_beside(new, store)
     files = Files(local_path(store))
     several = is_gathering(files)
-    layout = GatheredStore(files).layout if several else read_metadata(files)[0]
+    layout = GatheredStore(files).layout if several else read_layout(files.root)
     if capacity is not None:
         capacity = None if capacity == "all" else checked_capacity(capacity, layout, frame_stack or layout.frame_stack)
         resized = capacity != layout.capacity
@@ -173,7 +173,10 @@ def _linked(store: StorePath, path: Path, resize: dict[str, int | None], frame_s
             with ReplayBuffer(unfinished.place, mode="r+", frame_stack=frame_stack) as made:
                 if frame_stack:
                     with made._store.lock:
-                        made._store.description.change(made._store.table.slots, frame_stack=frame_stack)
+                        if made._store_2 is None:
+                            made._store.description.change(made._store.table.slots, frame_stack=frame_stack)
+                        else:
+                            made._store_2.change(frame_stack=frame_stack)
                 if resize:
                     made.resize(resize["capacity"])
             unfinished.finish()

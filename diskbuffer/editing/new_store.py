@@ -14,13 +14,13 @@ from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.index.fields import LOW
 from diskbuffer.options import Options
 from diskbuffer.paths import local_path
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.runtime.progress import bar
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import TAG, Column, Schema, is_obs
+from diskbuffer.storage.format.layout import Layout as Layout2
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
 
@@ -118,11 +118,9 @@ class NewStore:
             if self.tagged:
                 buffer._derived.ensure(TAG, TAG_COLUMN)
             fill(buffer, episodes, told, self.derived)
-            if self.evict:
-                buffer.resize(self.capacity)
-            elif buffer.capacity != self.capacity:
+            if buffer.capacity != self.capacity:
                 with buffer._store.lock, Uninterrupted():
-                    buffer._store.resize(self.capacity, buffer._reader.index.table[:, LOW])
+                    buffer._open_log().resize(self.capacity, evict=self.evict)
 
     def write(
         self, path: Path, what: str, sources: Sequence[StoreSource], episodes: Iterable[EpisodeData], progress: bool
@@ -159,8 +157,9 @@ def some_columns(columns: Collection[str] | None) -> list[str] | None:
     return [*columns, "reward"]
 
 
-def _asked_chunk_rows(layout: Layout) -> int | None:
+def _asked_chunk_rows(layout: Layout | Layout2) -> int | None:
     """Return with what `chunk_rows` a store was created; None where they were chosen."""
-    if dict(layout.chunks_of) == chunk_rows_of(layout.schema.recorded):
+    chosen = dict(layout.chunk_rows if isinstance(layout, Layout2) else layout.chunks_of)
+    if chosen == chunk_rows_of(layout.schema.recorded):
         return None
-    return next((rows for path, rows in layout.chunks_of.items() if path not in layout.lossy), None)
+    return next((rows for path, rows in chosen.items() if path not in layout.lossy), None)

@@ -8,27 +8,27 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.inspect.episodes import EpisodeTable
+from diskbuffer.storage.format.layout import Layout as Layout2
 from diskbuffer.store.format.layout import Layout
 
 Int64 = npt.NDArray[np.int64]
 
 
-def newest_steps(table: EpisodeTable, capacity: int, layout: Layout) -> EpisodeTable:
+def newest_steps(table: EpisodeTable, capacity: int, layout: Layout | Layout2) -> EpisodeTable:
     """Return the newest steps, `capacity` of them, or all where there are fewer; protected episodes come on top.
 
     Environments lose as many steps as makes them have equally many, those with fewer none: a step of one is as old as the step
     of another after which as many came. With ``capacity_each`` every environment has its own share. The first episode that is
     left of an environment may begin later than it did.
     """
-    streams, envs = layout.streams, np.arange(layout.n_envs)
-    there = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
+    streams, mine = layout.streams, np.flatnonzero(table.stream < layout.n_envs)
+    mine = mine[np.lexsort((table.start[mine], table.stream[mine]))]
+    of, lengths, starts = table.stream[mine], table.length.copy(), table.start.copy()
+    sums = np.append(0, np.cumsum(lengths[mine]))
+    through = sums[np.searchsorted(of, np.arange(layout.n_envs), "right")]  # steps of environments up to each, with its own
+    there = np.diff(through, prepend=0)
     kept = np.minimum(there, capacity // layout.n_envs) if layout.capacity_each else _share(there, capacity)
-    lengths, starts = table.length.copy(), table.start.copy()
-    for env in envs.tolist():
-        mine = np.flatnonzero(table.stream == env)
-        mine = mine[np.argsort(table.start[mine])]
-        after = lengths[mine].sum() - np.cumsum(lengths[mine])
-        lengths[mine] = np.clip(kept[env] - after, 0, lengths[mine])
+    lengths[mine] = np.clip(kept[of] - (through[of] - sums[1:]), 0, lengths[mine])
     starts += (table.length - lengths) * streams
     whole = table.whole & (lengths == table.length)
     return replace(table, start=starts, length=lengths, whole=whole).select(lengths > 0)

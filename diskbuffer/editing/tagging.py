@@ -9,10 +9,11 @@ from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError, LockedError
 from diskbuffer.gathering.description import is_gathering
 from diskbuffer.inspect.episodes import build
+from diskbuffer.inspect.gathered import writer_at
 from diskbuffer.inspect.where import parse
 from diskbuffer.paths import local_path
 from diskbuffer.store.system.files import Files
-from diskbuffer.store.system.writer_lock import describe_holder, is_held
+from diskbuffer.store.system.writer_lock import describe
 
 
 def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None) -> int:
@@ -44,10 +45,11 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
     try:
         opened = ReplayBuffer(store, mode="r" if is_gathering(files) else "r+")
     except LockedError as error:
-        if not is_held(files):
+        writer = writer_at(files.root)
+        if writer is None:
             raise
         raise LockedError(
-            f"{files.root} is being written to by {describe_holder(files)}, which alone can tag its episodes: call buffer.tag "
+            f"{files.root} is being written to by {describe(writer)}, which alone can tag its episodes: call buffer.tag "
             "there, or tag them once it has closed the store"
         ) from error
     with opened as buffer:

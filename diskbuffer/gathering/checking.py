@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from diskbuffer.gathering.description import read_description
+from diskbuffer.storage.checking.report import Report
 from diskbuffer.store.building import is_there
 from diskbuffer.store.checking.check import check
 from diskbuffer.store.checking.framework import find_links
-from diskbuffer.store.checking.report import Report
 from diskbuffer.store.system.files import Files
 
 

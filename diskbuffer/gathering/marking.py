@@ -10,7 +10,6 @@ from diskbuffer.gathering.description import SHARED, describe, read_description
 from diskbuffer.gathering.learner_lock import COLUMNS
 from diskbuffer.gathering.marks import PLACE
 from diskbuffer.gathering.store import GatheredStore
-from diskbuffer.index.index import Index
 from diskbuffer.reading.restore_index import read_index
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.store.building import is_there
@@ -62,7 +61,7 @@ def _copy_store(source: Files, copy: Files) -> None:
         return
     store = open_store(Files(copy.root), writable=True)
     try:
-        StreamLog(store, read_index(store, store.layout.frame_stack - 1, Index)).close(store.lock)
+        StreamLog(store, read_index(store, store.layout.frame_stack - 1)).close(store.lock)
     finally:
         store.close()
 

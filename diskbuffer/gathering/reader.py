@@ -23,5 +23,5 @@ class GatheredReader(Reader):
         return self._store.own
 
     def _elsewhere(self) -> Elsewhere | None:
-        files = self._store.all_files
-        return Bringing(self._store, files, self._store.slots) if isinstance(files, BucketFiles) else None
+        store, files = self._store, self._store.all_files
+        return Bringing(store, files, store.slots, store.verification.check) if isinstance(files, BucketFiles) else None

@@ -131,7 +131,7 @@ class SharedRetention:
         """Evict the oldest segments of a writer that is gone, up to so many steps; return how many there were."""
         store = open_store(files, writable=True)
         try:
-            index = read_index(store, store.layout.frame_stack - 1, Index)
+            index = read_index(store, store.layout.frame_stack - 1)
             log = StreamLog(store, index)
             try:
                 before = len(index)

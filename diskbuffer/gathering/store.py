@@ -19,6 +19,7 @@ from diskbuffer.gathering.watching import changed
 from diskbuffer.index.gathered import GatheredIndex, Part
 from diskbuffer.reading.gather.targets import Own
 from diskbuffer.runtime import forks
+from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import TAG, Column, Schema
 from diskbuffer.store.format.layout import GROUP, Layout
 from diskbuffer.store.segments.mapped import Epoch, InMemory, Zeros
@@ -120,7 +121,9 @@ class GatheredStore:
         if self.columns.what is not before:
             self._lay_out()
         self.maps.forget_columns(stale)
-        look = self.members if self._index is None or self._index.context != context else self._to_look_at()
+        if self._index is not None and self._index.context != context:
+            self._index = None
+        look = self.members if self._index is None else self._to_look_at()
         try:
             self._look(look, context)
         except BaseException:  # the index stays as it was, and some stores have gone on: their slots may have other rows by now
@@ -166,7 +169,10 @@ class GatheredStore:
         parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in look]
         nothing = Own(dict.fromkeys(self.layout.packed, 0), 8, 0)
         self.own = [member.own or nothing for member in self.members] or [nothing]
-        return GatheredIndex(self.layout.streams, self.layout.segment_rows, context, parts, self._index)
+        index = self._index or GatheredIndex(self.layout.streams, self.layout.segment_rows, context)
+        with Uninterrupted():
+            index.update(parts)
+        return index
 
     def _number(self, member: Member) -> None:
         """Give a store's new slots numbers."""
@@ -291,6 +297,15 @@ class GatheredStore:
         """Tell whether this thread has the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
+    def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int, store: int = 0) -> str:  # noqa: ARG002
+        """Name rows of a store's own stream in a column, and the file in which they are."""
+        member, own = self.find(slot)
+        return member.store.describe_rows(path, own, stream, first, last)
+
+    def map_segments(self, slots: Int64, paths: Iterable[str]) -> None:
+        """Map what some columns have of segments, (n,), at once."""
+        self.maps.ensure(np.unique(slots).tolist(), paths)
+
     def before_fork(self) -> None:
         """Do nothing: each store does itself what is due."""
 
@@ -308,15 +323,10 @@ def _layout(description: Description, columns: Columns) -> GatheredLayout:
 
 
 class _Verification:
-    """Names rows in errors."""
+    """Knows checksums."""
 
     def __init__(self, store: GatheredStore) -> None:
         self._store = store
-
-    def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int) -> str:
-        """Name rows of a store's own stream in a column, and the file in which they are."""
-        member, own = self._store.find(slot)
-        return member.store.verification.describe_rows(path, own, stream, first, last)
 
     def check(self, path: str, slot: int, mapped: Map | Zeros) -> None:
         """Raise a CorruptionError where a file does not match the table's checksum."""
@@ -337,6 +347,15 @@ class GatheredMaps:
         self._store = store
         self._paths = tuple(store.layout.schema)
         self.sources: Int64 = np.zeros((len(self._paths), 0, 2), np.int64)
+
+    @property
+    def tables(self) -> list[tuple[Int64, int, int]]:
+        """Where files are mapped, as readers take it."""
+        return [(self.sources, 0, 1)]
+
+    def of(self, store: int) -> GatheredMaps:  # noqa: ARG002
+        """Return these: all stores have one table."""
+        return self
 
     def take_columns(self, schema: Schema) -> None:
         """Have the columns of a schema."""
@@ -416,6 +435,10 @@ class GatheredMaps:
     def forget(self) -> None:
         """Have everything be looked up anew in the stores' own maps."""
         self.sources[:] = 0
+
+    def private(self, *what: Any) -> list[Any]:  # noqa: ARG002
+        """Read nothing: whatever `ensure` was called for is mapped."""
+        return []
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map slots in some columns, or in all, where they are not."""

@@ -1,4 +1,4 @@
-"""One index of the streams of several stores, numbered through: what each knows of its own is looked up in place."""
+"""One index of the streams of several stores, numbered through."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.index.fields import FIELDS, HEAD, LEAD_PLACES, OWN, SLOTS, STARTS, STORE
-from diskbuffer.index.growing_array import GrowingArray
 from diskbuffer.index.index import Index
 
 Int64 = npt.NDArray[np.int64]
-_NOTHING = GrowingArray()
 
 
 class Part(NamedTuple):
@@ -25,77 +22,35 @@ class Part(NamedTuple):
     slots: Int64
 
 
-class GatheredIndex(Index):
-    """Know where every step of several stores lies. It is not written to: another is made when one of theirs has changed.
-
-    Parameters
-    ----------
-    streams : int
-        As many as there is room for; those of no store are empty.
-    segment_rows, context : int
-        As in `Streams`, the same in all stores.
-    parts : sequence of Part
-        Those that have changed.
-    before : GatheredIndex, optional
-        Which has what has not.
-    """
-
-    def __init__(
-        self, streams: int, segment_rows: int, context: int, parts: Sequence[Part], before: GatheredIndex | None = None
-    ) -> None:
-        self.segment_rows, self.context = segment_rows, context
-        if before is None:
-            self.table = np.zeros((streams, FIELDS), np.int64)
-            self._starts, self._slots, self._leads = ([_NOTHING] * streams for _ in range(3))
-            self._begins, self._steps_offset = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
-            self._of: dict[int, _Known] = {}
-            self._clear(slice(None))
-        else:
-            self.table = before.table.copy()
-            self._starts, self._slots, self._leads = before._starts.copy(), before._slots.copy(), before._leads.copy()
-            self._begins, self._steps_offset = before._begins.copy(), before._steps_offset.copy()
-            self._of = before._of.copy()
-        for part in parts:
-            self._take(part)
-        if before is not None and all(_environments(before._of, part) == _environments(self._of, part) for part in parts):
-            self.environments = before.environments
-        else:
-            found = [self._of[store].environments for store in sorted(self._of)]
-            self.environments = np.concatenate([np.empty(0, np.int64), *found])
-        self.dropped = sum(known.dropped for known in self._of.values())
-
-    def _clear(self, mine: slice) -> None:
-        self.table[mine], self.table[mine, HEAD] = 0, -1
-        self.table[mine, [STARTS, SLOTS, LEAD_PLACES]] = _NOTHING.address
-        for logs in (self._starts, self._slots, self._leads):
-            logs[mine] = [_NOTHING] * len(logs[mine])
-        self._begins[mine] = self._steps_offset[mine] = 0
-
-    def _take(self, part: Part) -> None:
-        known = self._of.pop(part.store, None)
-        if part.of is None:
-            if known is not None:
-                self._clear(slice(part.first_stream, part.first_stream + known.streams))
-            return
-        of, n = part.of, len(part.of.table)
-        mine = slice(part.first_stream, part.first_stream + n)
-        self._of[part.store] = _Known(n, of.dropped, part.first_stream + of.environments)
-        self.table[mine], self.table[mine, STORE], self.table[mine, OWN] = of.table, part.store, np.arange(n)
-        # As they are now: the store's own index goes on, while this one may have to stay as it is.
-        self._starts[mine], self._leads[mine] = ([log.as_it_is() for log in logs] for logs in (of._starts, of._leads))
-        self._begins[mine], self._steps_offset[mine] = of._begins, of._steps_offset
-        slots = [GrowingArray(part.slots[of.slots(stream)]) for stream in range(n)]
-        self._slots[mine] = slots
-        self.table[mine, SLOTS] = [each.address for each in slots]
-
-
 class _Known(NamedTuple):
-    """How many streams a store has, which of all are its environments', and how many segments it had dropped."""
+    """A part's index, and how it was when it was taken."""
 
-    streams: int
+    of: Index
+    first_stream: int
+    version: int
     dropped: int
-    environments: Int64
 
 
-def _environments(of: dict[int, _Known], part: Part) -> int:
-    return len(of[part.store].environments) if part.store in of else 0
+class GatheredIndex(Index):
+    """Know where every step of several stores lies; streams for which there is room, and no store, are empty."""
+
+    def __init__(self, streams: int, segment_rows: int, context: int) -> None:
+        super().__init__(streams, segment_rows, context)
+        self.environments = np.empty(0, np.int64)
+        self._known: dict[int, _Known] = {}
+
+    def update(self, parts: Sequence[Part]) -> None:
+        """Take what has changed in some of the stores."""
+        for part in parts:
+            known = self._known.pop(part.store, None)
+            if known is not None and known.of is not part.of:
+                self.clear(known.first_stream, len(known.of.table))
+                self.dropped, known = self.dropped + 1, None
+            if part.of is None:
+                continue
+            version, dropped = (-1, 0) if known is None else (known.version, known.dropped)
+            self.take(part.first_stream, part.of, version, part.store, part.slots)
+            self.dropped += part.of.dropped - dropped
+            self._known[part.store] = _Known(part.of, part.first_stream, part.of.version, part.of.dropped)
+        of = [self._known[store] for store in sorted(self._known)]
+        self.environments = np.concatenate([np.empty(0, np.int64), *(part.first_stream + part.of.environments for part in of)])

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
-from diskbuffer.index.streams import Streams
+from diskbuffer.index.index import Index
 from diskbuffer.reading.episode_columns import list_episodes, sum_rewards, when_they_ended
-from diskbuffer.store.store import Store
+from diskbuffer.reading.readable import Readable
 
 Int64 = npt.NDArray[np.int64]
 _NAMES = {"returns": "return"}  # of columns that Python has another use for
@@ -83,7 +83,7 @@ class EpisodeTable:
         return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
-def build(store: Store, index: Streams) -> EpisodeTable:
+def build(store: Readable, index: Index) -> EpisodeTable:
     """Read the episodes of an index of a store, whose lock must be held. Reads all rewards; some 10 ns a step."""
     found = list_episodes(store, index)
     steps = np.cumsum(found.length)

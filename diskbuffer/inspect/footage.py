@@ -69,7 +69,7 @@ class Footage:
         for flags, tags and pictures.
         """
         schema = self.view.schema
-        pictures = {path for path in picture_columns(schema.columns) if is_obs(path) or path in self.view.layout.chunks_of}
+        pictures = {path for path in picture_columns(schema.columns) if is_obs(path) or path in self.view.layout.packed}
         names = [name for name in (*schema.step, *schema.obs) if name not in (*BUILT_IN, TAG) and name not in pictures]
         names.sort(key=lambda name: (is_obs(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
         found, damaged = dict[str, Array](), False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
@@ -10,8 +11,15 @@ import numpy.typing as npt
 from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.errors import CorruptionError
 from diskbuffer.gathering.description import is_gathering
+from diskbuffer.inspect import stored_view, view
 from diskbuffer.inspect.rows import SegmentRows
+from diskbuffer.inspect.stored_view import StoredView
 from diskbuffer.inspect.view import Int64, StoreView
+from diskbuffer.storage.format.layout import Layout as Layout2
+from diskbuffer.storage.manifest import Manifest
+from diskbuffer.storage.opening import is_format_2
+from diskbuffer.store import directory
+from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
 from diskbuffer.store.system.files import Files
@@ -23,8 +31,22 @@ if TYPE_CHECKING:
 def open_view(path: str | os.PathLike[str] | Bucket, frame_stack: int | None = None) -> StoreView:
     """Look at what is at a path: a store, or the stores of several writers as one; see `StoreView`."""
     place = place_of(path)
-    several = is_gathering(BucketFiles(place) if isinstance(place, Bucket) else Files(place))
+    files = BucketFiles(place) if isinstance(place, Bucket) else Files(place)
+    if is_format_2(files):
+        return StoredView(place, frame_stack)
+    several = is_gathering(files)
     return (GatheredView if several else StoreView)(place, frame_stack)
+
+
+def read_layout(root: Path) -> Layout | Layout2:
+    """Return what a store's metadata say of it, whatever else is damaged."""
+    return Manifest(Files(root)).state.layout if is_format_2(root) else directory.read_metadata(Files(root))[0]
+
+
+def writer_at(root: Path) -> dict[str, Any] | None:
+    """Return who writes to the store at a path: ``pid``, ``host``, ``since``, as far as is known; None where nobody does."""
+    files = Files(root)
+    return stored_view.writer_of(files) if is_format_2(root) else view.writer_of(files)
 
 
 class GatheredView(StoreView):
@@ -49,9 +71,9 @@ class GatheredView(StoreView):
     def refresh(self) -> bool:
         """See what was added, evicted, tagged or cleared since, and which writers came; return whether anything was."""
         with self._lock, self._stores.lock:
-            before, columns = self._index, self.layout
+            before, columns = (self._index, self._index.version), self.layout
             self._index = self._stores.read(self.frame_stack - 1)
-            changed = self._index is not before or self.layout is not columns
+            changed = (self._index, self._index.version) != before or self.layout is not columns
             if changed:
                 self._episodes = None
             return changed

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diskbuffer import open_store
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import footprint, peers
-from diskbuffer.inspect.footprint import Compressed, Kept
+from diskbuffer.inspect.footprint import AnyLayout, Compressed, Kept
 from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
 from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
-from diskbuffer.store.format.layout import ATTRIBUTE, Layout
+from diskbuffer.storage.format.layout import Layout as Layout2
+from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.system import map_limit
 from diskbuffer.wording import size
 
@@ -96,9 +98,9 @@ class Plan:
     notes: list[str]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> AnyLayout:
         """The layout of the training's store."""
-        return _layout(self.trial)
+        return self.trial.store_layout()
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it, as JSON has it."""
@@ -140,13 +142,13 @@ def plan(
         raise InputError(f"seconds must be above 0, found {asked.seconds!r}")
     directory = _nearest(local_path(place))
     why = map_limit.problem(2 * asked.n_envs * _COLUMNS)
-    if why is not None:
+    if why is not None and open_store.FORMAT == 1:
         raise InputError(f"{asked.n_envs:,} environments do not fit: whatever else is chosen, {why} fewer environments")
     return _planned(run_trial(asked, directory, tick), asked, directory, steps)
 
 
 def _planned(trial: Trial, asked: Asked, directory: Path, steps: int) -> Plan:
-    layout = _layout(trial)
+    layout = trial.store_layout()
     measured = {path: Compressed(found.live, found.sealed) for path, found in trial.packed.items()}
     seconds = steps * (trial.stepping + trial.adding)
     figures = figures_of(layout, trial, measured, steps, seconds)
@@ -173,35 +175,25 @@ def _planned(trial: Trial, asked: Asked, directory: Path, steps: int) -> Plan:
     )
 
 
-def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], steps: int, seconds: float) -> Figures:
+def figures_of(layout: AnyLayout, trial: Trial, packed: Mapping[str, Compressed], steps: int, seconds: float) -> Figures:
     """Compute what a store takes after so many steps, and seconds, if its columns compress so."""
     rows_a_step = trial.rows / max(1, trial.steps)
     kept, most = (Kept.after(layout, steps, rows_a_step, most=m) for m in (False, True))
     columns = footprint.disk_bytes(layout, kept, packed)
-    # At most: two segments of each stream that wait to be sealed are as they were written
-    waiting = sum(
-        2
-        * layout.n_envs
-        * layout.segment_rows
-        * layout.schema[path].row_bytes
-        * max(0.0, packed[path].live - packed[path].sealed)
-        for path in layout.packed
-    )
     ram = None
     if trial.ram is not None:
         episodes = kept.rows * max(0, trial.rows - trial.steps) / max(1, trial.rows)
-        streams = trial.envs + layout.protected
-        small = dataclasses.replace(layout, streams=streams, segment_rows=min(layout.segment_rows, 256))
+        small = _with_envs(layout, trial.envs, segment_rows=min(layout.segment_rows, 256))
         tried = Kept.after(dataclasses.replace(small, capacity=None), trial.steps, rows_a_step)
         grown = footprint.ram_bytes(layout, kept, episodes) - footprint.ram_bytes(small, tried, trial.episodes)
         ram = round(max(trial.ram + grown, footprint.ram_bytes(layout, kept, episodes)))
     unfinished = 0.0  # bytes of the segments that are written to
     for path, column in layout.schema.recorded.columns.items():
-        share = packed[path].live if path in layout.chunks_of else 1.0
+        share = packed[path].live if path in layout.packed else 1.0
         unfinished += layout.n_envs * layout.segment_rows * column.row_bytes * share
     return Figures(
         disk=round(sum(columns.values())),
-        disk_most=round(sum(footprint.disk_bytes(layout, most, packed).values()) + waiting),
+        disk_most=round(sum(footprint.disk_bytes(layout, most, packed).values()) + footprint.waiting_bytes(layout, packed)),
         columns={path: round(taken) for path, taken in columns.items() if path},
         ram=ram,
         page_cache=round(footprint.tail_bytes(layout) + unfinished),
@@ -209,8 +201,10 @@ def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], s
     )
 
 
-def _layout(trial: Trial) -> Layout:
-    return Layout.from_group({"attributes": {ATTRIBUTE: trial.layout}}, "the plan")[0]
+def _with_envs(layout: AnyLayout, envs: int, segment_rows: int) -> AnyLayout:
+    if isinstance(layout, Layout):
+        return dataclasses.replace(layout, streams=envs + layout.protected, segment_rows=segment_rows)
+    return dataclasses.replace(layout, environments=envs, segment_rows=segment_rows)
 
 
 def _nearest(place: Path) -> Path:
@@ -221,8 +215,9 @@ def _nearest(place: Path) -> Path:
     return found
 
 
-def _problems(layout: Layout, figures: Figures, typical: Mapping[str, int], free: int, ram: int | None) -> list[str]:
-    found, why = list[str](), map_limit.problem(map_limit.files_of(layout))
+def _problems(layout: AnyLayout, figures: Figures, typical: Mapping[str, int], free: int, ram: int | None) -> list[str]:
+    found = list[str]()
+    why = None if isinstance(layout, Layout2) else map_limit.problem(map_limit.files_of(layout))  # it maps what it may
     if why is not None:
         found.append(f"{why} larger segments (segment_rows=), a smaller capacity, or fewer environments")
     if figures.disk_most > _LITTLE * free:
@@ -239,7 +234,7 @@ def _problems(layout: Layout, figures: Figures, typical: Mapping[str, int], free
     return found
 
 
-def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: int | None) -> list[str]:
+def _notes(layout: AnyLayout, trial: Trial, asked: Asked, figures: Figures, ram: int | None) -> list[str]:
     notes = []
     if asked.environment is not None and layout.packed:
         notes.append(

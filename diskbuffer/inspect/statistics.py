@@ -91,7 +91,7 @@ def statistics(
 
 def _rows_that_count(view: StoreView) -> tuple[Int64, Int64]:
     """Return where each stream's rows begin, and how many there are: not those of steps that were cleared."""
-    firsts = np.maximum(view.lows, np.asarray(view.layout.begins or [0] * view.layout.streams, np.int64))
+    firsts = view.firsts
     return firsts, np.maximum(view.heads + 1 - firsts, 0)
 
 

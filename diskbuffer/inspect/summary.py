@@ -12,13 +12,15 @@ from diskbuffer.endings import RUNNING
 from diskbuffer.inspect.episodes import EpisodeTable, in_time
 from diskbuffer.inspect.view import StoreView
 from diskbuffer.schema import Column
-from diskbuffer.store.copies import marks
+from diskbuffer.storage.format.layout import FORMAT as FORMAT_2
+from diskbuffer.storage.format.layout import HEADS
+from diskbuffer.storage.format.layout import Layout as Layout2
 from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
-from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.system.files import Files
 from diskbuffer.transforms import notation
 
 NEWEST = 100  # episodes, of which means are told apart from those of all
+_TABLE = (SEGMENTS, HEADS)  # directories: which rows there are
 
 
 def summary(view: StoreView) -> dict[str, Any]:
@@ -46,41 +48,37 @@ def summary(view: StoreView) -> dict[str, Any]:
         - ``environment``, ``metadata``
     """
     layout, episodes = view.layout, view.episodes()
-    index, table = view.index, view.store.table
-    writer = view.writer
-    used = disk_usage(view.store.files)
+    index, writer = view.index, view.writer
+    used = disk_usage(view.store.files, view.marks_directory)
     columns = _columns(view, used)
     raw = sum(column["raw_bytes"] for column in columns)
-    slots = [index.slots(stream) for stream in range(layout.streams)]
+    counts = index.steps().tolist(), index.added_each().tolist()
+    segments, sealed = view.segments()
     return {
         "path": str(view.path),
-        "format": FORMAT,
+        "format": view.format,
         "damage": view.damage,
         "writer": writer,
-        "left": "open" if writer is not None else _how_left(view),
+        "left": "open" if writer is not None else view.left,
         "steps": view.steps,
         "added": view.added,
         "capacity": layout.capacity,
         "environments": layout.n_envs,
         "protected": layout.protected,
-        "streams": [{"steps": steps, "added": index.added_to(stream)} for stream, steps in enumerate(index.steps().tolist())],
+        "streams": [{"steps": steps, "added": added} for steps, added in zip(*counts, strict=True)],
         "frame_stack": layout.frame_stack,
         "padding": layout.padding,
         "autoreset": layout.autoreset,
-        "segments": {
-            "rows": layout.segment_rows,
-            "used": sum(map(len, slots)),
-            "sealed": int(table.sealed()[np.concatenate(slots)].sum()),
-        },
+        "segments": {"rows": layout.segment_rows, "used": segments, "sealed": sealed},
         "episodes": episode_figures(episodes),
         "tags": dict(sorted((Counter(episodes.tag.tolist()) - Counter({"": len(episodes)})).items())),
-        "marks": list(marks.names(view.store.files)),
+        "marks": list(view.marks),
         "columns": columns,
         "disk": {
             "columns": sum(column["disk_bytes"] for column in columns),
             "tail": used.get(TAIL, 0),
-            "table": used.get(SEGMENTS, 0),
-            "marks": used.get(marks.MARKS, 0),
+            "table": sum(used.get(part, 0) for part in _TABLE),
+            "marks": used.get(view.marks_directory, 0),
             "total": sum(used.values()),
             "raw": raw,
             "ratio": _ratio(raw, sum(used.values())),
@@ -90,11 +88,11 @@ def summary(view: StoreView) -> dict[str, Any]:
     }
 
 
-def description(layout: Layout, path: Any, damage: str) -> dict[str, Any]:
+def description(layout: Layout | Layout2, path: Any, damage: str) -> dict[str, Any]:
     """Describe a store of which nothing but its metadata can be read, in the words of `summary`."""
     return {
         "path": str(path),
-        "format": FORMAT,
+        "format": FORMAT_2 if isinstance(layout, Layout2) else FORMAT,
         "damage": damage,
         "capacity": layout.capacity,
         "environments": layout.n_envs,
@@ -118,22 +116,22 @@ def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
     }
 
 
-def disk_usage(files: Files) -> dict[str, int]:
+def disk_usage(files: Files, marks: str) -> dict[str, int]:
     """Return the bytes that files take on the disk, holes not counted, by column; of marks what they alone have, and all else."""
     found: dict[str, int] = {}
     known: set[tuple[int, int]] = set()
     of_marks = list[tuple[tuple[int, int], int]]()
     for name, status in files.walk():
         identity, used = (status.st_dev, status.st_ino), status.st_blocks * 512
-        if name.startswith(f"{marks.MARKS}/"):
+        if name.startswith(f"{marks}/"):
             of_marks.append((identity, used))
             continue
         known.add(identity)
         top = name.split("/", 1)[0]
-        part = top if top in (SEGMENTS, TAIL) else name.rsplit("/", 1)[0] if "/" in name else "."
+        part = top if top in (*_TABLE, TAIL) else name.rsplit("/", 1)[0] if "/" in name else "."
         found[part] = found.get(part, 0) + used
     alone = {identity: used for identity, used in of_marks if identity not in known}
-    return found | ({marks.MARKS: sum(alone.values())} if of_marks else {})
+    return found | ({marks: sum(alone.values())} if of_marks else {})
 
 
 def _columns(view: StoreView, used: dict[str, int]) -> list[dict[str, Any]]:
@@ -146,8 +144,8 @@ def _columns(view: StoreView, used: dict[str, int]) -> list[dict[str, Any]]:
     return found
 
 
-def _column(layout: Layout, name: str, column: Column) -> dict[str, Any]:
-    packed = name in layout.chunks_of
+def _column(layout: Layout | Layout2, name: str, column: Column) -> dict[str, Any]:
+    packed = name in layout.packed
     return {
         "name": name,
         "dtype": column.np_dtype.name,
@@ -168,11 +166,6 @@ def _figures(values: npt.NDArray[np.float64], newest: npt.NDArray[np.int64]) -> 
 
 def _ratio(raw: int, on_disk: int) -> float | None:
     return round(raw / on_disk, 3) if on_disk else None
-
-
-def _how_left(view: StoreView) -> str:
-    files, layout = view.store.files, view.layout
-    return how_it_was_left(State.read(files, layout.salt), files, layout.streams)[0].value
 
 
 def _plain(given: Any) -> Any:

@@ -22,12 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer import open_store
 from diskbuffer.endings import FLAGGED
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise, Source
 from diskbuffer.inspect.memory import anonymous_bytes
 from diskbuffer.integers import integer, integer_or_none
-from diskbuffer.store.format.layout import IDENTITY_BYTES
+from diskbuffer.options import Options, Wanted
+from diskbuffer.storage.format.layout import FORMAT as FORMAT_2
+from diskbuffer.storage.format.layout import Layout as Layout2
+from diskbuffer.store.format.layout import ATTRIBUTE, IDENTITY_BYTES, Layout
 
 _SEGMENT_ROWS = 256  # small ones, so that a minute completes some, whose compression is then the one that stays
 _MOST_BYTES = 8 * 1024**3  # of observations that a trial stores, uncompressed, ...
@@ -88,7 +92,7 @@ class Trial:
     Attributes
     ----------
     layout : dict
-        Of the training's store, as the group's attributes have it.
+        Of the training's store, as the group's attributes have it: see `store_layout`.
     envs : int
         How many environments were tried.
     steps, rows, episodes, segments : int
@@ -118,11 +122,27 @@ class Trial:
     batch_size: int
     limited: bool
 
+    def store_layout(self) -> Layout | Layout2:
+        """Return the layout of the training's store."""
+        if self.layout["format"] == FORMAT_2:
+            return Layout2.from_attributes(self.layout, "the plan")
+        return Layout.from_group({"attributes": {ATTRIBUTE: self.layout}}, "the plan")[0]
+
     @classmethod
     def read(cls, text: str) -> Trial:
         """Read what a trial wrote."""
         found = json.loads(text)
         return cls(**{**found, "packed": {path: Packed(**packed) for path, packed in found["packed"].items()}})
+
+
+def new_layout(wanted: Wanted) -> Layout | Layout2:
+    """Return the layout of a new store."""
+    return wanted.layout_of_format_2() if open_store.FORMAT == FORMAT_2 else wanted.layout()
+
+
+def attributes_of(layout: Layout | Layout2) -> dict[str, Any]:
+    """Return a layout as `Trial.layout` has it."""
+    return layout.attributes(layout.first_slots()) if isinstance(layout, Layout) else layout.attributes()
 
 
 def run_trial(asked: Asked, directory: Path, tick: Callable[[float], object] | None = None) -> Trial:
@@ -169,12 +189,11 @@ def _wait(process: subprocess.Popen[bytes], tick: Callable[[float], object] | No
 # In the process of its own
 
 
-def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial | None:
-    """Do what is asked; None, unless `again`, where functions were compiled, which takes memory that it else does not."""
+def trial(asked: Asked, place: Path, parent: int) -> Trial:
+    """Do what is asked."""
     from diskbuffer.buffer import ReplayBuffer
-    from diskbuffer.options import Options
 
-    source, compiled = _source(asked), _notice_compiling()
+    source = _source(asked)
     until = time.perf_counter() + asked.seconds * _FIRST
     for _ in range(_FIRST_STEPS):
         source.step()
@@ -183,16 +202,13 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
     given = {**source.options, "frame_stack": asked.frame_stack}
     wanted = Options(**given, capacity=asked.capacity).checked()
     envs = wanted.n_envs or 1
-    layout = (wanted if asked.n_envs <= _MOST_ENVS else dataclasses.replace(wanted, n_envs=asked.n_envs)).layout()
+    full = wanted if asked.n_envs <= _MOST_ENVS else dataclasses.replace(wanted, n_envs=asked.n_envs)
+    layout = new_layout(full)
     before, store = anonymous_bytes(), place / _STORE
     rows = min(layout.segment_rows, _SEGMENT_ROWS)
     with ReplayBuffer(store, **given, segment_rows=rows, seed=asked.seed) as buffer:
-        _play(source, buffer, place, 0.02 * asked.seconds, parent)  # where something is compiled, now
+        _play(source, buffer, place, 0.02 * asked.seconds, parent)  # the first calls take longer
         buffer.sample(asked.batch_size)
-        if compiled and not again:
-            buffer.seal()
-            source.close()
-            return None
         source.stepping, already = 0.0, len(buffer)
         adding, limited = _play(source, buffer, place, _PLAYING * asked.seconds, parent)
         played = max(1, len(buffer) - already)
@@ -204,8 +220,8 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         row_bytes = sum(column.row_bytes for column in buffer.columns.values())
         endings = buffer.episodes.ending
     source.close()
-    found = Trial(
-        layout=layout.attributes(layout.first_slots()),
+    return Trial(
+        layout=attributes_of(layout),
         envs=envs,
         steps=figures["steps"],
         rows=figures["raw_bytes"] // row_bytes,
@@ -219,7 +235,6 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         batch_size=asked.batch_size,
         limited=limited,
     )
-    return None if compiled and not again else found
 
 
 def _source(asked: Asked) -> Source:
@@ -227,24 +242,6 @@ def _source(asked: Asked) -> Source:
     if asked.environment is not None:
         return Environment(dataclasses.replace(asked.environment, n_envs=envs), asked.seed)
     return Noise(asked.shape, asked.dtype, envs, asked.seed)
-
-
-def _notice_compiling() -> list[str]:
-    """Return a list that gets the name of each function of ours that is compiled from now on, and not taken from a cache."""
-    import numba.core.event as events
-
-    class Notice(events.Listener):  # type: ignore[misc]
-        def on_start(self, event: Any) -> None:
-            function = getattr(event.data.get("dispatcher"), "py_func", None)
-            if str(getattr(function, "__module__", "")).startswith("diskbuffer."):
-                found.append(str(function))
-
-        def on_end(self, event: Any) -> None:
-            pass
-
-    found: list[str] = []
-    events.register("numba:compile", Notice())
-    return found
 
 
 def _play(source: Source, buffer: Any, place: Path, seconds: float, parent: int) -> tuple[float, bool]:
@@ -270,9 +267,9 @@ def _play(source: Source, buffer: Any, place: Path, seconds: float, parent: int)
 
 def ratios(store: Path, *, sealed: bool) -> dict[str, list[float]]:
     """Return how many bytes of disk each byte takes in every segment of the packed columns, sealed ones or those that are not."""
-    from diskbuffer.store.directory import read_metadata
+    from diskbuffer.inspect.gathered import read_layout
 
-    layout, _ = read_metadata(store)
+    layout = read_layout(store)
     found: dict[str, list[float]] = {path: [] for path in layout.packed}
     for path in layout.packed:
         index, chunk = layout.index_bytes(path), layout.chunk_bytes(path)
@@ -284,10 +281,9 @@ def ratios(store: Path, *, sealed: bool) -> dict[str, list[float]]:
                 opened.seek(size - index)
                 entries = np.frombuffer(opened.read(index), np.int64).reshape(-1, 2)
                 there = entries[entries[:, 0] != -1, 1]
-                if sealed:
-                    found[path].append((size - index - IDENTITY_BYTES) / (len(entries) * chunk))
-                elif len(there):
-                    found[path].append(float(there.mean()) / chunk)
+                if len(there):
+                    taken = size - index - IDENTITY_BYTES if sealed else int(there.sum())
+                    found[path].append(taken / (len(there) * chunk))
     return found
 
 
@@ -307,23 +303,20 @@ def _sample(buffer: Any, batch_size: int, seconds: float) -> float:
     return float(np.median(taken))
 
 
-def main(place: Path, wanted: str, parent: int, again: str = "") -> None:
-    """Run one trial, and write what it found; where something was compiled, run it once more, without that."""
+def main(place: Path, wanted: str, parent: int) -> None:
+    """Run one trial, and write what it found."""
     given = json.loads(wanted)
     environment = given.pop("environment")
     asked = Asked(
         **{**given, "shape": tuple(given["shape"]), "environment": EnvironmentOptions(**environment) if environment else None}
     )
     try:
-        found = trial(asked, place, parent, bool(again))
+        found = trial(asked, place, parent)
     except DiskBufferError as error:
         sys.exit(str(error))
-    if found is None:
-        shutil.rmtree(place / _STORE, ignore_errors=True)
-        os.execv(sys.executable, [sys.executable, "-m", "diskbuffer.inspect.trial", str(place), wanted, str(parent), "again"])
     (place / f"{_RESULT}.tmp").write_text(json.dumps(dataclasses.asdict(found)))
     (place / f"{_RESULT}.tmp").rename(place / _RESULT)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

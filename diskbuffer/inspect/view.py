@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.errors import CorruptionError, DiskBufferError, EvictedError, InputError, NotAStoreError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
-from diskbuffer.index.streams import Streams
+from diskbuffer.index.index import Index
 from diskbuffer.inspect.damaged import open_remains
 from diskbuffer.inspect.episodes import EpisodeTable, build
 from diskbuffer.inspect.rows import SegmentRows
@@ -23,8 +24,10 @@ from diskbuffer.reading.restore_index import read_index
 from diskbuffer.schema import TAG, Schema
 from diskbuffer.store import directory
 from diskbuffer.store.building import is_there
+from diskbuffer.store.copies import marks
 from diskbuffer.store.following import MOVING_SECONDS
-from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS, Layout
+from diskbuffer.store.format.layout import CHECKSUMS, FORMAT, SEGMENTS, Layout
+from diskbuffer.store.last_writer import State, how_it_was_left
 from diskbuffer.store.opening import open_bucket, open_store
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
@@ -32,6 +35,13 @@ from diskbuffer.store.system.writer_lock import is_held, read_holder
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
+
+
+def writer_of(files: Files) -> dict[str, Any] | None:
+    """Return who writes to a store: ``pid``, ``host``, ``since``, as far as is known; None where nobody does."""
+    if not is_held(files):
+        return None
+    return read_holder(files) or {"pid": None, "host": None, "since": None}
 
 
 class StoreView:
@@ -53,6 +63,10 @@ class StoreView:
         Absolute.
     damage : str or None
         What is wrong with a store that a buffer would refuse to open.
+    format : int
+        Of its files.
+    marks_directory : str
+        Where its marks are.
 
     Raises
     ------
@@ -65,6 +79,9 @@ class StoreView:
     LockedError
         Whether somebody writes to it cannot be known; or a writer that recovers it takes longer than a minute.
     """
+
+    format = FORMAT
+    marks_directory = marks.MARKS
 
     def __init__(self, path: str | os.PathLike[str] | Bucket, frame_stack: int | None = None) -> None:
         self.path, self._frame_stack = place_of(path), frame_stack
@@ -94,18 +111,22 @@ class StoreView:
             self._open_remains(damage)
 
     def _open_remains(self, damage: str) -> None:
-        """See what is left of a damaged store; of one in a bucket, that it is damaged."""
-        if isinstance(self.path, Bucket):
-            raise CorruptionError(f"{damage}. Copy the store to a directory to see what is left of it")
+        """See what is left of a damaged store."""
+        path = self._directory(damage)
         self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
-        store = open_remains(self.path)
+        store = open_remains(path)
         self._store, self._index, self.damage = store, self._indexed(store), damage
 
-    def _indexed(self, store: Store) -> Streams:
+    def _directory(self, damage: str) -> Path:
+        """Return the directory of a damaged store; of one in a bucket raise that it is damaged."""
+        if isinstance(self.path, Bucket):
+            raise CorruptionError(f"{damage}. Copy the store to a directory to see what is left of it")
+        return self.path
+
+    def _indexed(self, store: Store) -> Index:
         """Read which rows count."""
-        index = read_index(store, (self._frame_stack or store.layout.frame_stack) - 1, Streams)
-        for stream, position in enumerate(store.layout.begins):
-            index.begin_at(stream, position)
+        index = read_index(store, (self._frame_stack or store.layout.frame_stack) - 1)
+        index.begin_at(np.arange(len(store.layout.begins)), np.array(store.layout.begins, np.int64))
         return index
 
     @property
@@ -116,7 +137,7 @@ class StoreView:
     @property
     def layout(self) -> Layout:
         """What the store's metadata say: sizes, capacity, environment."""
-        return self._store.layout
+        return self.store.layout
 
     @property
     def schema(self) -> Schema:
@@ -129,36 +150,55 @@ class StoreView:
         return self._store
 
     @property
-    def index(self) -> Streams:
+    def index(self) -> Index:
         """Its streams, as of the last look."""
         return self._index
 
     @property
     def writer(self) -> dict[str, Any] | None:
         """Who writes to the store now: ``pid``, ``host``, ``since``, as far as is known; None where nobody does."""
-        if not is_held(self._store.files):
-            return None
-        return read_holder(self._store.files) or {"pid": None, "host": None, "since": None}
+        return writer_of(self._store.files)
+
+    @property
+    def left(self) -> str:
+        """How the last writer left it: "clean", "killed", "power loss"."""
+        files = self._store.files
+        return how_it_was_left(State.read(files, self.layout.salt), files, self.layout.streams)[0].value
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names of its marks, the oldest first."""
+        return marks.names(self._store.files)
+
+    def segments(self) -> tuple[int, int]:
+        """Return how many segments hold rows, and how many of them are sealed."""
+        slots = np.concatenate([self._index.slots(stream) for stream in range(self.layout.streams)])
+        return len(slots), int(self._store.table.sealed()[slots].sum())
 
     @property
     def heads(self) -> Int64:
         """The position of each stream's newest row, (streams,) int64; -1 where it is empty."""
-        return self._index.table[:, HEAD].copy()
+        return self.index.table[:, HEAD].copy()
 
     @property
     def lows(self) -> Int64:
         """The position of each stream's oldest row, (streams,) int64."""
-        return self._index.table[:, LOW].copy()
+        return self.index.table[:, LOW].copy()
+
+    @property
+    def firsts(self) -> Int64:
+        """The position of the oldest row of each stream that was not cleared, (streams,) int64."""
+        return np.maximum(self.lows, np.array(self.layout.begins or 0, np.int64))
 
     @property
     def steps(self) -> int:
         """How many steps can be sampled."""
-        return int(self._index.steps().sum())
+        return len(self.index)
 
     @property
     def added(self) -> int:
         """How many steps were ever added."""
-        return self._index.added()
+        return self.index.added()
 
     def refresh(self) -> bool:
         """See what was added, evicted, tagged or cleared since; return whether anything was.

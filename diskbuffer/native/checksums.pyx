@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from diskbuffer.native.arrays cimport int64s, length, uint32s
 from diskbuffer.native.libraries cimport attach_libraries
+from diskbuffer.native.signals cimport BLOCK_BYTES, handle_signals
 
 cnp.import_array()
 attach_libraries()
@@ -14,13 +15,22 @@ cdef extern from "checksums.hpp" namespace "diskbuffer" nogil:
     struct Rows:
         pass
 
+    struct RowPlace:
+        pass
+
+    struct RowOrigin:
+        pass
+
     int64_t length_word_ "diskbuffer::length_word"(uint64_t seed, uint64_t rows)
-    uint32_t row_seed(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word)
-    uint32_t pad(uint32_t crc, size_t size)
+    uint32_t row_seed_ "diskbuffer::row_seed"(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word)
     uint32_t crc32c_ "diskbuffer::crc32c"(uint32_t crc, const void* data, size_t size)
     void checksum_rows_ "diskbuffer::checksum_rows"(
         uint64_t salt, uint64_t stream, uint64_t first, uint64_t apart, uint64_t word, const Rows* columns, int64_t n_columns,
         uint32_t* checksums, int64_t n
+    )
+    void checksum_places_ "diskbuffer::checksum_places"(
+        const RowOrigin* origins, uint64_t word, const RowPlace* places, const int64_t* row_bytes, int64_t n_columns, uint32_t* checksums,
+        int64_t n
     )
     void replace_rows_ "diskbuffer::replace_rows"(
         const uint8_t* rows, int64_t row_bytes, uint8_t** targets, int64_t n, const uint8_t** ends, const int64_t* which, int64_t* changes
@@ -34,6 +44,23 @@ def checksum_rows(int64_t salt, int64_t stream, int64_t first, int64_t apart, in
     cdef uint32_t* out = uint32s(checksums)
     with nogil:
         checksum_rows_(salt, stream, first, apart, word, rows, n_columns, out, n)
+
+
+def checksum_places(origins, int64_t word, places, row_bytes, checksums):
+    """Compute a word of the checksums of rows that lie anywhere, (n,) uint32.
+
+    `origins`, (n, 3) int64, are their salts, environments and positions; `places`, (n * columns, 2) int64, the addresses of their
+    bytes, or 0 and the CRC32C of these; `row_bytes`, (columns,) int64.
+    """
+    cdef RowOrigin* starts = <RowOrigin*>int64s(origins, 2)
+    cdef RowPlace* at = <RowPlace*>int64s(places, 2)
+    cdef int64_t* sizes = int64s(row_bytes)
+    cdef int64_t n_columns = length(row_bytes), n = length(checksums)
+    cdef uint32_t* out = uint32s(checksums)
+    if length(origins) != n or length(places) != n * n_columns:
+        raise ValueError("expected an origin for each checksum, and a place for each of its columns")
+    with nogil:
+        checksum_places_(starts, word, at, sizes, n_columns, out, n)
 
 
 def replace_rows(int64_t rows, int64_t row_bytes, targets, ends, which, changes):
@@ -50,27 +77,20 @@ def replace_rows(int64_t rows, int64_t row_bytes, targets, ends, which, changes)
 def crc32c(uint32_t crc, uintptr_t address, size_t size):
     """Return the CRC32C of bytes at an address, after others whose checksum is `crc`."""
     with nogil:
+        while size > BLOCK_BYTES:
+            crc = crc32c_(crc, <const void*>address, BLOCK_BYTES)
+            address += BLOCK_BYTES
+            size -= BLOCK_BYTES
+            handle_signals()
         crc = crc32c_(crc, <const void*>address, size)
     return crc
 
 
-cdef extern from *:
-    """
-    extern "C" {
-    static int64_t diskbuffer_length_word(int64_t seed, int64_t rows) { return diskbuffer::length_word(seed, rows); }
-    static int64_t diskbuffer_row_seed(int64_t salt, int64_t stream, int64_t position, int64_t word) {
-        return diskbuffer::row_seed(salt, stream, position, word);
-    }
-    static int64_t diskbuffer_pad(int64_t crc, int64_t size) { return diskbuffer::pad(crc, size); }
-    }
-    """
-    void* diskbuffer_length_word
-    void* diskbuffer_row_seed
-    void* diskbuffer_pad
+def length_word(uint64_t seed, uint64_t rows):
+    """Return what is stored for a segment's length."""
+    return length_word_(seed, rows)
 
-# For compiled Python, until recording is native, too.
-ADDRESSES = {
-    "length_word": <uintptr_t>&diskbuffer_length_word,
-    "row_seed": <uintptr_t>&diskbuffer_row_seed,
-    "pad": <uintptr_t>&diskbuffer_pad,
-}
+
+def row_seed(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word):
+    """Return the number that a row's checksum starts from."""
+    return row_seed_(salt, stream, position, word)

@@ -44,8 +44,14 @@ cdef extern from "picture_chunks.hpp" namespace "diskbuffer" nogil:
         const uint8_t* chunk, int64_t size, int64_t width, int64_t height, uint8_t* target, const WebP& webp
     )
 
-cdef extern from "recoding.hpp" namespace "diskbuffer" nogil:
+cdef extern from "entries.hpp" namespace "diskbuffer" nogil:
     struct Entry:
+        pass
+
+    void store_entry_ "diskbuffer::store_entry"(Entry* entry, Entry value)
+
+cdef extern from "recoding.hpp" namespace "diskbuffer" nogil:
+    struct RingChunk:
         pass
 
     struct Stored:
@@ -60,10 +66,17 @@ cdef extern from "recoding.hpp" namespace "diskbuffer" nogil:
         int64_t item_bytes
         int64_t pixel_line_frame[3]
 
+    void decode_chunks_ "diskbuffer::decode_chunks"(
+        const uint8_t* shard, const Entry* entries, int64_t n, int64_t chunk_bytes, uint8_t* target, uint8_t* wrong
+    )
     int64_t workspace_bytes_ "diskbuffer::workspace_bytes"(int64_t chunk_bytes)
     int64_t encode_chunks_ "diskbuffer::encode_chunks"(
         const uint8_t* rows, int64_t first, int64_t ring, int64_t chunk_bytes, const char* compressor, int level, uint8_t* target,
         Entry* entries, int64_t n
+    )
+    int64_t encode_rings_ "diskbuffer::encode_rings"(
+        const RingChunk* chunks, int64_t n, int64_t ring_bytes, int64_t chunk_bytes, const char* compressor, int level, uint8_t* scratch,
+        uint8_t* target, int64_t* sizes
     )
     int64_t recode_chunks_ "diskbuffer::recode_chunks"(
         const uint8_t* shard, const Entry* entries, int64_t n, int64_t chunk_bytes, const Method& method, Workspace& workspace,
@@ -106,6 +119,21 @@ def decode(uintptr_t chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, u
     return wrong
 
 
+def decode_chunks(uintptr_t shard, entries, int64_t chunk_bytes, out, wrong):
+    """Decode chunks of a shard at an address, (n, 2) int64, one after the other into `out`.
+
+    They lie inside of it. `wrong`, (n,) uint8, becomes 0, or what is wrong with each.
+    """
+    cdef const Entry* places = <const Entry*>int64s(entries, 2)
+    cdef uint8_t* target = uint8s(out)
+    cdef uint8_t* reasons = uint8s(wrong)
+    cdef int64_t n = length(entries)
+    if length(wrong) != n or length(out) < n * chunk_bytes:
+        raise ValueError(f"expected room for {n} chunks")
+    with nogil:
+        decode_chunks_(<const uint8_t*>shard, places, n, chunk_bytes, target, reasons)
+
+
 def encode(uintptr_t rows, int64_t chunk_bytes, const char* compressor, int level, int64_t item_bytes, uintptr_t target):
     """Compress rows to a chunk at the address `target`, which has room for `bound`; return its size, 0 or less if it failed."""
     cdef int64_t size
@@ -125,6 +153,22 @@ def encode_chunks(uintptr_t rows, int64_t first, int64_t ring, int64_t chunk_byt
     cdef int64_t n = length(entries), size
     with nogil:
         size = encode_chunks_(<const uint8_t*>rows, first, ring, chunk_bytes, compressor, level, target, where, n)
+    return size
+
+
+def encode_rings(chunks, int64_t ring_bytes, int64_t chunk_bytes, const char* compressor, int level, scratch, out, sizes):
+    """Compress chunks of rings of `ring_bytes`, one after the other into `out`; rows that are missing become zeros.
+
+    `chunks` is (n, 3) int64: the address of a chunk's ring, its first byte in it, and its bytes. `sizes`, (n,) int64, become what they
+    are compressed. `scratch` has room for a chunk. Returns the bytes written, -1 if it failed.
+    """
+    cdef RingChunk* some = <RingChunk*>int64s(chunks, 2)
+    cdef int64_t* written = int64s(sizes)
+    cdef uint8_t* target = uint8s(out)
+    cdef uint8_t* room = uint8s(scratch)
+    cdef int64_t n = length(chunks), size
+    with nogil:
+        size = encode_rings_(some, n, ring_bytes, chunk_bytes, compressor, level, room, target, written)
     return size
 
 
@@ -153,6 +197,24 @@ def recode_chunks(
     with nogil:
         size = recode_chunks_(<const uint8_t*>shard, source, n, chunk_bytes, method, work[0], counts[0], to, target)
     return size
+
+
+def store_entries(index, numbers, entries):
+    """Write `entries`, (n, 2) int64, to the places `numbers`, (n,) int64, of a mapped shard's index, (entries, 2) int64.
+
+    Others may be reading them. IndexError where a number is none of the index; nothing is written then.
+    """
+    cdef Entry* mapped = <Entry*>int64s(index, 2)
+    cdef const int64_t* places = int64s(numbers)
+    cdef const Entry* values = <const Entry*>int64s(entries, 2)
+    cdef int64_t n = length(entries), k
+    if length(numbers) != n:
+        raise ValueError(f"expected a number for each of {n} entries, found {length(numbers)}")
+    for k in range(n):
+        if not 0 <= places[k] < length(index):
+            raise IndexError(f"expected the number of one of {length(index)} entries, found {places[k]}")
+    for k in range(n):
+        store_entry_(mapped + places[k], values[k])
 
 
 def decodes_to(uintptr_t chunk, int64_t size, uintptr_t rows, int64_t chunk_bytes):
@@ -213,18 +275,3 @@ def decode_lz4(uintptr_t block, int64_t size, uintptr_t target, int64_t wanted):
 def encode_lz4(uintptr_t rows, int64_t size, uintptr_t target, int64_t room, distances):
     """Compress pictures to a block of LZ4; return its size, 0 where it has no room. For tests."""
     return diskbuffer_encode_lz4(<const uint8_t*>rows, size, <uint8_t*>target, room, int64s(distances))
-
-
-cdef extern from *:
-    """
-    extern "C" {
-    static int64_t diskbuffer_decode(int64_t chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, int64_t target, int64_t scratch) {
-        return diskbuffer::decode(reinterpret_cast<const uint8_t*>(chunk), size, chunk_bytes, wanted,
-                                  reinterpret_cast<uint8_t*>(target), reinterpret_cast<uint8_t*>(scratch));
-    }
-    }
-    """
-    void* diskbuffer_decode
-
-# For a benchmark that numba compiles.
-ADDRESSES = {"decode": <uintptr_t>&diskbuffer_decode}

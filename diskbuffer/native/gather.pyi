@@ -1,6 +1,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.native.index import NativeIndex
 from diskbuffer.native.sampling import Philox
 
 Int32 = npt.NDArray[np.int32]
@@ -42,20 +43,20 @@ LANES: int
 LANE_ROWS: int
 TARGET_FIELDS: int
 
+Tables = list[tuple[Int64, int, int]]
+
 def plan(
-    table: Int64,
-    mapped: Int64,
+    index: NativeIndex,
+    tables: Tables,
     streams: Int64,
     positions: Int64,
     starts: Int64,
     lasts: Int64,
     before: int,
     rows: int,
-    segment_rows: int,
-    first_stream: int,
-    lanes: int = 1,
+    first_stream: int = 0,
 ) -> tuple[Int64, Int64, bool] | None: ...
-def find_sources(mapped: Int64, runs: Int64, sources: Int64) -> bool: ...
+def find_sources(tables: Tables, runs: Int64, sources: Int64) -> bool: ...
 
 class Helper:
     def __init__(self, scratch: Bytes) -> None: ...
@@ -67,15 +68,16 @@ def gather(
     targets: Int64, runs: Int64, sources: Int64, scratch: Bytes, parts: int = 1, helpers: list[Helper] = ...
 ) -> tuple[int, int, int, int] | None: ...
 def gather_random(
-    table: Int64,
-    mapped: Int64,
+    index: NativeIndex,
+    tables: Tables,
     targets: Int64,
     scratch: npt.NDArray[np.uint8],
     random: Philox,
     before: int,
     rows: int,
-    segment_rows: int,
     ids: Int64,
+    parts: int = 1,
+    helpers: list[Helper] = ...,
 ) -> bool: ...
 def join_pages(pieces: Int64, page_bytes: int) -> Int64: ...
 def request_pages(targets: Int64, runs: Int64, sources: Int64, page_bytes: int) -> None: ...

@@ -1,4 +1,4 @@
-# kernels: gather helper_threads plan byte_ranges stored_parts codec lz4 picture_chunks drawing lookup random_numbers sum_tree
+# kernels: gather helper_threads plan byte_ranges stored_parts codec lz4 picture_chunks random_batch drawing index sums lookup random_numbers sum_tree
 """Planning batches and gathering them; see `runs.hpp`, which has the fields of runs and targets, and `gather.hpp`.
 
 Runs are arrays, (runs, RUN_FIELDS) int64, sources (runs, columns, 2) int64, and targets (stores, targets, TARGET_FIELDS) int64.
@@ -6,13 +6,15 @@ Runs are arrays, (runs, RUN_FIELDS) int64, sources (runs, columns, 2) int64, and
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
 from diskbuffer.native.arrays cimport as_int64s, int32s, int64s, length, uint8s
+from diskbuffer.native.index cimport Index, NativeIndex, Table
 from diskbuffer.native.libraries cimport attach_libraries
-from diskbuffer.native.runs cimport Layout, MappedFiles, Run, Source, Target, mapped_files
-from diskbuffer.native.sampling cimport MOST_STEPS, Philox, draw_steps_
-from diskbuffer.native.table cimport Located, Table, table_of
+from diskbuffer.native.runs cimport MappedFiles, Run, Source, StoreFiles, Target, mapped_files
+from diskbuffer.native.sampling cimport CppPhilox, Philox
+from diskbuffer.native.signals cimport BLOCK_BYTES, handle_signals
 
 cnp.import_array()
 attach_libraries()
@@ -104,8 +106,12 @@ cdef extern from "plan.hpp" namespace "diskbuffer" nogil:
         const int64_t* lasts
         int64_t n, before, rows
 
-    int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, Run* runs)
-    void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted)
+    struct PlanMemory:
+        pass
+
+    bint plan_windows(
+        Table table, const MappedFiles& mapped, const Windows& windows, int64_t first_stream, PlanMemory& memory, Batch& batch
+    ) except +
     bint find_sources_ "diskbuffer::find_sources"(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources)
 
 cdef extern from "gather.hpp" namespace "diskbuffer" nogil:
@@ -129,6 +135,16 @@ cdef extern from "helper_threads.hpp" namespace "diskbuffer" nogil:
         void end()
 
     int gather_together(SharedBatch& shared, Board* const* boards, int64_t n, Scratch scratch)
+
+cdef extern from "random_batch.hpp" namespace "diskbuffer" nogil:
+    struct RandomBatch:
+        MappedFiles mapped
+        int64_t n, before, rows
+
+    bint gather_random_batch "diskbuffer::gather_random"(
+        Index& index, CppPhilox& random, const RandomBatch& batch, SharedBatch& shared, Board* const* boards, int64_t n_boards,
+        Scratch scratch, int64_t* ids
+    ) except +
 
 cdef extern from "byte_ranges.hpp" namespace "diskbuffer" nogil:
     struct Pages:
@@ -157,18 +173,25 @@ cdef extern from "stored_parts.hpp" namespace "diskbuffer" nogil:
     void copy_rows_ "diskbuffer::copy_rows"(const Batch& batch, const Target& target, const int32_t* firsts, uint8_t* blob)
 
 
+cdef const Target* targets_of(targets) except NULL:
+    """Return an array, (stores, targets, TARGET_FIELDS), as targets; ValueError where it is another."""
+    cdef const Target* first = <const Target*>int64s(targets, 3)
+    if length(targets, 2) * sizeof(int64_t) != sizeof(Target):
+        raise ValueError(f"expected targets, found {targets.shape}")
+    return first
+
+
 cdef Batch batch_of(targets, runs, sources) except *:
     """Return arrays as a batch; ValueError where they do not fit together."""
     cdef Batch batch
-    batch.targets, batch.runs, batch.sources = <const Target*>int64s(targets, 3), <const Run*>int64s(runs, 2), <const Source*>int64s(sources, 3)
+    batch.targets, batch.runs, batch.sources = targets_of(targets), <const Run*>int64s(runs, 2), <const Source*>int64s(sources, 3)
     batch.stores, batch.n_targets, batch.n_runs, batch.columns = length(targets), length(targets, 1), length(runs), length(sources, 1)
     if (
-        length(targets, 2) * sizeof(int64_t) != sizeof(Target)
-        or length(runs, 1) * sizeof(int64_t) != sizeof(Run)
+        length(runs, 1) * sizeof(int64_t) != sizeof(Run)
         or length(sources) != batch.n_runs
         or length(sources, 2) != 2
     ):
-        raise ValueError(f"expected targets, runs and sources, found {targets.shape}, {runs.shape} and {sources.shape}")
+        raise ValueError(f"expected runs and sources, found {runs.shape} and {sources.shape}")
     return batch
 
 
@@ -183,44 +206,40 @@ cdef object new_int64s(int64_t rows, int64_t n, int64_t fields=0):
 
 
 def plan(
-    table, mapped, streams, positions, starts, lasts, int64_t before, int64_t rows, int64_t segment_rows, int64_t first_stream,
-    int64_t lanes=1
+    NativeIndex index not None, list tables not None, streams, positions, starts, lasts, int64_t before, int64_t rows, int64_t first_stream=0
 ):
     """Plan windows of `rows` rows around drawn steps, each of which is number `before` of its window.
+
+    `tables` tells where files are mapped, as `Mapped.tables` does.
 
     Returns runs, sorted by where they lie, their sources, and whether all of these are mapped; None where a step was evicted.
     """
     streams, positions, starts, lasts = as_int64s(streams), as_int64s(positions), as_int64s(starts), as_int64s(lasts)
-    cdef Table streams_table = table_of(table)
-    cdef MappedFiles files = mapped_files(mapped)
+    cdef Table table = index.native.table()
+    cdef vector[StoreFiles] stores
+    cdef MappedFiles files = mapped_files(tables, index.native.segment_rows, stores)
     cdef Windows windows
     windows.streams, windows.positions, windows.starts, windows.lasts = int64s(streams), int64s(positions), int64s(starts), int64s(lasts)
     windows.n, windows.before, windows.rows = length(positions), before, rows
     if length(streams) != windows.n or length(starts) != windows.n or length(lasts) != windows.n:
         raise ValueError("expected as many streams, first and last rows as positions")
-    cdef Layout layout
-    layout.segment_rows, layout.lanes = segment_rows, lanes
-    unsorted = new_int64s(windows.n * (rows // segment_rows + 2), sizeof(Run) // sizeof(int64_t))
-    cdef Run* found = <Run*>int64s(unsorted, 2)
-    cdef int64_t n
-    with nogil:
-        n = find_runs(streams_table, windows, layout, first_stream, found)
-    if n < 0:
-        return None
-    runs, keys, sources = new_int64s(n, sizeof(Run) // sizeof(int64_t)), new_int64s(1, n), new_int64s(n, files.columns, 2)
-    cdef Run* planned = <Run*>int64s(runs, 2)
-    cdef int64_t* order = int64s(keys, 2)
-    cdef Source* found_sources = <Source*>int64s(sources, 3)
+    cdef Batch batch
+    cdef PlanMemory memory
     cdef bint complete
     with nogil:
-        sort_runs(found, n, layout, order, planned)
-        complete = find_sources_(files, planned, n, found_sources)
+        complete = plan_windows(table, files, windows, first_stream, memory, batch)
+    if batch.n_runs < 0:
+        return None
+    runs, sources = new_int64s(batch.n_runs, sizeof(Run) // sizeof(int64_t)), new_int64s(batch.n_runs, batch.columns, 2)
+    memcpy(int64s(runs, 2), batch.runs, batch.n_runs * sizeof(Run))
+    memcpy(int64s(sources, 3), batch.sources, batch.n_runs * batch.columns * sizeof(Source))
     return runs, sources, complete
 
 
-def find_sources(mapped, runs, sources):
+def find_sources(list tables not None, runs, sources):
     """Look up where the files of runs are mapped; return whether all of them are."""
-    cdef MappedFiles files = mapped_files(mapped)
+    cdef vector[StoreFiles] stores
+    cdef MappedFiles files = mapped_files(tables, 0, stores)
     cdef const Run* planned = <const Run*>int64s(runs, 2)
     cdef Source* found = <Source*>int64s(sources, 3)
     cdef int64_t n = length(runs)
@@ -268,67 +287,67 @@ cdef class Helper:
         self.board.end()
 
 
+cdef object gather_block(const Batch& batch, int64_t begin, int64_t count, int64_t parts, vector[Board*]& boards, Scratch scratch):
+    """Gather some runs of a batch; return None, or what is wrong."""
+    cdef SharedBatch shared
+    shared.batch, shared.parts = batch, parts
+    shared.batch.runs, shared.batch.n_runs, shared.batch.sources = batch.runs + begin, count, batch.sources + begin * batch.columns
+    cdef int reason
+    with nogil:
+        reason = gather_together(shared, boards.data(), boards.size(), scratch)
+    return (reason, shared.progress.target, begin + shared.progress.run, shared.progress.chunk) if reason else None
+
+
+cdef vector[Board*] boards_of(list helpers) except *:
+    """Return what helpers share with their callers."""
+    cdef vector[Board*] boards
+    cdef Helper helper
+    for helper in helpers:
+        boards.push_back(helper.board)
+    return boards
+
+
 def gather(targets, runs, sources, scratch, int64_t parts=1, list helpers=[]):
     """Fill the memory of a batch, beside helpers, split into `parts`; when this returns, none of them looks at it any more.
 
     Returns None, or where a chunk cannot be read: why, the target, the run, and the number of the chunk.
     """
-    cdef SharedBatch shared
-    shared.batch, shared.parts = batch_of(targets, runs, sources), parts
+    cdef Batch batch = batch_of(targets, runs, sources)
     cdef Scratch own = scratch_of(scratch)
-    cdef vector[Board*] boards
-    cdef Helper helper
-    for helper in helpers:
-        boards.push_back(helper.board)
-    cdef int reason
-    with nogil:
-        reason = gather_together(shared, boards.data(), boards.size(), own)
-    return (reason, shared.progress.target, shared.progress.run, shared.progress.chunk) if reason else None
+    cdef vector[Board*] boards = boards_of(helpers)
+    cdef int64_t window_bytes = 1, t, begin = 0, in_block
+    for t in range(batch.n_targets):
+        window_bytes += batch.targets[t].rows * batch.targets[t].row_bytes
+    in_block = (boards.size() + 1) * (BLOCK_BYTES // window_bytes + 1)
+    while True:
+        damage = gather_block(batch, begin, min(in_block, batch.n_runs - begin), parts, boards, own)
+        begin += in_block
+        if damage is not None or begin >= batch.n_runs:
+            return damage
+        handle_signals()
 
 
 def gather_random(
-    table, mapped, targets, scratch, Philox random not None, int64_t before, int64_t rows, int64_t segment_rows, ids
+    NativeIndex index not None, list tables not None, targets, scratch, Philox random not None, int64_t before, int64_t rows, ids,
+    int64_t parts=1, list helpers=[]
 ):
-    """Draw as many steps as there is room for ids, plan windows around them, as `plan` does, and gather them, in this thread.
+    """Draw as many steps as there is room for ids, plan windows around them, as `plan` does, and gather them, as `gather` does.
 
     Returns whether all could be read; otherwise a plan tells why not.
     """
-    cdef Table streams = table_of(table)
-    cdef MappedFiles files = mapped_files(mapped)
-    cdef int64_t* numbers = int64s(ids)
-    cdef int64_t n = length(ids), room = n * (rows // segment_rows + 2), steps, found, i
-    cdef Scratch own = scratch_of(scratch)
-    cdef Layout layout = Layout(segment_rows, 1)
     cdef SharedBatch shared
-    cdef Batch* batch = &shared.batch
-    cdef vector[int64_t] places, keys
-    cdef vector[Run] unsorted, runs
-    cdef vector[Source] sources
-    places.resize(4 * n)
-    keys.resize(room)
-    unsorted.resize(room)
-    runs.resize(room)
-    sources.resize(room * files.columns)
-    cdef int64_t* first = places.data()
-    cdef Located located = Located(first, first + n, first + 2 * n, first + 3 * n)
-    cdef Windows windows = Windows(first, first + n, first + 2 * n, first + 3 * n, n, before, rows)
-    batch.targets, batch.stores, batch.n_targets = <const Target*>int64s(targets, 3), length(targets), length(targets, 1)
-    if length(targets, 2) * sizeof(int64_t) != sizeof(Target):
-        raise ValueError(f"expected targets, found {targets.shape}")
-    batch.runs, batch.sources, batch.columns, shared.parts = runs.data(), sources.data(), files.columns, 1
-    cdef bint complete = False
+    shared.batch.targets, shared.batch.stores, shared.batch.n_targets = targets_of(targets), length(targets), length(targets, 1)
+    shared.parts = parts
+    cdef Scratch own = scratch_of(scratch)
+    cdef vector[Board*] boards = boards_of(helpers)
+    cdef int64_t* numbers = int64s(ids)
+    cdef RandomBatch batch
+    cdef vector[StoreFiles] stores
+    batch.mapped, batch.n = mapped_files(tables, index.native.segment_rows, stores), length(ids)
+    batch.before, batch.rows = before, rows
+    cdef bint complete
     with nogil:
-        steps = draw_steps_(streams, random.random, n, located)
-        if 0 < steps <= MOST_STEPS:
-            found = find_runs(streams, windows, layout, 0, unsorted.data())
-            if found >= 0:
-                batch.n_runs = found
-                sort_runs(unsorted.data(), found, layout, keys.data(), runs.data())
-                complete = (
-                    find_sources_(files, runs.data(), found, sources.data()) and gather_together(shared, NULL, 0, own) == 0
-                )
-        for i in range(n):
-            numbers[i] = located.positions[i] * streams.n + located.streams[i]
+        complete = gather_random_batch(index.native[0], random.random, batch, shared, boards.data(), boards.size(), own, numbers)
     return complete
 
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from diskbuffer.native.table cimport Located, Table
+from diskbuffer.native.index cimport Index, Located
 
 cdef extern from "random_numbers.hpp" namespace "diskbuffer" nogil:
     cppclass CppPhilox "diskbuffer::Philox":
@@ -15,7 +15,7 @@ cdef extern from "random_numbers.hpp" namespace "diskbuffer" nogil:
     const int64_t MOST_STEPS "diskbuffer::MOST_BELOW"
 
 cdef extern from "drawing.hpp" namespace "diskbuffer" nogil:
-    int64_t draw_steps_ "diskbuffer::draw_steps"(Table table, CppPhilox& random, int64_t n, Located located)
+    int64_t draw_steps_ "diskbuffer::draw_steps"(Index& index, CppPhilox& random, int64_t n, Located located) except +
 
 
 cdef extern from "numpy/random/bitgen.h":

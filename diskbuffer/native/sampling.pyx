@@ -1,4 +1,4 @@
-# kernels: drawing lookup permutation random_numbers sum_tree
+# kernels: drawing priority_rows index sums lookup permutation random_numbers sum_tree
 """Drawing steps: random numbers, shuffled orders, sum trees, and the steps that they stand for; see `drawing.hpp`.
 
 A sum tree is an array of `tree_bytes` bytes, zeros at first, which begins with a cache line, and the number of its items.
@@ -8,11 +8,13 @@ import threading
 
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_New
+from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libcpp.vector cimport vector
 
 from diskbuffer.native.arrays cimport bools, float32s, float64s, int64s, length, uint64s, uint8s
-from diskbuffer.native.table cimport Located, Stream, Table, located_of, table_of
+from diskbuffer.native.index cimport Index, Located, NativeIndex, Stream, Table, located_of
 
 cnp.import_array()
 
@@ -36,27 +38,35 @@ cdef extern from "sum_tree.hpp" namespace "diskbuffer" nogil:
         void take_over(const SumTree& smaller)
 
 cdef extern from "drawing.hpp" namespace "diskbuffer" nogil:
-    struct Segment:
-        pass
-
-    struct Seen:
+    struct Owner:
         pass
 
     void draw_rows_ "diskbuffer::draw_rows"(
-        const SumTree& weights, Table table, const Segment* segments, int64_t segment_rows, const double* random, int64_t n,
+        const SumTree& weights, Table table, const Owner* owners, int64_t segment_rows, const double* random, int64_t n,
         Located located, double* ratios
     )
-    bint has_changed_ "diskbuffer::has_changed"(Table table, const Seen* seen)
     void find_starts_ "diskbuffer::find_starts"(
         const Stream& stream, int64_t position, int64_t length, int64_t period, cbool* is_start, int64_t n
     )
     int64_t find_weighted_ "diskbuffer::find_weighted"(
-        const SumTree& weights, Table table, int64_t segment_rows, const int64_t* ids, int64_t n, int64_t* rows
+        const SumTree& weights, Table table, int64_t segment_rows, int64_t places, const int64_t* ids, int64_t n, int64_t* rows
     )
     bint all_within_ "diskbuffer::all_within"(const double* numbers, int64_t n, double limit)
     double write_rows_ "diskbuffer::write_rows"(
         float** segments, int64_t segment_rows, const int64_t* rows, const float* values, int64_t n, double largest
     )
+
+cdef extern from "priority_rows.hpp" namespace "diskbuffer" nogil:
+    cppclass CppPriorityRows "diskbuffer::PriorityRows":
+        CppPriorityRows(int64_t streams, int64_t length, int64_t period, int64_t places) except +
+        vector[int64_t] drop_gone(const Index& index, const vector[int64_t]& changed, SumTree& weights) except +
+        int64_t add_segments(const Index& index, const vector[int64_t]& changed) except +
+        void read_new(
+            const Index& index, const vector[int64_t]& changed, float** columns, int64_t n_columns, float fresh, vector[int64_t]& rows,
+            vector[float]& priorities, vector[int64_t]& missing
+        ) except +
+        const vector[Owner]& owners()
+        vector[int64_t] segments() except +
 
 cdef uint64_t _next_uint64(void* state) noexcept nogil:
     return (<CppPhilox*>state).next_uint64()
@@ -89,46 +99,101 @@ cdef class Philox:
 MOST_BELOW = MOST_STEPS  # steps of which native code can draw
 
 
-def draw_steps(table, Philox random not None, located):
+def draw_steps(NativeIndex index not None, Philox random not None, located):
     """Draw steps, (4, n), of all that can be sampled; return how many there are: none were drawn if 0, or above 2**32."""
-    cdef Table streams = table_of(table)
     int64s(located, 2)
     cdef int64_t n = length(located, 1), steps
     cdef Located out = located_of(located, n)
     with nogil:
-        steps = draw_steps_(streams, random.random, n, out)
+        steps = draw_steps_(index.native[0], random.random, n, out)
     return steps
 
 
-def draw_rows(nodes, int64_t size, table, segments, int64_t segment_rows, random, located, ratios):
-    """Draw rows in proportion to weights, from numbers from 0 to 1; fill in their steps, (4, n), and the least weight over theirs."""
+cdef object copied(const vector[int64_t]& values):
+    cdef cnp.npy_intp n = values.size()
+    array = cnp.PyArray_EMPTY(1, &n, cnp.NPY_INT64, 0)
+    if n:
+        memcpy(cnp.PyArray_DATA(<cnp.ndarray>array), values.data(), n * sizeof(int64_t))
+    return array
+
+
+cdef class PriorityRows:
+    """Which rows of an index a sampler of priorities has in its sum tree; see `priority_rows.hpp`."""
+
+    cdef CppPriorityRows* native
+    cdef vector[int64_t] changed  # streams, which the last `drop_gone` was for
+
+    def __cinit__(self, int64_t streams, int64_t steps, int64_t period, int64_t places=0):
+        if places & (places - 1):
+            raise ValueError(f"expected a power of two, found {places}")
+        self.native = new CppPriorityRows(streams, steps, period, places)
+
+    def __dealloc__(self):
+        del self.native
+
+    def drop_gone(self, NativeIndex index not None, int64_t version, nodes, int64_t size):
+        """Take what is gone since a version of the index out of the tree; return the numbers of segments that are gone."""
+        cdef SumTree* tree = new SumTree(uint8s(nodes), size)
+        try:
+            self.changed = index.native.changed_since(version)
+            return copied(self.native.drop_gone(index.native[0], self.changed, tree[0])).tolist()
+        finally:
+            del tree
+
+    def add_segments(self, NativeIndex index not None):
+        """Note the segments that the same streams have got; return one more than the largest place of any, -1 where two have the same."""
+        return self.native.add_segments(index.native[0], self.changed)
+
+    def read_new(self, NativeIndex index not None, addresses, float fresh):
+        """Read which new rows of the same streams start sequences, some at a time, and give `fresh` to those without a priority.
+
+        `addresses`, (segments,), are those of the column's segments. Returns rows, their priorities, (n,) float32, and the numbers of
+        segments that have to be mapped before.
+        """
+        cdef vector[int64_t] rows, missing
+        cdef vector[float] priorities
+        self.native.read_new(
+            index.native[0], self.changed, <float**>int64s(addresses), length(addresses), fresh, rows, priorities, missing
+        )
+        cdef cnp.npy_intp n = priorities.size()
+        values = cnp.PyArray_EMPTY(1, &n, cnp.NPY_FLOAT32, 0)
+        if n:
+            memcpy(cnp.PyArray_DATA(<cnp.ndarray>values), priorities.data(), n * sizeof(float))
+        return copied(rows), values, copied(missing).tolist()
+
+    def segments(self):
+        """Return the numbers of all segments that there are."""
+        return copied(self.native.segments()).tolist()
+
+
+def draw_rows(nodes, int64_t size, NativeIndex index not None, PriorityRows rows not None, random, located, ratios):
+    """Draw rows in proportion to weights, from numbers from 0 to 1; fill in their steps, (4, n), and the least weight over theirs.
+
+    `rows` has noted all segments of the rows that weigh something.
+    """
     cdef uint8_t* memory = uint8s(nodes)
-    cdef Table streams = table_of(table)
-    cdef const Segment* begins = <const Segment*>int64s(segments, 2)
+    cdef const Owner* segments = rows.native.owners().data()
     cdef double* numbers = float64s(random)
     cdef double* out_ratios = float64s(ratios)
     cdef int64_t n = length(random)
     cdef Located out = located_of(located, n)
+    cdef Table table = index.native.table()
     with nogil:
-        draw_rows_(SumTree(memory, size), streams, begins, segment_rows, numbers, n, out, out_ratios)
+        draw_rows_(SumTree(memory, size), table, segments, index.native.segment_rows, numbers, n, out, out_ratios)
 
 
-def has_changed(table, seen):
-    """Return whether a stream is not as it was seen: `seen`, (streams, 4), has its head, whether that ended, its low and its floor."""
-    return has_changed_(table_of(table), <const Seen*>int64s(seen, 2))
-
-
-def find_starts(table, int64_t stream, int64_t position, int64_t steps, int64_t period, is_start):
+def find_starts(NativeIndex index not None, int64_t stream, int64_t position, int64_t steps, int64_t period, is_start):
     """Fill in which rows from a position on may be the first of so many steps; see `drawing.hpp`."""
     cdef cbool* out = <cbool*>bools(is_start)
-    cdef Table streams = table_of(table)
-    find_starts_(streams.streams[stream], position, steps, period, out, length(is_start))
+    find_starts_(index.native.stream(stream), position, steps, period, out, length(is_start))
 
 
-def find_weighted(nodes, int64_t size, table, int64_t segment_rows, ids, rows):
-    """Fill in the rows in the store of steps, -1 where one is not there, or weighs nothing; return how many others there are."""
+def find_weighted(nodes, int64_t size, NativeIndex index not None, ids, rows, int64_t places=0):
+    """Fill in the rows in the tree of steps, -1 where one is not there, or weighs nothing; return how many others there are."""
     cdef uint8_t* memory = uint8s(nodes)
-    return find_weighted_(SumTree(memory, size), table_of(table), segment_rows, int64s(ids), length(ids), int64s(rows))
+    return find_weighted_(
+        SumTree(memory, size), index.native.table(), index.native.segment_rows, places, int64s(ids), length(ids), int64s(rows)
+    )
 
 
 def all_within(numbers, double limit):

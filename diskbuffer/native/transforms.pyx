@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp cimport bool as truth
 
 from diskbuffer.native.arrays cimport int64s, length, uint8s
+from diskbuffer.native.signals cimport BLOCK_BYTES, handle_signals
 
 cnp.import_array()
 
@@ -60,11 +61,24 @@ def transform_pictures(pictures, results, which, known, known_results, truth gre
         raise ValueError(f"expected {n} numbers of {largest + 1} pictures, found {which}")
     if before.height * before.width < 1 or after.height * after.width < 1 or before.height * before.width > 1 << 23:
         raise ValueError(f"expected pictures of 1 to {1 << 23} pixels, found {pictures.shape} and {results.shape}")
+    cdef int64_t size = before.height * before.width * before.channels, result_size = after.height * after.width * after.channels
+    cdef int64_t in_block = BLOCK_BYTES // size + 1, done = 0, total = 0
     with nogil:
-        transformed = transform_pictures_(all_pictures, those_known, known_numbers, n, before, after, grey)
+        while True:
+            transformed = transform_pictures_(
+                Pictures(all_pictures.pictures + done * size, all_pictures.results + done * result_size), those_known,
+                known_numbers + done, min(in_block, n - done), before, after, grey,
+            )
+            if transformed < 0:
+                break
+            total += transformed
+            done += in_block
+            if done >= n:
+                break
+            handle_signals()
     if transformed < 0:
         raise MemoryError
-    return transformed
+    return total
 
 
 def interleave(stacks, turned):
@@ -74,5 +88,11 @@ def interleave(stacks, turned):
     cdef int64_t n = length(stacks), stack = length(stacks, 1), pixels = length(stacks, 2), pixel_bytes = length(stacks, 3)
     if length(turned) != n or length(turned, 1) != pixels or length(turned, 2) != stack or length(turned, 3) != pixel_bytes:
         raise ValueError(f"expected an array of shape {(n, pixels, stack, pixel_bytes)}, found {turned.shape}")
+    cdef int64_t size = stack * pixels * pixel_bytes, in_block = BLOCK_BYTES // max(size, 1) + 1, done = 0
     with nogil:
-        interleave_(source, n, stack, pixels, pixel_bytes, target)
+        while True:
+            interleave_(source + done * size, min(in_block, n - done), stack, pixels, pixel_bytes, target + done * size)
+            done += in_block
+            if done >= n:
+                break
+            handle_signals()

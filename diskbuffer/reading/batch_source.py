@@ -27,7 +27,7 @@ from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
-_SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: some 100 us
+_SMALL = 2**23  # bytes to decode for a batch, for which the lock can be held: half a millisecond or less
 
 
 class Share(NamedTuple):
@@ -262,6 +262,8 @@ class Sampling:
     def _sample_at_once(self, single: SingleSteps | None) -> Batch | None:
         """Return the next batch of single steps, if native code draws it, and it takes so short that the lock can be held."""
         reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
+        if single is None:
+            reader.gatherer.call_helpers()
         with reader.lock:
             self._check()
             random = sampler.random()

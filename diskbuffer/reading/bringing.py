@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer.native import gather
 from diskbuffer.reading.gather.plan import Plan
-from diskbuffer.store.format.layout import Layout
+from diskbuffer.schema import Schema
 from diskbuffer.store.system.block_cache import Blocks
 from diskbuffer.store.system.bucket_files import BucketFiles
 
@@ -25,15 +26,19 @@ class Mapped(Protocol):
     def retire_gone(self) -> None:
         """Give up maps of files that have made room for others."""
 
-    def mapped(self, slot: int) -> list[Any]:
-        """Return the maps that a slot has now."""
+    def mapped(self, slot: int, /) -> list[Any]:
+        """Return the maps that a slot has now: a file of every column."""
 
 
-class Checks(Protocol):
-    """What knows checksums."""
+class Shape(Protocol):
+    """What tells how its columns lie in files: its `Layout`."""
 
-    def check(self, path: str, slot: int, mapped: Any) -> None:
-        """Raise a CorruptionError where a file does not match its checksum."""
+    @property
+    def schema(self) -> Schema:
+        """All columns."""
+
+    def looked_at(self, path: str) -> int | None:
+        """Bytes at a file's end that are read when it is mapped; None for all."""
 
 
 class Elsewhere(Protocol):
@@ -42,16 +47,12 @@ class Elsewhere(Protocol):
     lock: threading.RLock
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Shape:
         """Its shape."""
 
     @property
     def maps(self) -> Mapped:
         """What is mapped."""
-
-    @property
-    def verification(self) -> Checks:
-        """What knows checksums."""
 
 
 class Bringing:
@@ -63,11 +64,13 @@ class Bringing:
     files : BucketFiles
         The store's, or those of the directory with all stores.
     slots : int
-        How many the store has.
+        The number behind the highest that the store has.
+    check : callable
+        ``check(path, slot, mapped)`` raises a CorruptionError where a file does not match its checksum.
     """
 
-    def __init__(self, store: Elsewhere, files: BucketFiles, slots: int) -> None:
-        self._store, self._files = store, files
+    def __init__(self, store: Elsewhere, files: BucketFiles, slots: int, check: Callable[[str, int, Any], None]) -> None:
+        self._store, self._files, self._check = store, files, check
         self._used = np.zeros(slots, np.uint8)
         self._looked = time.monotonic()
 
@@ -109,7 +112,7 @@ class Bringing:
         blocks = None if last is None else self._files.renewed(damaged, last)
         if blocks is None:
             return False
-        self._store.verification.check(path, slot, blocks)
+        self._check(path, slot, blocks)
         self._replace(plan, column, slot, blocks)
         self.bring(plan, targets, whole=True)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,15 +11,16 @@ import numpy.typing as npt
 
 from diskbuffer.endings import CUT_OFF, RUNNING, TERMINATED, TRUNCATED
 from diskbuffer.errors import InputError
-from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
-from diskbuffer.index.streams import Streams
+from diskbuffer.index.fields import FLOOR, HEAD
+from diskbuffer.index.index import Index
 from diskbuffer.integers import integer
-from diskbuffer.reading.readable import Readable
+from diskbuffer.reading.readable import Readable, file_values
 from diskbuffer.schema import TAG, Column
 from diskbuffer.wording import counted
 
 Int64 = npt.NDArray[np.int64]
 TAG_COLUMN = Column((), "uint16")  # of tags: numbers of names, from 1 on
+_AT_ONCE = 2**18  # rows of which rewards are summed up
 
 
 class EpisodeFields(NamedTuple):
@@ -75,40 +77,25 @@ def row_of(ids: Int64, episode: Any) -> int:
     return int(rows[0])
 
 
-def list_episodes(store: Readable, index: Streams) -> EpisodeColumns:
+def list_episodes(store: Readable, index: Index) -> EpisodeColumns:
     """Read the episodes of an index; the store's lock must be held. O(episodes)."""
-    streams = store.layout.streams
-    names = np.array(["", *store.layout.tags])
-    columns: list[list[Any]] = [[] for _ in fields(EpisodeColumns)]
-    for stream in np.flatnonzero(index.table[:, HEAD] >= 0).tolist():
-        head = int(index.table[stream, HEAD])
-        began = index.starts(stream)
-        starts = np.maximum(began, index.table[stream, FLOOR])
-        ends = np.append(starts[1:] - 1, head) if len(starts) else starts
-        some = ends > starts
-        began, starts, ends = began[some], starts[some], ends[some]
-        tagged = TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN
-        store.maps.ensure(index.slots(stream).tolist(), ("terminated", "truncated", *((TAG,) if tagged else ())))  # all at once
-        ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
-        ending[_at(store, index, stream, ends - 1, "truncated")] = TRUNCATED
-        ending[_at(store, index, stream, ends - 1, "terminated")] = TERMINATED
-        if len(ends) and ends[-1] == head and not index.table[stream, ENDED]:
-            ending[-1] = RUNNING
-        tags = np.zeros(len(starts), np.int64)
-        if tagged:
-            tags = _at(store, index, stream, starts, TAG).astype(np.int64)
-            tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
-        ids, firsts = (positions * streams + stream for positions in (began, starts))
-        found = (np.full(len(ends), stream), firsts, ends - starts, ending, names[tags], ids)
-        for column, values in zip(columns, found, strict=True):
-            column.append(values)
-    if not columns[0]:
-        none, nothing = np.empty(0, np.int64), np.empty(0, np.str_)
-        return EpisodeColumns(none, none, none, nothing, nothing, none)
-    return EpisodeColumns(*(np.concatenate(column) for column in columns))
+    streams, (stream, starts, began, ends) = store.layout.streams, index.sampled_episodes()
+    tagged = TAG in store.layout.derived and store.layout.schema[TAG] == TAG_COLUMN
+    lasts, firsts = index.rows_of(stream, ends - 1), index.rows_of(stream, starts)
+    segments = np.unique(np.concatenate([lasts, firsts]) // index.segment_rows)
+    store.map_segments(segments, ("terminated", "truncated", *((TAG,) if tagged else ())))  # all at once
+    ending = np.full(len(ends), CUT_OFF, f"U{len(TERMINATED)}")
+    ending[_values(store, lasts, "truncated")] = TRUNCATED
+    ending[_values(store, lasts, "terminated")] = TERMINATED
+    ending[index.is_running(stream, ends)] = RUNNING
+    names, tags = np.array(["", *store.layout.tags]), np.zeros(len(starts), np.int64)
+    if tagged:
+        tags = _values(store, firsts, TAG).astype(np.int64)
+        tags[tags >= len(names)] = 0  # a writer elsewhere has named it since
+    return EpisodeColumns(stream, starts * streams + stream, ends - starts, ending, names[tags], began * streams + stream)
 
 
-def when_they_ended(store: Readable, index: Streams, episodes: EpisodeColumns) -> Int64:
+def when_they_ended(store: Readable, index: Index, episodes: EpisodeColumns) -> Int64:
     """Return how many steps of all environments had been added when each listed episode ended, or by now, about; (n,) int64.
 
     The order in which episodes ended, over all environments: their own positions cannot be compared where one is faster than
@@ -116,61 +103,97 @@ def when_they_ended(store: Readable, index: Streams, episodes: EpisodeColumns) -
     before the first and after the last, and in the stores of several writers, environments count as equally fast. The store's
     lock must be held.
     """
-    envs, rows = store.layout.n_envs, index.segment_rows
+    envs = store.layout.environments
     ends = episodes.start // store.layout.streams + episodes.length
     found: Int64 = ends * envs
-    streams, firsts = np.unique(episodes.stream, return_index=True)
-    slots = [index.slots(stream) for stream in streams.tolist()]
-    completed = store.completed(np.concatenate([np.empty(0, np.int64), *slots])) * (envs if store.layout.capacity_each else 1)
-    bounds, lasts = np.cumsum([0, *map(len, slots)]), np.append(firsts[1:], len(ends))
-    for n, (stream, first, last) in enumerate(zip(streams, firsts, lasts[: len(firsts)], strict=True)):
-        noted = completed[bounds[n] : bounds[n + 1]]
-        known = np.flatnonzero(noted)
-        if not len(known):
-            continue
-        at, end = index.table[stream, LOW] + (known + 1) * rows + index.context, ends[first:last]
-        outside = np.minimum(end - at[0], 0) + np.maximum(end - at[-1], 0)
-        found[first:last] = np.rint(np.interp(end, at, noted[known])).astype(np.int64) + outside * envs
+    segments = _Segments.of(index, episodes)
+    noted = store.completed(segments.numbers) * (envs if store.layout.capacity_each else 1)
+    known = np.flatnonzero(noted)
+    if not len(known):
+        return found
+    at, noted, streams = segments.ends[known] + index.context, noted[known], segments.streams[known]
+    most = int(max(at.max(), ends.max())) + 1  # in one line, stream after stream, as positions of each are below this
+    first, until = (np.searchsorted(streams, episodes.stream, side) for side in ("left", "right"))
+    some = first < until
+    first, until, end = first[some], until[some] - 1, ends[some]
+    left = np.searchsorted(streams * most + at, episodes.stream[some] * most + end, side="right") - 1
+    left = np.clip(left, first, until)
+    right = np.minimum(left + 1, until)
+    within = np.clip(end, at[first], at[until])
+    slope = (noted[right] - noted[left]) / np.maximum(at[right] - at[left], 1)
+    between = np.rint(slope * (within - at[left]) + noted[left]).astype(np.int64)
+    found[some] = between + (end - within) * envs
     return found
 
 
-def sum_rewards(store: Readable, index: Streams, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
+def sum_rewards(store: Readable, index: Index, episodes: EpisodeColumns) -> npt.NDArray[np.float64]:
     """Sum up the rewards of episodes; the store's lock must be held."""
     path = next(path for path in store.layout.schema.step if path.split("/")[0] == "reward")
-    rows, streams = index.segment_rows, store.layout.streams
+    streams, lanes = store.layout.streams, store.layout.lanes
     sums = np.zeros((len(episodes), *store.layout.schema[path].shape))
     firsts = episodes.start // streams
     there = (firsts >= index.table[episodes.stream, FLOOR]) & (firsts < index.table[episodes.stream, HEAD])
     sums[~there] = np.nan
-    for stream in np.unique(episodes.stream).tolist():
-        mine = np.flatnonzero((episodes.stream == stream) & there)
-        mine = mine[np.argsort(firsts[mine], kind="stable")]
-        begins, ends = firsts[mine], firsts[mine] + episodes.length[mine]
-        low = int(index.table[stream, LOW])
-        if len(mine):
-            store.maps.ensure(index.slots(stream)[(begins[0] - low) // rows : (ends[-1] - 1 - low) // rows + 1].tolist(), (path,))
-        for ordinal in range(int(begins[0]) // rows, int(ends[-1] - 1) // rows + 1) if len(mine) else ():
-            first = ordinal * rows
-            here = slice(int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(begins, first + rows)))
-            if here.start >= here.stop:
-                continue
-            bounds = np.stack([np.maximum(begins[here], first), np.minimum(ends[here], first + rows)], axis=1) - first
-            with np.errstate(invalid="ignore", over="ignore"):  # what lies between episodes may be anything
-                values = store.values(path, int(index.slots(stream)[ordinal - low // rows])).astype(np.float64)
-                values = np.concatenate([values, np.zeros((1, *values.shape[1:]))])
-                sums[mine[here]] += np.add.reduceat(values, bounds.ravel(), axis=0)[::2]
+    mine = np.flatnonzero(there)
+    mine = mine[np.lexsort((firsts[mine], episodes.stream[mine]))]
+    if not len(mine):
+        return sums
+    segments, begins, ends = _Segments.of(index, episodes), firsts[mine], firsts[mine] + episodes.length[mine]
+    oldest, newest = segments.find(episodes.stream[mine], begins), segments.find(episodes.stream[mine], ends - 1)
+    counts = newest - oldest + 1
+    of = np.repeat(np.arange(len(mine)), counts)  # episodes, once for each segment that they have rows in
+    at = np.arange(len(of)) + np.repeat(oldest - np.cumsum(counts) + counts, counts)
+    first, number = segments.firsts[at], segments.numbers[at]
+    offset = number % lanes * index.segment_rows - first
+    bounds = np.stack([np.maximum(begins[of], first), np.minimum(ends[of], segments.ends[at])], axis=1) + offset[:, None]
+    of, number, bounds = (values[bounds[:, 0] < bounds[:, 1]] for values in (of, number, bounds))
+    store.map_segments(number, (path,))
+    at_once = max(1, _AT_ONCE // index.segment_rows)  # lanes
+    parts = number // lanes * lanes + number % lanes // at_once * at_once
+    order = np.argsort(parts, kind="stable")
+    parts, of, bounds = parts[order], of[order], bounds[order]
+    edges = np.flatnonzero(np.diff(parts, prepend=-1, append=-1)).tolist()
+    for begin, until in pairwise(edges):
+        file, lane = divmod(int(parts[begin]), lanes)
+        with np.errstate(invalid="ignore", over="ignore"):  # what lies between episodes may be anything
+            values = file_values(store, path, file)[lane : lane + at_once].astype(np.float64)
+            values = np.concatenate([values.reshape(-1, *values.shape[2:]), np.zeros((1, *values.shape[2:]))])
+            pieces = bounds[begin:until] - lane * index.segment_rows
+            np.add.at(sums, mine[of[begin:until]], np.add.reduceat(values, pieces.ravel(), axis=0)[::2])
     return sums
 
 
-def _at(store: Readable, index: Streams, stream: int, positions: Int64, name: str) -> npt.NDArray[Any]:
-    """Read a flat column at positions of a stream, in ascending order."""
-    rows, first = index.segment_rows, int(index.table[stream, LOW]) // index.segment_rows
-    found = np.zeros(len(positions), store.layout.schema[name].np_dtype)
-    segments = positions // rows
-    for segment in range(segments[0], segments[-1] + 1) if len(positions) else ():
-        here = slice(*np.searchsorted(segments, (segment, segment + 1)).tolist())
-        if here.start == here.stop:
-            continue
-        values = store.values(name, int(index.slots(stream)[segment - first]))
-        found[here] = values[positions[here] % rows]
+class _Segments(NamedTuple):
+    """The segments of the streams that episodes are of, stream after stream, oldest first, (n,) each.
+
+    Rows before `ends` are in them, or have room there.
+    """
+
+    streams: Int64
+    firsts: Int64
+    numbers: Int64
+    ends: Int64
+
+    @staticmethod
+    def of(index: Index, episodes: EpisodeColumns) -> _Segments:
+        """Return those that an index has."""
+        streams = np.unique(episodes.stream)
+        streams, firsts, numbers = index.segments_from(streams, np.zeros_like(streams))
+        ends = firsts + index.segment_rows
+        ends[:-1] = np.where(np.diff(streams) == 0, np.minimum(ends[:-1], firsts[1:]), ends[:-1])
+        return _Segments(streams, firsts, numbers, ends)
+
+    def find(self, streams: Int64, positions: Int64) -> Int64:
+        """Return in which of them rows are, (m,)."""
+        most = int(max(self.firsts.max(), positions.max())) + 1
+        return np.searchsorted(self.streams * most + self.firsts, streams * most + positions, side="right") - 1
+
+
+def _values(store: Readable, rows: Int64, name: str) -> npt.NDArray[Any]:
+    """Read a flat column at rows of the store, file by file."""
+    found = np.zeros(len(rows), store.layout.schema[name].np_dtype)
+    files, offsets = np.divmod(rows, store.layout.segment_rows * store.layout.lanes)
+    order = np.argsort(files, kind="stable")
+    for here in np.split(order, np.flatnonzero(np.diff(files[order])) + 1) if len(rows) else ():
+        found[here] = file_values(store, name, int(files[here[0]])).reshape(-1)[offsets[here]]
     return found

@@ -7,34 +7,19 @@ on are read, and the segment table. Where more than that has happened, everythin
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.index.fields import ENDED, HEAD, LOW
-from diskbuffer.index.index import Index
-from diskbuffer.index.streams import NO_LEADS, Streams
-from diskbuffer.reading.restore_index import build_index, lead_ins, read_index, untorn
+from diskbuffer.index.index import NO_LEADS, Index, Rows
+from diskbuffer.reading.restore_index import build_index, lead_ins, read_index, rows_of, untorn
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.store.format.layout import MOST_FRAMES
 from diskbuffer.store.store import Kept, Store
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
-
-
-class Growth(NamedTuple):
-    """What has become of a stream, as `Streams.go_on` takes it."""
-
-    stream: int
-    evicted: int
-    slots: Int64
-    starts: Int64
-    head: int
-    ended: bool
-    leads: Int64
 
 
 class IndexFollower:
@@ -44,7 +29,7 @@ class IndexFollower:
     ----------
     store : Store
     context : int
-        As in `Streams`.
+        As in `Index`.
     """
 
     def __init__(self, store: Store, context: int) -> None:
@@ -58,52 +43,68 @@ class IndexFollower:
         Costs 0.5 ms, some 30 us for each stream, and what is new.
         """
         if self._store.writable:  # whoever writes keeps it up, and has to look at what does not count first
-            return read_index(self._store, self._context, Index)
+            return read_index(self._store, self._context)
         found = untorn(self._store, self._find)
         self._history = None  # until all is noted
         with Uninterrupted():
             index = found if isinstance(found, Index) else self._index
             assert index is not None
-            for growth in found if isinstance(found, list) else ():
-                index.go_on(*growth)
-            for stream, position in enumerate(self._store.layout.begins):
-                index.begin_at(stream, position)
+            if not isinstance(found, Index):
+                index.go_on(*found)
+            begins = np.array(self._store.layout.begins, np.int64)
+            index.begin_at(np.arange(len(begins)), begins)
             self._index, self._history = index, self._store.following.history
         return index
 
-    def _find(self, segments: Kept) -> Index | list[Growth]:
+    def _find(self, segments: Kept) -> Index | tuple[Rows, Int64]:
         if self._index is not None and self._history == self._store.following.history:
             found = find_growth(self._store, self._index, segments)
             if found is not None:
                 return found
-        return build_index(self._store, segments, self._context, Index)
+        return build_index(self._store, segments, self._context)
 
 
-def find_growth(store: Store, index: Streams, segments: Kept) -> list[Growth] | None:
-    """Return what has become of the streams that have changed; None where that is not just more rows, and fewer old ones."""
-    if store.kept is not None or store.open_ends:
-        return []  # as it was left: nobody has written since
-    found = []
-    for stream, (slots, lengths) in enumerate(segments):
+def find_growth(store: Store, index: Index, segments: Kept) -> tuple[Rows, Int64] | None:
+    """Return what has come in streams since, and how many of their segments were evicted, as `Index.go_on` takes it.
+
+    None where what has become of them is not just more rows, and fewer old ones.
+    """
+    heads, evictions = dict[int, tuple[int, bool]](), list[int]()
+    firsts, numbers, starts, leads = (list[tuple[int, Int64]]() for _ in range(4))
+    as_left = store.kept is not None or bool(store.open_ends)  # nobody has written since
+    for stream, (slots, lengths) in enumerate(() if as_left else segments):
         known = index.slots(stream)
         if not len(known) and not len(slots):
             continue
         if not len(known) or not len(slots):
             return None
-        low = store.table.get("first_row", int(slots[0]))
-        evicted = (low - int(index.table[stream, LOW])) // index.segment_rows
+        low, (head, ended, old_low) = (
+            store.table.get("first_row", int(slots[0])),
+            index.table[stream, [HEAD, ENDED, LOW]].tolist(),
+        )
+        evicted = (low - old_low) // index.segment_rows
         if evicted < 0 or not len(known[evicted:]) or not np.array_equal(known[evicted:], slots[: len(known) - evicted]):
             return None
-        growth = _growth(store, index, stream, evicted, low, slots, lengths)
-        if growth.head < index.table[stream, HEAD]:
+        newest, begun, lead_ins_ = _growth(store, index, stream, low, slots, lengths)
+        if newest[0] < head:
             return None
-        if evicted or growth.head > index.table[stream, HEAD] or growth.ended != index.table[stream, ENDED]:
-            found.append(growth)
-    return found
+        if evicted or newest[0] > head or newest[1] != ended:
+            heads[stream], more = newest, np.arange(len(known) - evicted, len(slots))
+            evictions.append(evicted)
+            firsts.append((stream, low + more * index.segment_rows))
+            numbers.append((stream, slots[more]))
+            starts.append((stream, begun))
+            leads.append((stream, lead_ins_))
+    return rows_of(heads, firsts, numbers, starts, leads), np.array(evictions, np.int64)
 
 
-def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, slots: Int64, lengths: Int64) -> Growth:
-    """Read a stream's rows from the newest known on, and before it those of a lead-in whose episode was to come."""
+def _growth(
+    store: Store, index: Index, stream: int, low: int, slots: Int64, lengths: Int64
+) -> tuple[tuple[int, bool], Int64, Int64]:
+    """Read a stream's rows from the newest known on, and before it those of a lead-in whose episode was to come.
+
+    Returns the newest, and whether it ends an episode; where episodes start; and lead-ins.
+    """
     rows, newest = index.segment_rows, int(index.table[stream, HEAD])
     if not 0 < lengths[-1] <= rows or (lengths[:-1] != rows).any():
         raise CorruptionError(f"{store.root}: a slot of stream {stream} was emptied while it was read")
@@ -117,8 +118,7 @@ def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, s
         of_leads = np.flatnonzero(empty & truncated)
         leads = lead_ins(np.stack([begin + of_leads, terminated[of_leads]], axis=1), low, end - 1)
         leads = leads[leads[:, 0] > newest]
-    more = slots[len(index.slots(stream)) - evicted :]
-    return Growth(stream, evicted, more, starts[starts > newest], end - 1, bool(flags[-1:].any()), leads)
+    return (end - 1, bool(flags[-1:].any())), starts[starts > newest], leads
 
 
 def _first_of_lead_in(starts: Int64, newest: int) -> int:

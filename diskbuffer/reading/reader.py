@@ -29,11 +29,15 @@ from diskbuffer.reading.bringing import Bringing
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, list_episodes, sum_rewards, when_they_ended
 from diskbuffer.reading.follow_index import IndexFollower
+from diskbuffer.reading.follow_stored_index import IndexFollower as StoredIndexFollower
 from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.readable import Readable
+from diskbuffer.reading.stored_index import read_rows
+from diskbuffer.storage import store as storage
+from diskbuffer.storage.format.checksums import row_salts
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
@@ -117,7 +121,7 @@ class Reader(ABC):
         self.gatherer = Gatherer(
             largest,
             default_threads() if threads is None else threads,
-            store.verification.describe_rows,
+            store.describe_rows,
             self._elsewhere(),
         )
 
@@ -142,8 +146,8 @@ class Reader(ABC):
 
     def _look(self) -> Columns:
         layout = self._store.layout
-        packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
-        return Columns.of(layout.schema, packed, self._zeros, self._owned)
+        chunks = {path: layout.chunks(path) for path in layout.packed}
+        return Columns.of(layout.schema, layout.segment_rows, chunks, self._zeros, self._owned)
 
     def refresh(self) -> None:
         """See what a writer elsewhere has added and evicted; a writer knows that itself."""
@@ -305,7 +309,7 @@ class Reader(ABC):
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many single steps; None where they have to be planned. The lock must be held."""
-        return self.gatherer.quickly(size, single.filled, copy, self.index, self._store.maps.sources, size, *steps)
+        return self.gatherer.quickly(size, single.filled, copy, self.index, self._store.maps, size, *steps)
 
     def copy_random(self, single: SingleSteps, size: int, random: Philox) -> Batch | None:
         """Draw and copy single steps; None where they have to be planned. The lock must be held."""
@@ -316,7 +320,7 @@ class Reader(ABC):
         """Draw, plan and gather single steps; None where only a plan can, or can say why not. The lock must be held."""
         arrays, stack = self.pool.take(request), request.frame_stack
         ids = np.empty(request.size, np.int64)
-        what = self.index, self._store.maps.sources, arrays.memories[0], random, stack - 1, stack + 1, ids
+        what = self.index, self._store.maps, arrays.memories[0], random, stack - 1, stack + 1, ids
         batch = None
         if self.gatherer.gather_random(*what):
             arrays.notes = {"steps": ids}
@@ -332,7 +336,7 @@ class Reader(ABC):
     def counts(self) -> tuple[Int64, Int64]:
         """Return how many steps of each stream can be sampled, and how many there have ever been."""
         with self._store.lock:
-            return self.index.steps(), np.array([self.index.added_to(stream) for stream in range(self.streams)], np.int64)
+            return self.index.steps(), self.index.added_each()
 
     def every_name(self) -> Int64:
         """Return the names of all steps that can be sampled, stream after stream."""
@@ -366,6 +370,15 @@ class Reader(ABC):
 
         with self._store.lock:
             drawn, columns, plan = until_found([self], attempt)
+        return self._gathered(columns, plan, drawn, rows)
+
+    def rows_at(self, path: str, drawn: Draw, before: int, rows: int) -> npt.NDArray[Any]:
+        """Return a column's rows around drawn ones, as `rows` does; an EvictedError where they are not there any more."""
+        with self._store.lock:
+            columns, plan = self._select((path,)), make_plan(self.index, self._store.maps, drawn, before, rows)
+        return self._gathered(columns, plan, drawn, rows)
+
+    def _gathered(self, columns: Columns, plan: Plan, drawn: Draw, rows: int) -> npt.NDArray[Any]:
         memory = Memory(columns, [(0, rows, False)], drawn.size, pinned=False)
         self.gatherer.run(plan, memory)
         return memory.blocks[0].array
@@ -393,8 +406,7 @@ class Reader(ABC):
             streams, positions = names % self.streams, names // self.streams
             _, ends = self.index.episodes_of(streams, positions)
             which = np.flatnonzero(ends == positions + 1)
-            there = [self.index.rows_alone(int(streams[n]), int(ends[n]) + 1, self.frame_stack) for n in which]
-        which = which[there]
+            which = which[self.index.rows_alone(streams[which], ends[which] + 1, self.frame_stack)]
         last = ends[which] + self.frame_stack
         drawn = Draw(streams[which], last, last + 1 - self.frame_stack, last)
         if len(which):  # other rows that are episodes are those of lead-ins, or were dropped by a repair
@@ -416,7 +428,7 @@ class Reader(ABC):
         stack, index = self.frame_stack, self.index
         heads = index.table[:, HEAD]
         there = np.flatnonzero(heads >= 0) if only is None else np.flatnonzero(heads[only : only + 1] >= 0) + only
-        starts = np.array([index.episode_of(int(s), int(heads[s])) for s in there], np.int64)
+        starts = index.episode_starts(there, heads[there])
         low = index.table[there, LOW]
         drawn = Draw(there, heads[there], np.maximum(starts, low), heads[there])
         frames = self.rows(path, lambda _: drawn, before=stack - 1, rows=stack)
@@ -446,8 +458,39 @@ class StoreReader(Reader):
         return [own_of(self._store)]
 
     def _elsewhere(self) -> Elsewhere | None:
-        files = self._store.files
-        return Bringing(self._store, files, self._store.table.slots) if isinstance(files, BucketFiles) else None
+        store, files = self._store, self._store.files
+        return Bringing(store, files, store.table.slots, store.verification.check) if isinstance(files, BucketFiles) else None
+
+
+class StorageReader(Reader):
+    """Read one store of format 2."""
+
+    _store: storage.Store
+
+    def __init__(self, store: storage.Store, frame_stack: int, zeros: bool, threads: int | None = None) -> None:
+        self._follower: StoredIndexFollower | None = None
+        super().__init__(store, frame_stack, zeros, threads)
+
+    def _read(self) -> Index:
+        store, layout = self._store, self._store.layout
+        if not store.writable:
+            self._follower = self._follower or StoredIndexFollower(store, self.frame_stack - 1)
+            return self._follower.read()
+        rows, steps_before = read_rows(store.segments(), store.flags, layout.lanes, {})
+        index = Index(layout.streams, layout.segment_rows, self.frame_stack - 1, layout.lanes)
+        index.restore(rows, steps_before)
+        return index
+
+    def _own(self) -> list[Own]:
+        store, layout = self._store, self._store.layout
+        # Rows of an earlier history do not match the checksums that start from this: of these, whole chunks are verified instead.
+        salt = int(row_salts(layout.salt, np.array([store.manifest.state.history]))[0])
+        return [Own({path: tail.address for path, tail in store.tails.items()}, layout.tail_rows, salt, layout.lanes)]
+
+    def _elsewhere(self) -> Elsewhere | None:
+        store, files = self._store, self._store.files
+        until = store.manifest.state.files
+        return Bringing(store, files, until, store.maps.check) if isinstance(files, BucketFiles) else None
 
 
 def own_of(store: Store) -> Own:

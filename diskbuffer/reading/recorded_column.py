@@ -19,6 +19,7 @@ class RecordedColumn:
     """A column of one number a row, segment by segment; an InputError where there is none such."""
 
     is_there = True
+    places = 0  # nothing is kept by segment
 
     def __init__(self, store: Readable, reader: Reader, name: str, check: Callable[[], Any]) -> None:
         schema = store.layout.schema

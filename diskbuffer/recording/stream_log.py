@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from diskbuffer.errors import ClosedError
 from diskbuffer.index.fields import HEAD, LOW
 from diskbuffer.index.index import Index
+from diskbuffer.recording.log import Places
 from diskbuffer.recording.retention import Retains, Retention
 from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store
@@ -21,6 +22,7 @@ from diskbuffer.store.writing.sealer import Sealer
 from diskbuffer.store.writing.writer import Writer
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class StreamLog:
@@ -31,12 +33,12 @@ class StreamLog:
     added : int
         Steps ever added, but for protected ones.
     limits : (streams,) int64
-        A step may be recorded in a stream as long as its newest row is two before this; then `make_room` is due.
+        The positions before which rows may be written; then `make_room` is due.
     """
 
     def __init__(self, store: Store, index: Index, retention: Retains | None = None) -> None:
         self._store, self._index = store, index
-        self._streams, self._envs = store.layout.streams, store.layout.n_envs
+        self._streams, self.environments = store.layout.streams, store.layout.n_envs
         self._rows = store.layout.segment_rows
         self.sealer = Sealer(store)
         own = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
@@ -44,6 +46,7 @@ class StreamLog:
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._closing = False
         self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
+        self._evictable_from = np.zeros(self._streams, np.int64)  # as `_evictable_at` was when it was looked at last
         self.limits = np.zeros(self._streams, np.int64)
         try:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
@@ -90,16 +93,29 @@ class StreamLog:
 
     def count(self) -> None:
         """Count what was added, by the index."""
-        self.added = self._index.added(self._envs)
+        self.added = self._index.added(self.environments)
 
-    def make_room(self) -> None:
-        """Make room for a step in every stream. Before anything is recorded, so that it may fail."""
+    @property
+    def places(self) -> Places:
+        """Where rows are written."""
+        segments = self.writer.segments
+        return Places(segments.places, segments.begins, self._store.layout.salt, lengths=segments.lengths, fixed_rows=self._rows)
+
+    def make_room(self, rows: Int64, starts: Bools) -> None:  # noqa: ARG002  segments begin where they do
+        """Make room for a step in every stream for which some rows come, or in all. Before anything is recorded: it may fail."""
+        coming = np.flatnonzero(rows)
+        only = int(coming[0]) if len(coming) == 1 < self.environments else None
+        heads, some = self._index.heads, slice(None) if only is None else slice(only, only + 1)
         try:
-            self.writer.prepare(self._index.heads)
+            self.writer.prepare(heads, only)
         finally:
             self._follow_writer()
         self._note_evictable()
-        np.minimum(self.writer.limits, self._evictable_at() + 2, out=self.limits)
+        look_at = np.maximum(self._evictable_at()[some], heads[some] + 1)  # it may be open still, as its chunks are being packed
+        self.limits[some] = np.minimum(self.writer.limits[some], look_at + 2)
+
+    def reopen_newest(self, streams: Collection[int]) -> None:
+        """Do nothing: the segment with a stream's newest row is open."""
 
     def pack(self) -> None:
         """Queue every complete segment for sealing."""
@@ -121,28 +137,8 @@ class StreamLog:
             self._note_what_came_before(slot)
             self.sealer.put(slot)
 
-    def make_room_for_rows(self, stream: int, rows: int = 1) -> int:
-        """Make room for a stream's next rows; return how many may be written at once, into the segment of the first."""
-        self._pack()
-        head = int(self._index.heads[stream])
-        try:
-            self.writer.reserve(stream, head, rows)
-        finally:
-            self._follow_writer()
-        return min(self._rows - (head + 1) % self._rows, int(self._store.durability.reserved[stream]) - head - 1)
-
-    def note_rows(self, stream: int, steps: int) -> None:
-        """Do what is due after rows of `steps` steps were put after a stream's newest row by `writer`."""
-        self.writer.finish(stream, self._index.heads)
-        self._follow_writer()
-        if stream < self._envs:
-            self.added += steps
-        self._note_evictable()
-        if self.has_evictable:
-            self.evict()
-
     @property
-    def has_evictable(self) -> bool:
+    def is_due(self) -> bool:
         """Whether there may be segments that are too old now."""
         return self.added >= self.retention.look_at
 
@@ -168,7 +164,7 @@ class StreamLog:
         self.sealer.forget(slot)
         self._store.evict(slot)
 
-    def clear(self, streams: Iterable[int]) -> None:
+    def clear(self, streams: Collection[int]) -> None:
         """Drop every step of some streams, whose newest rows must be episodes' last. As a whole, or not at all."""
         self.pack()
         positions = np.zeros(self._streams, np.int64)
@@ -190,17 +186,24 @@ class StreamLog:
                 self._drop_oldest(stream)
             self._index.begin_at(stream, begin)
 
-    def resize(self, capacity: int | None) -> None:
-        """Change the capacity, and evict what is too old for it."""
+    def resize(self, capacity: int | None, *, evict: bool = True) -> None:
+        """Change the capacity, and evict what is too old for it: at once, or when more is added."""
         self._store.resize(capacity, self._index.table[:, LOW])
         self.retention.resize(capacity)
-        self.evict()
+        if evict:
+            self.evict()
 
     def _evictable_at(self) -> Int64:
         """Return the positions from which on each stream's next segment is evictable."""
         at: Int64 = self._index.table[:, LOW] + (self._evictable + 1) * self._rows + self._index.context
-        at[self._envs :] = np.iinfo(np.int64).max // 2  # protected segments are never evictable
+        at[self.environments :] = np.iinfo(np.int64).max // 2  # protected segments are never evictable
         return at
+
+    def note_evictable(self, first: int, count: int) -> None:
+        """Do what is due after rows were put after the newest ones of some consecutive streams."""
+        heads = self._index.heads[first : first + count]
+        if (heads >= self._evictable_from[first : first + count]).any():
+            self._note_evictable()
 
     def _note_evictable(self) -> None:
         """Note segments that no stack of a later step reaches back into."""
@@ -216,6 +219,7 @@ class StreamLog:
                 table.note_completed(slot, completed)
                 self.retention.add(stream, completed)
                 self._evictable[stream] += 1
+        self._evictable_from = self._evictable_at()
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""

@@ -29,6 +29,10 @@ class Segments(Protocol):
         """Raises where the buffer was closed, or may not be written to."""
 
     @property
+    def places(self) -> int:
+        """How many segments there are at most, about, a power of two, where their numbers are never used again; else 0."""
+
+    @property
     def is_there(self) -> bool:
         """Whether the store has the column; else `values` makes it."""
 

@@ -155,7 +155,7 @@ class Epochs:
             place.epoch >= -1
             and place.steps >= 0
             and place.at >= 0
-            and all(len(row) == 2 and min(row) >= 0 for row in place.frozen)
+            and all(len(row) == 2 and min(row) >= 0 and max(row) < 2**62 for row in place.frozen)
         )
         if not sane or (place.frozen and place.steps != sum(row[1] for row in place.frozen)):
             raise InputError(f"the state of a sampler without replacement is damaged: {str(state)[:200]}")

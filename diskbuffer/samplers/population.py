@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.index.index import Index
+from diskbuffer.native.index import StreamSums
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.staleness import Limit, limit_of
 
@@ -59,17 +60,31 @@ class Population(ABC):
         """
 
 
+class _Frozen:
+    """The steps of an epoch: of each stream how many went before, and how many there were."""
+
+    def __init__(self, frozen: list[list[int]]) -> None:
+        self.frozen = frozen
+        self.before, self.counts = np.array(frozen, np.int64).reshape(-1, 2).T
+        self.sums = StreamSums(len(self.counts))
+        self.sums.set(np.arange(len(self.counts)), self.counts)
+        self.held_by: tuple[Index, int, int] | None = None
+
+
 class Everything(Population):
     """All steps that can be sampled."""
 
     none_left = "the buffer holds no complete step yet; add some before sampling"
 
     def counts(self, index: Index) -> Int64:
-        """Count the steps of each stream; they are its newest."""
+        """Count the steps of each stream; they are its newest. O(streams)."""
         return index.steps()
 
     def newest(self, index: Index, wanted: int, rng: np.random.Generator) -> Int64:
-        """Find the newest steps, fewer if there are not so many: of each environment's newest first, in an order drawn anew."""
+        """Find the newest steps, fewer if there are not so many: of each environment's newest first, in an order drawn anew.
+
+        O(streams), as that order is of all.
+        """
         order = rng.permutation(index.environments)
         counts = self.counts(index)[order]
         rounds = -(-wanted // len(order))
@@ -96,24 +111,44 @@ class Everything(Population):
         return index.locate_episodes(numbers)
 
     def freeze(self, index: Index) -> list[list[int]]:
-        """Return, for each stream, how many steps went before those of now, and how many those are."""
-        return [[index.added_to(stream) - steps, steps] for stream, steps in enumerate(self.counts(index).tolist())]
+        """Return, for each stream, how many steps went before those of now, and how many those are. O(streams)."""
+        counts = self.counts(index)
+        return np.stack([index.added_each() - counts, counts], axis=1).tolist()  # type: ignore[no-any-return]
 
     def has_frozen(self, index: Index, frozen: list[list[int]], steps: int) -> bool:
-        """Tell whether each stream had so many steps at a time."""
-        now = [index.first_step(stream) + n for stream, n in enumerate(index.steps().tolist())]
-        had = [sum(row) for row in frozen]
-        return len(had) == len(now) and all(a <= b for a, b in zip(had, now, strict=True)) and steps == sum(n for _, n in frozen)
+        """Tell whether each stream had so many steps at a time. O(streams) where it was not told since an eviction."""
+        known, now = self._known(frozen), (index, index.dropped, steps)
+        if known.held_by != now:
+            had = known.before + known.counts
+            if len(had) != len(index.table) or steps != known.counts.sum():
+                return False
+            if (had > index.first_steps_of(np.arange(len(had))) + index.steps()).any():
+                return False
+            known.held_by = now
+        return True
 
     def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
         """Find steps by the number that they had."""
-        before, counts = np.array(frozen, np.int64).T
-        ends = np.cumsum(counts)
-        streams = np.searchsorted(ends, numbers, side="right")
-        since = before[streams] + numbers - (ends - counts)[streams]  # steps that went before in the stream, ever
-        added = np.array([index.added_to(stream) for stream in range(len(counts))], np.int64)
-        there = (since >= (added - self.counts(index))[streams]) & (since < added[streams])
-        return index.locate((np.cumsum(index.steps()) - added)[streams[there]] + since[there]), there
+        known = self._known(frozen)
+        streams, places = known.sums.find(numbers)
+        return self._located(index, streams, known.before[streams] + places)  # steps that went before in the stream, ever
+
+    def _known(self, frozen: list[list[int]]) -> _Frozen:
+        known = self._last
+        if known is None or known.frozen is not frozen:
+            known = self._last = _Frozen(frozen)
+        return known
+
+    _last: _Frozen | None = None  # of another epoch, or of the buffer of another thread, which uses this at the same time
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
+
+    def _located(self, index: Index, streams: Int64, since: Int64) -> tuple[Int64, Bools]:
+        """Find those of some steps that are there, by how many went before in their streams, ever; which they are, (n,) bool."""
+        places = since - index.first_steps_of(streams)
+        there = (places >= 0) & (places < index.steps_of(streams))
+        return index.locate_in(streams[there], places[there]), there
 
 
 class Young(Everything):
@@ -129,25 +164,28 @@ class Young(Everything):
         self._limit.attach(index, column)
 
     def counts(self, index: Index) -> Int64:
-        """Count the steps of each stream that are young enough."""
-        return self._limit.counts(index)
+        """Count the steps of each stream that are young enough. O(streams)."""
+        return self._limit.counts(index).of(np.arange(len(index.table)))
 
     def steps(self, index: Index) -> int:
         """Count the steps."""
-        return int(self.counts(index).sum())
+        return self._limit.counts(index).total
 
     def locate(self, index: Index, numbers: Int64) -> Int64:
         """Find steps by number."""
-        return index.locate(_among_all(numbers, self.counts(index), index.steps()))
+        counts = self._limit.counts(index)
+        streams, places = counts.find(numbers)
+        return index.locate_in(streams, index.steps_of(streams) - counts.of(streams) + places)
 
     def episodes(self, index: Index) -> int:
-        """Count the episodes with a step that is young enough."""
+        """Count the episodes with a step that is young enough. O(streams)."""
         return int(self._episodes(index)[1].sum())
 
     def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
-        """Find episodes by number, with their first step that is young enough."""
+        """Find episodes by number, with their first step that is young enough. O(streams)."""
         firsts, counts = self._episodes(index)
-        found = index.locate_episodes(_among_all(numbers, counts, index.table[:, EPISODES]))
+        ends, all_ends = np.cumsum(counts), np.cumsum(index.table[:, EPISODES])
+        found = index.locate_episodes(numbers + (all_ends - ends)[np.searchsorted(ends, numbers, side="right")])
         found[1] = np.maximum(found[1], firsts[found[0]])
         return found
 
@@ -156,10 +194,14 @@ class Young(Everything):
         steps, firsts, counts = self.counts(index), *np.zeros((2, len(index.table)), np.int64)
         some = np.flatnonzero(steps)
         firsts[some] = index.recent(some, steps[some] - 1)[0][1]
-        for stream in some.tolist():
-            starts = index.starts(stream)
-            counts[stream] = len(starts) - max(0, int(np.searchsorted(starts, firsts[stream], side="right")) - 1)
+        counts[some] = index.table[some, EPISODES] - index.episodes_before(some, firsts[some])
         return firsts, counts
+
+    def _located(self, index: Index, streams: Int64, since: Int64) -> tuple[Int64, Bools]:
+        places = since - index.first_steps_of(streams)
+        steps = index.steps_of(streams)
+        there = (places >= steps - self._limit.counts(index).of(streams)) & (places < steps)
+        return index.locate_in(streams[there], places[there]), there
 
 
 class Selection(Population):
@@ -231,9 +273,3 @@ def population_of(episodes: Any, max_age: float | None = None, age_column: str |
     if episodes is not None:
         raise InputError("max_age= cannot be combined with episodes=: select episodes that are young enough")
     return Young(limit_of(max_age, age_column))
-
-
-def _among_all(numbers: Int64, counts: Int64, all_counts: Int64) -> Int64:
-    """Turn numbers among the newest so many of each stream into numbers among all of them, stream after stream."""
-    ends = np.cumsum(counts)
-    return np.asarray(numbers + (np.cumsum(all_counts) - ends)[np.searchsorted(ends, numbers, side="right")])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.fields import FLOOR
 from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.integers import integer
@@ -30,7 +30,7 @@ from diskbuffer.samplers.sum_tree import SumTree
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import Column
 
-_OF_A_BUFFER = ("_tree", "_seen", "_lows", "_floors", "_met", "_next", "_slots", "_where", "_views", "_bases")
+_OF_A_BUFFER = ("_tree", "_rows", "_of", "_version", "_met", "_views", "_bases", "_places")
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
@@ -133,17 +133,15 @@ class Prioritized(Sampler):
             self._segments.check()  # a draw writes the priorities of what is new
             return
         self._segments = column(self.column, Column((), "float32"))
-        table = index.table
-        self._tree = SumTree(0)
-        self._seen = np.full((len(table), 4), -2, np.int64)  # of the table, when everything was last read
-        self._lows = np.zeros(len(table), np.int64)  # of each stream, the first position of its first slot here
-        self._floors = np.zeros(len(table), np.int64)  # ... and the first position that was not dropped
-        self._met = False
-        self._next = np.zeros(len(table), np.int64)  # of each stream, the first position not read
-        self._slots: list[list[int]] = [[] for _ in table]
-        self._where = np.zeros((0, 2), np.int64)  # of each slot, the stream and the position of its first row
-        self._views: dict[int, Float32] = {}  # of the column, by slot ...
-        self._bases = np.zeros(0, np.int64)  # ... and where they lie in memory
+        self._of, self._met = index, False  # the index, as it was when everything was last read
+        self._begin(index, self._segments.places)
+
+    def _begin(self, index: Index, places: int) -> None:
+        """Have an empty tree, with places for so many segments; 0 for one for each number."""
+        self._tree, self._places, self._version = SumTree(places * index.segment_rows), places, -1
+        self._rows = sampling.PriorityRows(len(index.table), self._length, self._period, places)  # that are in the tree
+        self._views: dict[int, Float32] = {}  # of the column, by number of the segment ...
+        self._bases = np.zeros(places, np.int64)  # ... and where they lie in memory, by place
 
     # Drawing
 
@@ -158,7 +156,7 @@ class Prioritized(Sampler):
             )
         located, ratios = np.empty((4, size), np.int64), np.empty(size)
         tree, random = self._tree, rng.random(size)
-        sampling.draw_rows(tree.nodes, tree.size, index.table, self._where, index.segment_rows, random, located, ratios)
+        sampling.draw_rows(tree.nodes, tree.size, index, self._rows, random, located, ratios)
         streams, positions, starts, ends = located
         notes = {"weights": (ratios**self.beta).astype(np.float32)}
         if self._burn_in:
@@ -206,9 +204,10 @@ class Prioritized(Sampler):
             segments.check()
             rows, names = np.empty(len(names), np.int64), np.ascontiguousarray(names)
             while True:
-                index, tree = segments.index, self._tree
+                index = segments.index
                 self._catch_up(index)
-                if sampling.find_weighted(tree.nodes, tree.size, index.table, index.segment_rows, names, rows) < len(rows):
+                tree = self._tree
+                if sampling.find_weighted(tree.nodes, tree.size, index, names, rows, self._places) < len(rows):
                     known = rows >= 0  # the others were evicted, or are no steps, or no starts of sequences
                     rows, raw, names = rows[known], raw[known], names[known]
                 if segments.hold(rows):
@@ -245,80 +244,47 @@ class Prioritized(Sampler):
         """Drop what was evicted since the last draw, and read what was added."""
         if self._segments is None:
             raise InputError("a Prioritized sampler draws from a buffer: give it to sample or loader")
-        if not sampling.has_changed(index.table, self._seen):
+        if index is not self._of:  # it was read anew
+            self._of, self._version = index, -1
+        version = index.version
+        if version == self._version:
             return
-        now = np.ascontiguousarray(index.table[:, [HEAD, ENDED, LOW, FLOOR]])
-        changed = np.flatnonzero((now != self._seen).any(axis=1)).tolist()
-        for stream in changed:
-            self._let_go(index, stream)
-            self._note_slots(index, stream)
+        for number in self._rows.drop_gone(index, self._version, self._tree.nodes, self._tree.size):
+            self._views.pop(number, None)
+            self._bases[self._place(number)] = 0
+        while (segments := self._rows.add_segments(index)) < 0:
+            self._begin(index, 2 * self._places)
+            self._rows.drop_gone(index, -1, self._tree.nodes, self._tree.size)  # of which there is nothing
+        self._have_room(segments, index.segment_rows)
         if not self._met:  # a buffer that was opened again has priorities
-            for slots in self._slots if self._segments.is_there else ():
-                for slot in slots:
-                    raw = self._view(slot)
-                    self._largest = max(self._largest, float(raw[raw < 1e31].max(initial=0)))
+            for number in self._rows.segments() if self._segments.is_there else ():
+                raw = self._view(number)
+                self._largest = max(self._largest, float(raw[raw < 1e31].max(initial=0)))
             self._met = True
-        for stream in changed:
-            self._take_in(index, stream)
-        self._seen = now  # only now: a disk may be full on the way here, and all of it be done again
+        while True:  # steps that are new enter with the largest priority, but for those that have one
+            rows, raw, missing = self._rows.read_new(index, self._bases, self._largest)
+            if not len(rows) and not missing:
+                break
+            self._tree.set(rows, self._weights(raw))
+            for number in missing:
+                self._view(number)
+        self._version = version  # only now: a disk may be full on the way here, and all of it be done again
 
-    def _let_go(self, index: Index, stream: int) -> None:
-        rows, low, floor = index.segment_rows, int(index.table[stream, LOW]), int(index.table[stream, FLOOR])
-        slots, there = self._slots[stream], index.slots(stream)
-        gone = min(len(slots), (low - int(self._lows[stream])) // rows)
-        left = len(slots) - gone
-        goes_on = gone >= 0 and left <= len(there) and (not left or (there[0], there[left - 1]) == (slots[gone], slots[-1]))
-        if not goes_on or index.table[stream, HEAD] < self._seen[stream, 0]:  # another store's, in the place of one that is gone
-            gone, self._next[stream] = len(slots), 0
-        for _ in range(gone):
-            slot = slots.pop(0)
-            self._tree.clear(slot * rows, rows)
-            self._views.pop(slot, None)
-        for position in range(max(low, int(self._floors[stream])) // rows * rows, floor, rows):
-            ordinal = (position - low) // rows
-            if ordinal < len(slots):
-                self._tree.clear(slots[ordinal] * rows, min(rows, floor - position))
-        self._lows[stream], self._floors[stream] = low, floor
+    def _have_room(self, segments: int, segment_rows: int) -> None:
+        if segments > len(self._bases):
+            more = max(segments, len(self._bases) * 9 // 8) - len(self._bases)
+            self._bases = np.concatenate([self._bases, np.zeros(more, np.int64)])
+            self._tree.grow(len(self._bases) * segment_rows)
 
-    def _note_slots(self, index: Index, stream: int) -> None:
-        slots, rows, low = self._slots[stream], index.segment_rows, int(index.table[stream, LOW])
-        for ordinal, slot in enumerate(index.slots(stream).tolist()[len(slots) :], len(slots)):
-            if slot >= len(self._where):
-                more = max(slot + 1, len(self._where) * 9 // 8) - len(self._where)
-                self._where = np.concatenate([self._where, np.zeros((more, 2), np.int64)])
-                self._bases = np.concatenate([self._bases, np.zeros(more, np.int64)])
-                self._tree.grow(len(self._where) * rows)
-            slots.append(slot)
-            self._where[slot] = stream, low + ordinal * rows
+    def _place(self, number: int) -> int:
+        return number & (self._places - 1)
 
-    def _take_in(self, index: Index, stream: int) -> None:
-        """Have steps that are new enter with the largest priority, but for those that have one."""
-        table, rows = index.table, index.segment_rows
-        head, low = int(table[stream, HEAD]), int(table[stream, LOW])
-        position = max(int(self._next[stream]), int(table[stream, FLOOR]))
-        # A sequence that ends at the newest row may be an episode's last: that is known when the episode has ended.
-        until = head - self._length + (1 if self._period == 1 else int(table[stream, ENDED]))
-        while position < until:
-            ordinal = (position - low) // rows
-            slot, offset = self._slots[stream][ordinal], (position - low) % rows
-            count = min(until - position, rows - offset)
-            eligible = np.empty(count, np.bool_)
-            sampling.find_starts(table, stream, position, self._length, self._period, eligible)
-            if eligible.any():
-                raw = self._view(slot)[offset : offset + count]
-                raw[eligible & ~((raw > 0) & (raw < 1e31))] = self._largest
-                self._tree.fill(slot * rows + offset, np.where(eligible, self._weights(raw), 0))
-            else:  # a column with nothing in it is not made
-                self._tree.fill(slot * rows + offset, np.zeros(count))
-            position += count
-        self._next[stream] = max(position, int(self._next[stream]))
-
-    def _view(self, slot: int) -> Float32:
-        view = self._views.get(slot)
+    def _view(self, number: int) -> Float32:
+        view = self._views.get(number)
         if view is None:
             assert self._segments is not None
-            view = self._views[slot] = self._segments.values(slot)
-            self._bases[slot] = address_of(view)
+            view = self._views[number] = self._segments.values(number)
+            self._bases[self._place(number)] = address_of(view)
         return view
 
     # State

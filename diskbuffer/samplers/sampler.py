@@ -49,7 +49,7 @@ class Ahead:
         first, last = index.episodes_of(streams, positions)
         known &= (starts == first) & (self.drawn.ends > positions) & (self.drawn.ends <= last)  # or it is another buffer's
         known &= (first >= 0) & (form.first_step(self.drawn) >= index.table[streams, FLOOR])
-        complete = (index.table[:, HEAD] + index.table[:, ENDED])[streams]
+        complete = index.table[streams, HEAD] + index.table[streams, ENDED]
         return np.asarray(known & form.is_within(self.drawn, index.table[streams, LOW], complete))
 
 

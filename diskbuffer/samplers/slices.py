@@ -19,6 +19,7 @@ from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.integers import integer
+from diskbuffer.native.index import StreamSums
 from diskbuffer.samplers.columns import OpenColumn
 from diskbuffer.samplers.epochs import Epochs, Samples
 from diskbuffer.samplers.population import population_of
@@ -110,6 +111,7 @@ class Slices(Sampler):
         self._needed = length if strict else 1  # steps that must follow a start, with its own
         self._over_episodes = over == "episodes"
         self._population = population_of(episodes, max_age, age_column)
+        self._counted: tuple[Index, int, StreamSums] | None = None  # starts of each stream, in a version of an index
         if not replace:
             self.epochs = Epochs(self._population)
 
@@ -141,7 +143,7 @@ class Slices(Sampler):
     def _count(self, index: Index) -> int:
         """Count the valid starts."""
         if self._crossing:
-            return int(self._behind(index).sum())
+            return self._behind(index).total
         every = self._population.locate_episodes(index, np.arange(self._population.episodes(index)))
         return int(np.maximum(self._valid(every), 0).sum())
 
@@ -192,7 +194,7 @@ class Slices(Sampler):
     def _is_valid(self, index: Index, places: Int64) -> npt.NDArray[np.bool_]:
         """Tell which steps, (4, n) as in `Draw`, are valid starts."""
         if self._crossing:
-            return np.asarray(places[1] + self._length <= _complete(index)[places[0]])
+            return np.asarray(places[1] + self._length <= _complete(index, places[0]))
         return np.asarray(places[3] - places[1] >= self._needed)
 
     def _valid(self, episodes: Int64) -> Int64:
@@ -206,7 +208,7 @@ class Slices(Sampler):
 
     def _too_short(self, index: Index) -> EmptyBufferError:
         if self._crossing:
-            longest = int((_complete(index) - index.table[:, FLOOR]).max())
+            longest = int((_complete(index, np.arange(len(index.table))) - index.table[:, FLOOR]).max())
             return EmptyBufferError(
                 f"no environment has the {self._length} rows of a sequence, the longest has {longest}; add more steps, or sample "
                 "with a smaller length"
@@ -222,27 +224,29 @@ class Slices(Sampler):
 
     # Across episodes
 
-    def _behind(self, index: Index) -> Int64:
-        """Count the steps of each stream that have enough rows after them."""
-        return np.array(
-            [
-                max(0, index.steps_before(stream, end - self._length + 1) - index.first_step(stream)) if end > 0 else 0
-                for stream, end in enumerate(_complete(index).tolist())
-            ],
-            np.int64,
-        )
+    def _behind(self, index: Index) -> StreamSums:
+        """Count the steps of each stream that have enough rows after them: all but the newest."""
+        if self._counted is None or self._counted[0] is not index:
+            self._counted = index, -1, StreamSums(len(index.table))
+        _, version, counts = self._counted
+        if version != index.version:
+            changed = index.changed_since(version)
+            counts.set(changed, index.steps_up_to(changed, _complete(index, changed) - self._length + 1))
+            self._counted = index, index.version, counts
+        return counts
 
     def _draw_crossing(self, index: Index, size: int, rng: np.random.Generator) -> Int64:
-        """Draw among the steps of each stream that have enough rows after them: all but the newest."""
+        """Draw among the steps of each stream that have enough rows after them."""
         behind = self._behind(index)
-        ends, all_ends = np.cumsum(behind), np.cumsum(index.steps())
-        if not ends[-1]:
+        if not behind.total:
             raise self._too_short(index)
-        drawn = rng.integers(0, ends[-1], size)
-        streams = np.searchsorted(ends, drawn, side="right")
-        return index.locate(drawn - (ends - behind)[streams] + (all_ends - index.steps())[streams])
+        return index.locate_in(*behind.find(rng.integers(0, behind.total, size)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has, which counts anew."""
+        return super().__getstate__() | {"_counted": None}
 
 
-def _complete(index: Index) -> Int64:
-    """Return how far each stream's rows are complete: the newest is, if it is an episode's last; else its action is to come."""
-    return np.asarray(index.table[:, HEAD] + index.table[:, ENDED])
+def _complete(index: Index, streams: Int64) -> Int64:
+    """Return how far streams' rows are complete: the newest is, if it is an episode's last; else its action is to come."""
+    return np.asarray(index.table[streams, HEAD] + index.table[streams, ENDED])

@@ -19,12 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.index.fields import FLOOR, HEAD, LOW
+from diskbuffer.index.fields import FLOOR, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.integers import integer
+from diskbuffer.native.index import StreamSums
 from diskbuffer.samplers.columns import OpenColumn, Segments
 
 Int64 = npt.NDArray[np.int64]
+_NONE = np.empty(0, np.int64)
 
 
 class Limit(ABC):
@@ -42,7 +44,7 @@ class Limit(ABC):
         """Meet the buffer that is to be drawn from."""
 
     @abstractmethod
-    def counts(self, index: Index) -> Int64:
+    def counts(self, index: Index) -> StreamSums:
         """Count the steps of each stream that are young enough: they are its newest."""
 
 
@@ -56,10 +58,20 @@ class InSteps(Limit):
 
     def __init__(self, steps: float) -> None:
         self._steps, self.said = integer("max_age, in steps where there is no age_column=,", steps), f"max_age={steps}"
+        self._index: Index | None = None
 
-    def counts(self, index: Index) -> Int64:
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_steps": self._steps, "said": self.said, "_index": None}
+
+    def counts(self, index: Index) -> StreamSums:
         """Count them."""
-        return np.minimum(index.steps(), self._steps)
+        if self._index is not index:
+            self._index, self._version, self._counts = index, -1, StreamSums(len(index.table))
+        if self._version != index.version:
+            changed = index.changed_since(self._version)
+            self._counts.set(changed, np.minimum(index.steps_of(changed), self._steps))
+            self._version = index.version
+        return self._counts
 
 
 class ByColumn(Limit):
@@ -84,25 +96,34 @@ class ByColumn(Limit):
             return
         self._column = column(self._name, None)
         self._lows: dict[int, _Lows] = {}  # of the streams that have rows
-        self._seen = np.full((len(index.table), 2), -1, np.int64)
-        self._counts = np.zeros(len(index.table), np.int64)
+        self._seen_of, self._version, self._seen = index, -1, np.full((len(index.table), 2), -1, np.int64)
+        self._counts = StreamSums(len(index.table))
         self._limit: float | None = None
 
-    def counts(self, index: Index) -> Int64:
+    def counts(self, index: Index) -> StreamSums:
         """Count them."""
         if self._column is None or self._column.index is not index:
             raise InputError(f"a sampler with {self.said} draws from the buffer that it was last given to: make one for each")
-        now = index.table[:, [HEAD, FLOOR]]
-        changed = np.flatnonzero((now != self._seen).any(axis=1)).tolist()
-        if changed:
-            for stream in changed:
+        if index is not self._seen_of:  # which was read anew
+            self._seen_of, self._version = index, -1
+        changed = index.changed_since(self._version) if index.version != self._version else _NONE
+        now = index.table[changed][:, [HEAD, FLOOR]]
+        which = (now != self._seen[changed]).any(axis=1)
+        changed, now = changed[which], now[which]
+        if len(changed):
+            for stream in changed.tolist():
                 self._catch_up(index, stream)
             limit = self._limit_now()
-            for stream in changed if limit == self._limit else list(self._lows):
-                lows = self._lows.get(stream)
-                self._counts[stream] = 0 if lows is None or limit is None else lows.count_from(index, limit)
-            self._seen, self._limit = now, limit
+            recount = changed if limit == self._limit else np.union1d(changed, np.array(list(self._lows), np.int64))
+            counts = [self._count(index, stream, limit) for stream in recount.tolist()]
+            self._counts.set(recount, np.array(counts, np.int64))
+            self._seen[changed], self._limit = now, limit
+        self._version = index.version
         return self._counts
+
+    def _count(self, index: Index, stream: int, limit: float | None) -> int:
+        lows = self._lows.get(stream)
+        return 0 if lows is None or limit is None else lows.count_from(index, limit)
 
     def _catch_up(self, index: Index, stream: int) -> None:
         if index.table[stream, HEAD] < 0:  # its writer's store is gone
@@ -142,7 +163,7 @@ class _Lows:
             while not self._values and self._first > floor:
                 self._read_older(index)
         while self._until < head:
-            until = min(head, (self._until // index.segment_rows + 1) * index.segment_rows)
+            until = min(head, index.segment_of(self._stream, self._until)[2])
             positions, values = self._read(index, self._until, until)
             if values:
                 kept = bisect_left(self._values, values[0])
@@ -165,7 +186,7 @@ class _Lows:
     def _read_older(self, index: Index) -> None:
         """Read the rows of a segment, or of what is left of it, before those that were read."""
         floor = int(index.table[self._stream, FLOOR])
-        first = max(floor, (self._first - 1) // index.segment_rows * index.segment_rows)
+        first = max(floor, index.segment_of(self._stream, self._first - 1)[1])
         positions, values = self._read(index, first, self._first)
         kept = bisect_left(values, self._values[0]) if self._values else len(values)
         self._positions[:0], self._values[:0] = positions[:kept], values[:kept]
@@ -173,9 +194,8 @@ class _Lows:
 
     def _read(self, index: Index, first: int, until: int) -> tuple[list[int], list[float]]:
         """Return those of a segment's rows after which none of them, being a step, is as small, and their values."""
-        segment, low = first // index.segment_rows, int(index.table[self._stream, LOW]) // index.segment_rows
-        slot, offset = int(index.slots(self._stream)[segment - low]), first - segment * index.segment_rows
-        values, positions = self._column.values(slot)[offset : offset + until - first], np.arange(first, until)
+        number, begin, _ = index.segment_of(self._stream, first)
+        values, positions = self._column.values(number)[first - begin : until - begin], np.arange(first, until)
         starts = index.starts(self._stream)
         begun = starts[starts.searchsorted(first, "right") : starts.searchsorted(until, "right")]
         if len(begun):  # after an episode's last row, which is no step

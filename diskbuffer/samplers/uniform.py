@@ -112,6 +112,7 @@ class Uniform(Sampler):
                 "newest= cannot be combined with episodes=: new steps are in none of the episodes that were selected"
             )
         self._population = population_of(episodes, max_age, age_column)
+        self._recent: tuple[Index, int, _Recent] | None = None  # in a version of an index
         if not replace:
             self.epochs = Epochs(self._population)
         drawn_by_number = type(self._population) is Everything and replace and half_life is None and not newest
@@ -126,7 +127,7 @@ class Uniform(Sampler):
         if self._at_once:
             random, _ = self._started(self.batches + len(self._ahead))
             located = np.empty((4, size), np.int64)
-            if 0 < draw_steps(index.table, random, located) <= MOST_BELOW:
+            if 0 < draw_steps(index, random, located) <= MOST_BELOW:
                 return Ahead(Draw(*located))
         return super().next(index, size)
 
@@ -155,11 +156,17 @@ class Uniform(Sampler):
             raise EmptyBufferError(self._population.none_left)
         if self._half_life is not None:
             assert isinstance(self._population, Everything)
-            return _draw_recent(index, self._population.counts(index), size, self._half_life, rng)
+            if self._recent is None or self._recent[:2] != (index, index.version):
+                self._recent = index, index.version, _Recent(self._population.counts(index), self._half_life)
+            return index.recent(*self._recent[2].draw(size, rng))[0]
         found = self._draw_evenly(index, size, rng) if self.epochs is None else self.epochs.draw(index, size, self._entropy)
         if found.shape[1] < size:
             raise EmptyBufferError(self._population.none_left)
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has, which counts anew."""
+        return super().__getstate__() | {"_recent": None}
 
     def samples(self) -> Samples:
         """Return every step that can be drawn."""
@@ -191,11 +198,17 @@ def n_step_form(n_step: int, gamma: float, *, apart: bool = False) -> Form:
     return NSteps(n_step, float(gamma)) if n_step > 1 else Steps(apart=apart)
 
 
-def _draw_recent(index: Index, counts: Int64, size: int, half_life: float, rng: np.random.Generator) -> Int64:
-    """Draw steps, with probabilities that halve with every `half_life` steps of age within a stream."""
-    rate = np.log(2) / half_life
-    streams = np.cumsum(-np.expm1(-rate * counts))  # in proportion to the sum of the streams' probabilities
-    chosen = np.searchsorted(streams / streams[-1], rng.random(size), side="right")
-    ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts[chosen])) / rate  # of a geometric distribution, cut off
-    ages = np.minimum(ages.astype(np.int64), counts[chosen] - 1)
-    return index.recent(chosen, ages)[0]
+class _Recent:
+    """Draws with probabilities that halve with every `half_life` steps of age, within streams of so many steps."""
+
+    def __init__(self, counts: Int64, half_life: float) -> None:
+        self._rate, self._counts = np.log(2) / half_life, counts
+        streams = np.cumsum(-np.expm1(-self._rate * counts))  # in proportion to the sum of the streams' probabilities
+        self._shares = streams / streams[-1]
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Int64, Int64]:
+        """Draw streams, and ages there."""
+        chosen = np.searchsorted(self._shares, rng.random(size), side="right")
+        counts, rate = self._counts[chosen], self._rate
+        ages = -np.log1p(rng.random(size) * np.expm1(-rate * counts)) / rate  # of a geometric distribution, cut off
+        return chosen, np.minimum(ages.astype(np.int64), counts - 1)

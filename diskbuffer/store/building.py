@@ -23,8 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from diskbuffer.errors import CorruptionError, InputError, LockedError, NotAStoreError
-from diskbuffer.store.format import zarr_metadata
-from diskbuffer.store.format.layout import COPY, GROUP, SEGMENTS, Layout
+from diskbuffer.store.format.layout import COPY, GROUP, SEGMENTS
 from diskbuffer.store.system.files import Files
 
 _ALWAYS = {"lost+found"}  # what a file system may have in its topmost directory
@@ -239,10 +238,10 @@ class Building:
     def _moved(self, name: str) -> set[str]:
         """Return what may have been moved, as the group's file has it; that is written before anything is."""
         try:
-            layout, slots = Layout.from_group(json.loads(self._home.read(f"{name}/zarr.json")), str(self._wanted))
-        except (OSError, ValueError, RecursionError):
+            nodes = [*json.loads(self._home.read(f"{name}/zarr.json"))["consolidated_metadata"]["metadata"]]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return set()
-        return {path.split("/")[0] for path in zarr_metadata.nodes(layout, slots)}
+        return {str(path).split("/")[0] for path in nodes} - {"", ".", ".."}
 
     def close(self) -> None:
         """Remove it, if it was not put in its place."""

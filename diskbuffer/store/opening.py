@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from diskbuffer.bucket import Bucket
-from diskbuffer.errors import CorruptionError, EvictedError, LockedError, NotAStoreError
+from diskbuffer.errors import CorruptionError, EvictedError, LockedError
 from diskbuffer.runtime import forks
 from diskbuffer.store import directory
 from diskbuffer.store.copies import marks
@@ -64,15 +64,7 @@ def open_bucket(place: Bucket | BucketFiles, mark: str | None = None) -> Store:
         The store is damaged, or it was not closed when it was copied there.
     """
     files = BucketFiles(place) if isinstance(place, Bucket) else place
-    try:
-        return open_store(files if mark is None else marks.find(files, mark), writable=False)
-    except (CorruptionError, NotAStoreError):
-        files.mistrust_all()
-    try:
-        return open_store(files if mark is None else marks.find(files, mark), writable=False)
-    except BaseException:
-        files.mistrust_all()  # or a wrong answer would stay when the bucket is well again
-        raise
+    return files.tried_twice(lambda: open_store(files if mark is None else marks.find(files, mark), writable=False))
 
 
 # To write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -238,6 +238,14 @@ class Store:
         column = self.layout.schema[name]
         self.maps.ensure([slot], (name,))
         return self.maps.get(name, slot).array(column.np_dtype, (self.layout.segment_rows, *column.shape))
+
+    def describe_rows(self, path: str, slot: int, stream: int, first: int, last: int, store: int = 0) -> str:  # noqa: ARG002
+        """Name rows of a stream in a column, and the file in which they are."""
+        return self.verification.describe_rows(path, slot, stream, first, last)
+
+    def map_segments(self, slots: Int64, paths: Iterable[str]) -> None:
+        """Map what some columns have of segments, (n,), at once."""
+        self.maps.ensure(np.unique(slots).tolist(), paths)
 
     def completed(self, slots: Int64) -> Int64:
         """Return how many steps the store had when segments became evictable, (n,); 0 where that is not known."""

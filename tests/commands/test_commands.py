@@ -109,6 +109,10 @@ def test_every_command_on_every_kind_of_store(kind: str, tmp_path: Path, capsys:
     before = contents(path)
     for line in each(path, tmp_path):
         told = Told(capsys, *line)
+        if kind == "empty" and line[0] == "show" and "--out" in line:
+            assert told.code == 2
+            assert "no episode yet" in told.err
+            continue
         assert told.code == 0, (line, told.err)
         assert told.out or line[0] == "marks"
         if "--json" in line:
@@ -161,7 +165,7 @@ def test_stores_that_are_damaged_at_random(
 def test_what_is_left_of_a_damaged_store_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS, steps=200)
-    newest = max(path.glob("obs/c.*"), key=lambda file: int(file.name.split(".")[1]))
+    newest = max(path.glob("truncated/c.*"), key=lambda file: int(file.name.split(".")[1]))
     newest.unlink()
     told = Told(capsys, "info", path)
     assert told.code == 1
@@ -250,7 +254,10 @@ def test_every_command_on_every_kind_of_damage(
 def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     fill(path, PIXELS)
-    shutil.rmtree(path / "_segments" / "stream")
+    if (path / "_segments" / "stream").exists():  # format 1
+        shutil.rmtree(path / "_segments" / "stream")
+    for table in (path / "_segments").glob("c.*"):
+        table.unlink()
     told = Told(capsys, "info", path)
     assert told.code == 1
     assert "34 x 33" in told.out
@@ -258,7 +265,7 @@ def test_a_store_whose_table_is_gone_still_tells_its_columns(tmp_path: Path, cap
     told = Told(capsys, "episodes", path)
     assert told.code == 1
     assert "2 episodes" in told.out  # of the only stream, as the checksums of the lengths tell
-    assert "_segments/stream" in told.err
+    assert "segment" in told.err
 
 
 def test_info_tells_what_pictures_became(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,7 +285,7 @@ def test_a_damaged_frame_is_left_out_of_a_picture(tmp_path: Path, capsys: pytest
     fill(path, PIXELS, steps=100)
     with db.ReplayBuffer(path) as buffer:
         buffer.seal()
-    sealed = path / "obs" / "c.0.0.0"
+    sealed = min((path / "obs").glob("c.*"))
     data = bytearray(sealed.read_bytes())
     data[40] ^= 1
     sealed.write_bytes(data)
@@ -488,7 +495,7 @@ def test_check_and_marks_tell_programs_what_they_tell_people(tmp_path: Path, cap
     assert Told(capsys, "marks", path, "--remove", "one", "--json").json() == ["two"]
     assert Told(capsys, "info", path, "--json").json()["marks"] == ["two"]
     assert Told(capsys, "check", path, "--json").json()["ok"] is True
-    (path / "action" / "c.0").unlink()
+    min((path / "action").glob("c.*")).unlink()
     told = Told(capsys, "check", path, "--json")
     assert told.code == 1
     assert told.json()["problems"][0]["column"] == "action"

@@ -138,8 +138,10 @@ def described(path: Path) -> dict[str, Any]:
     with db.ReplayBuffer(path, mode="r") as buffer:
         layout = buffer._store.layout
         names = ("columns", "derived", "tags", "metadata", "environment", "frame_stack", "n_envs", "capacity")
-        of_layout = ("padding", "autoreset", "protected", "capacity_each", "chunks_of")
-        return {name: getattr(buffer, name) for name in names} | {name: getattr(layout, name) for name in of_layout}
+        of_layout = ("padding", "autoreset", "protected", "capacity_each")
+        chunk_rows = {path: layout.chunk_bytes(path) // layout.schema[path].row_bytes for path in layout.packed}
+        told = {name: getattr(buffer, name) for name in names} | {name: getattr(layout, name) for name in of_layout}
+        return told | {"chunk_rows": chunk_rows}
 
 
 def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer import editing
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.where import parse
 from diskbuffer.recording.recorder import Recorder
 from tests.amounts import examples
@@ -83,7 +83,7 @@ def test_conditions_choose_episodes_and_delete_the_others(
     path = tmp_path_factory.mktemp("stores")
     made = stores.make(path / "store", seed)
     every = stores.episodes(made.path)
-    chosen = parse(where).select(StoreView(made.path).episodes()).tolist()
+    chosen = parse(where).select(open_view(made.path).episodes()).tolist()
     for target, holds in (("some", True), ("others", False)):
         wanted = [one for one, held in zip(every, chosen, strict=True) if held == holds]
         edit = editing.copy if holds else editing.delete
@@ -182,7 +182,7 @@ def test_columns_codecs_and_chunks_are_chosen(tmp_path: Path) -> None:
             one.pop(gone, None)
     stores.assert_same(stores.episodes(tmp_path / "copy"), wanted)
     editing.copy(tmp_path / "copy", tmp_path / "again", where="length > 0", progress=False)
-    assert stores.described(tmp_path / "again")["chunks_of"] == {"obs/camera": 8}
+    assert stores.described(tmp_path / "again")["chunk_rows"] == {"obs/camera": 8}
     with pytest.raises(db.SchemaError, match="chunk_rows: stored 8, asked for 4"):
         db.ReplayBuffer(tmp_path / "again", chunk_rows=4)
 
@@ -241,7 +241,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_at_the_place(tmp_path: Path, mon
     made = stores.make(tmp_path / "store", 4, columns=stores.COLUMNS["frames"], n_envs=1)
     extend, left = Recorder.extend, 2
 
-    def full(self: Recorder, *given: Any, **named: Any) -> int:
+    def full(self: Recorder, *given: Any, **named: Any) -> Any:
         nonlocal left
         left -= 1
         if left < 0:

@@ -47,8 +47,10 @@ def url(server: S3Server, root: Path) -> str:
     return server.put(root)
 
 
-@pytest.mark.parametrize("mark", [None, "early"])
-@pytest.mark.parametrize("blocks", [3, 10_000])
+@pytest.mark.parametrize(
+    ("mark", "blocks"),
+    [(None, 10_000), ("early", 3), *(pytest.param(*more, marks=pytest.mark.nightly) for more in [(None, 3), ("early", 10_000)])],
+)
 def test_what_is_read_from_a_bucket_is_what_is_in_the_directory(
     server: S3Server, root: Path, url: str, mark: str | None, blocks: int, tmp_path: Path
 ) -> None:

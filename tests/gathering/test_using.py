@@ -86,6 +86,8 @@ def test_it_is_pickled_and_a_fork_reads_it(writers: list[Writer]) -> None:
             assert again.sample(8)["steps"].tolist() == gathered.sample(8)["steps"].tolist()
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(_length, (gathered,)) == 21
+            pool.close()  # a worker that is terminated has whatever handler of SIGTERM this process has
+            pool.join()
     pickled = pickle.dumps(writers[0].buffer)
     writers[0].buffer.close()
     with pickle.loads(pickled) as again:

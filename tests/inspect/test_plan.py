@@ -21,9 +21,9 @@ from diskbuffer.commands.plan import shape_of
 from diskbuffer.inspect import footprint
 from diskbuffer.inspect import plan as planning
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise
-from diskbuffer.inspect.footprint import Compressed, Kept
+from diskbuffer.inspect.footprint import AnyLayout, Compressed, Kept
 from diskbuffer.inspect.peers import peers_of
-from diskbuffer.inspect.trial import Asked, Packed, Trial, trial
+from diskbuffer.inspect.trial import Asked, Packed, Trial, attributes_of, new_layout, trial
 from diskbuffer.options import Options
 from diskbuffer.store.format.layout import Layout
 
@@ -32,8 +32,14 @@ FRAMES = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
 VECTORS = {"obs": db.Column((6,), "float32"), "action": db.Column((2,), "float32")}
 
 
-def layout_of(columns: dict[str, db.Column], **options: Any) -> Layout:
-    return Options(columns=columns, **options).checked().layout()
+@pytest.fixture(params=[1, 2], ids=["format 1", "format 2"])
+def _of_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diskbuffer.open_store.FORMAT", request.param)
+    monkeypatch.setenv("DISKBUFFER_FORMAT", str(request.param))  # of a trial's process
+
+
+def layout_of(columns: dict[str, db.Column], **options: Any) -> AnyLayout:
+    return new_layout(Options(columns=columns, **options).checked())
 
 
 def disk_of(path: Path) -> int:
@@ -43,6 +49,7 @@ def disk_of(path: Path) -> int:
 # The disk
 
 
+@pytest.mark.usefixtures("_of_format")
 @pytest.mark.parametrize("columns", [FRAMES, VECTORS])
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_a_new_store_takes_what_is_forecast(tmp_path: Path, columns: dict[str, db.Column], n_envs: int) -> None:
@@ -51,6 +58,7 @@ def test_a_new_store_takes_what_is_forecast(tmp_path: Path, columns: dict[str, d
     assert footprint.fixed_bytes(layout_of(columns, capacity=50_000, n_envs=n_envs)) == pytest.approx(taken, rel=0.15)
 
 
+@pytest.mark.usefixtures("_of_format")
 @pytest.mark.parametrize("columns", [FRAMES, VECTORS])
 @pytest.mark.parametrize("n_envs", [1, 4])
 @pytest.mark.parametrize("steps", [3_000, 9_000])
@@ -75,6 +83,7 @@ def test_a_store_takes_what_is_forecast(tmp_path: Path, columns: dict[str, db.Co
     assert taken <= 1.02 * sizes[1]
 
 
+@pytest.mark.usefixtures("_of_format")
 @pytest.mark.nightly
 def test_what_grows_in_memory_is_about_what_is_forecast(tmp_path: Path) -> None:
     """Python's own bytes, of a store of many small segments."""
@@ -243,7 +252,7 @@ def test_noise_is_of_its_shape(dtype: str) -> None:
 def made_up(columns: dict[str, db.Column], capacity: int, sealed: float = 0.1, **options: Any) -> Trial:
     layout = layout_of(columns, capacity=capacity, **options)
     return Trial(
-        layout=layout.attributes(layout.first_slots()),
+        layout=attributes_of(layout),
         envs=layout.n_envs,
         steps=1000,
         rows=1010,
@@ -259,6 +268,7 @@ def made_up(columns: dict[str, db.Column], capacity: int, sealed: float = 0.1, *
     )
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_what_will_not_fit_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = made_up(FRAMES, 10_000_000)
     monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: found)
@@ -277,6 +287,7 @@ def test_what_will_not_fit_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "larger than" in told["notes"][-1]
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_without_an_environment_the_worst_is_told_and_what_is_typical(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = made_up(FRAMES, 1_000_000, sealed=1.0)
     monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: found)
@@ -288,6 +299,7 @@ def test_without_an_environment_the_worst_is_told_and_what_is_typical(monkeypatc
     assert planning.plan(Asked(shape=(40, 40), capacity=10_000), tmp_path, training_steps=500).figures.disk < plan.figures.disk
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_more_steps_than_are_kept_write_more_and_take_no_more() -> None:
     found = made_up(FRAMES, 100_000)
     layout, packed = layout_of(FRAMES, capacity=100_000), {"obs": Compressed(0.2, 0.1)}
@@ -323,35 +335,40 @@ def test_shapes_are_read() -> None:
 # Trials
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_a_trial_finds_what_was_played(tmp_path: Path) -> None:
     asked = Asked(environment=EnvironmentOptions(env="CartPole-v1", n_envs=2), capacity=10_000, n_envs=2, seconds=0.5)
-    found = trial(asked, tmp_path, os.getppid(), again=True)
+    found = trial(asked, tmp_path, os.getppid())
     assert found is not None
     assert found.steps > 50
     assert found.rows >= found.steps + found.episodes
     assert found.packed == {}
     assert min(found.stepping, found.adding, found.sampling) > 0
-    assert Layout.from_group({"attributes": {"diskbuffer": found.layout}}, "it")[0].capacity == 10_000
+    assert found.store_layout().capacity == 10_000
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_noise_does_not_compress(tmp_path: Path) -> None:
-    found = trial(Asked(shape=(40, 40), capacity=10_000, seconds=0.5, n_envs=2), tmp_path, os.getppid(), again=True)
+    found = trial(Asked(shape=(40, 40), capacity=10_000, seconds=0.5, n_envs=2), tmp_path, os.getppid())
     assert found is not None
     assert 0.99 < found.packed["obs"].sealed < 1.02
     assert found.segments >= 2
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_of_thousands_of_environments_some_are_tried_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     asked = Asked(shape=(5,), dtype="float32", capacity=100_000, seconds=0.5, n_envs=4096)
-    found = trial(asked, tmp_path, os.getppid(), again=True)
+    found = trial(asked, tmp_path, os.getppid())
     assert time.monotonic() - begun < 20  # each has files of its own: making all of them took more than a minute
     assert found is not None
-    assert (found.envs, Layout.from_group({"attributes": {"diskbuffer": found.layout}}, "it")[0].n_envs) == (64, 4096)
+    assert (found.envs, found.store_layout().n_envs) == (64, 4096)
     monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: found)
     plan = planning.plan(asked, tmp_path)
     assert any("64 of the 4,096 environments were tried" in note for note in plan.notes)
-    assert plan.figures.disk > 4096 * 5 * 4096  # a block at least of each environment's files
+    if isinstance(plan.layout, Layout):  # of format 1: a block at least of each environment's files
+        assert plan.figures.disk > 4096 * 5 * 4096
+    assert plan.figures.disk > 100_000 * sum(column.row_bytes for column in plan.layout.schema.recorded.columns.values())
 
 
 def test_a_plan_is_made_where_other_stores_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,6 +421,7 @@ def test_the_temporary_store_is_gone_after_a_signal(tmp_path: Path, number: int)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("_of_format")
 @pytest.mark.nightly
 def test_a_forecast_is_within_a_fifth_of_what_a_run_takes(tmp_path: Path) -> None:
     asked = Asked(environment=EnvironmentOptions(env="ALE/Breakout-v5"), capacity=3000, frame_stack=4, seconds=6.0)

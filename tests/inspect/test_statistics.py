@@ -16,6 +16,7 @@ import diskbuffer as db
 from diskbuffer.commands.stats import stats
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Findings
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.statistics import statistics
 from diskbuffer.inspect.view import StoreView
 
@@ -115,7 +116,7 @@ class Episodes:
                 )
                 if self.cut[n]:
                     buffer.cut_off(n % 2)
-        return StoreView(path)
+        return open_view(path)
 
 
 PLANTS = ("duplicate", "black", "constant frame", "nan", "infinite", "cut off", "action", "constant", "no reward", "saturated")
@@ -213,7 +214,7 @@ def test_a_large_store_is_looked_at_in_part_and_the_same_part_again(tmp_path: Pa
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         buffer.extend(rng.normal(size=(20_001, 3)), np.arange(20_000) % 3, rng.normal(size=20_000))
         buffer.cut_off()
-    view = StoreView(tmp_path / "store")
+    view = open_view(tmp_path / "store")
     first, again, other = (statistics(view, most_rows=1000, seconds=60, seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first["columns"]["reward"] != other["columns"]["reward"]
@@ -232,7 +233,7 @@ def test_cleared_steps_do_not_count(tmp_path: Path) -> None:
         buffer.cut_off()
         buffer.clear()
         buffer.extend(np.random.default_rng(0).normal(size=(51, 3)), np.arange(50), np.arange(50.0))
-    found = statistics(StoreView(tmp_path / "store"))
+    found = statistics(open_view(tmp_path / "store"))
     assert found["looked_at"]["steps"] == 50
     assert found["columns"]["obs"]["max"] < 7
 
@@ -299,7 +300,7 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.Cap
         buffer.extend(rng.integers(0, 256, (301, 40, 40), np.uint8), np.arange(300) % 5, rng.normal(size=300))
         buffer.cut_off()
         buffer.seal()
-    file = tmp_path / "store/obs/c.1.0.0"
+    file = min((tmp_path / "store/obs").glob("c.*"))
     data = bytearray(file.read_bytes())
     data[1000] ^= 255
     file.write_bytes(data)

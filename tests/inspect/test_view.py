@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.view import StoreView
 from soak.specimens import KINDS, MOMENTS, history, make
 from soak.workloads import boot
@@ -24,13 +25,18 @@ if TYPE_CHECKING:
 
 WITHOUT = """
 import sys
-from diskbuffer.inspect.view import StoreView
-view = StoreView(sys.argv[1])
+from diskbuffer.inspect.gathered import open_view
+view = open_view(sys.argv[1])
 view.episodes()
 for column in view.schema:
     view.frames(column, 0, int(view.lows[0]), 1)
 print(*sorted({"numba", "torch", "zarr", "llvmlite"} & sys.modules.keys()))
 """
+
+
+@pytest.fixture(params=[1, 2], ids=["format 1", "format 2"])
+def _of_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diskbuffer.open_store.FORMAT", request.param)
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -42,7 +48,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def compare(path: Path) -> StoreView:
     """Open a store in both ways, and compare all that there is."""
-    view = StoreView(path)
+    view = open_view(path)
     with db.ReplayBuffer(path, mode="r") as buffer:
         index, streams = buffer._reader.index, view.layout.streams
         assert view.damage is None
@@ -89,11 +95,12 @@ def test_random_stores_look_as_a_buffer_has_them(kind: str, tmp_path: Path, any_
             compare(history(tmp_path / "store", moment))
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_a_view_follows_its_writer(tmp_path: Path, experience: type[Experience], feeder: type[Feeder], any_seed: int) -> None:
     rng, world = np.random.default_rng(any_seed), experience(2)
     with world.open(tmp_path / "store", 200, segment_rows=16) as buffer:
         fed = feeder(world, buffer)
-        view = StoreView(tmp_path / "store")
+        view = open_view(tmp_path / "store")
         assert view.writer is not None
         assert view.writer["pid"] == os.getpid()
         assert not view.refresh()
@@ -120,12 +127,13 @@ def test_a_view_follows_its_writer(tmp_path: Path, experience: type[Experience],
     assert view.writer is None
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_a_store_that_is_replaced_or_removed(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience()
     for name, steps in (("store", 30), ("other", 50)):
         with world.open(tmp_path / name) as buffer:
             feeder(world, buffer).add(steps)
-    view = StoreView(tmp_path / "store")
+    view = open_view(tmp_path / "store")
     assert view.steps == 30
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "other").rename(tmp_path / "store")
@@ -136,11 +144,12 @@ def test_a_store_that_is_replaced_or_removed(tmp_path: Path, experience: type[Ex
         view.refresh()
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_rows_that_are_not_there(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience()
     with world.open(tmp_path / "store") as buffer:
         feeder(world, buffer).add(30)
-    view = StoreView(tmp_path / "store")
+    view = open_view(tmp_path / "store")
     for steps in ([-1], [view.heads[0] + 1], [2**62]):
         with pytest.raises(db.InputError, match="has no row"):
             view.read("obs", steps)
@@ -149,6 +158,7 @@ def test_rows_that_are_not_there(tmp_path: Path, experience: type[Experience], f
     assert view.read("obs", []).shape == (0, 34, 33)
 
 
+@pytest.mark.usefixtures("_of_format")
 def test_looking_imports_neither_numba_nor_torch(tmp_path: Path) -> None:
     path = unpack("closed", tmp_path)
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(path)], capture_output=True, text=True, check=False)

@@ -24,6 +24,21 @@ def test_rows_are_copied_to_their_addresses(n: int, row_bytes: int, seed: int) -
     np.testing.assert_array_equal(copied, expected)
 
 
+@examples(50, 1000)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), max_size=8),
+    st.sampled_from([0, 0.02, 0.5]),
+    st.integers(0, 2**32),
+)
+def test_bytes_that_are_not_zero_are_found(runs: list[tuple[int, int]], share: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values = np.where(random.random(80) < share, random.integers(1, 256, 80), 0).astype(np.uint8)
+    expected = [(n, at) for n, (first, count) in enumerate(runs) for at in range(count) if values[first + at]]
+    firsts, counts = np.array(runs, np.int64).reshape(-1, 2).T
+    which, places = blocks.find_set(address_of(values) + firsts, np.ascontiguousarray(counts))
+    assert [*zip(which.tolist(), places.tolist(), strict=True)] == expected
+
+
 @examples(100, 2000)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.booleans()), max_size=8), st.integers(0, 2**32 - 1))
 def test_the_groups_of_changed_memory_are_noted(sizes: list[tuple[int, int, bool]], seed: int) -> None:

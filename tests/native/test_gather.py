@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskbuffer.index import fields
+from diskbuffer.index.index import Index
 from diskbuffer.native import gather
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.checksums import checksum_rows
@@ -37,6 +37,7 @@ class World:
     """Rows of three environments, and the files of any number of lanes that they lie in."""
 
     rng: np.random.Generator
+    like: World | None = None  # another store with rows of the same sizes
     lanes: int = field(init=False)
     values: list[list[Bytes]] = field(default_factory=list)  # of each column and environment, (positions, row)
     files: list[list[Bytes]] = field(default_factory=list)  # of each column
@@ -45,15 +46,16 @@ class World:
     def __post_init__(self) -> None:
         rng = self.rng
         self.lanes, self.chunk_rows, self.chunks = int(rng.integers(1, 4)), int(rng.choice([1, 2, 4])), int(rng.integers(1, 5))
-        self.segment_rows = self.chunk_rows * self.chunks
         self.row_bytes = [int(rng.choice([1, 4, 8, 16, 20])), 3, int(rng.choice([8, 40, 100])), 8]
+        if self.like is not None:
+            self.chunk_rows, self.chunks, self.row_bytes = self.like.chunk_rows, self.like.chunks, self.like.row_bytes
+        self.segment_rows, self.first_file = self.chunk_rows * self.chunks, int(rng.choice([0, 3]))
         self.lows = rng.integers(0, 2 * self.segment_rows, STREAMS)
         self.heads = self.lows + rng.integers(0, 50, STREAMS)
-        bounds = zip(self.lows // self.segment_rows, self.heads // self.segment_rows, strict=True)
-        kept = [range(first, last + 1) for first, last in bounds]
-        self.n_files = -(-sum(map(len, kept)) // self.lanes)
+        self.firsts = [self._segments(int(low), int(head)) for low, head in zip(self.lows, self.heads, strict=True)]
+        self.n_files = -(-sum(map(len, self.firsts)) // self.lanes)
         numbers = iter(rng.permutation(self.n_files * self.lanes))
-        self.slots = [np.array([next(numbers) for _ in segments], np.int64) for segments in kept]
+        self.numbers = [np.array([next(numbers) for _ in firsts], np.int64) for firsts in self.firsts]
         is_noise = rng.random() < 0.5
         for row_bytes in self.row_bytes[:SUMS]:
             rows = [rng.integers(0, 256 if is_noise else 3, (head + 1, row_bytes), np.uint8) for head in self.heads]
@@ -79,12 +81,21 @@ class World:
         sums[:, 0] = first
         return sums.view(np.uint8)
 
+    def _segments(self, low: int, head: int) -> Int64:
+        """Return where segments begin; some end early, and some end after one row, which the next has again."""
+        firsts, mostly_full = [low], self.rng.random() < 0.5
+        while firsts[-1] + self.segment_rows <= head or (firsts[-1] < head and self.rng.random() < 0.3):
+            is_full = mostly_full and self.rng.random() < 0.8
+            rows = self.segment_rows if is_full else int(self.rng.integers(0, self.segment_rows + 1))
+            firsts.append(min(head, firsts[-1] + rows))
+        return np.array(firsts)
+
     def _rows(self) -> Any:
         for stream, (low, head) in enumerate(zip(self.lows, self.heads, strict=True)):
             for position in range(low, head + 1):
-                segment, row = divmod(position, self.segment_rows)
-                file, lane = divmod(int(self.slots[stream][segment - low // self.segment_rows]), self.lanes)
-                yield stream, file, lane, row, position
+                segment = int(np.flatnonzero(self.firsts[stream] <= position)[-1])
+                file, lane = divmod(int(self.numbers[stream][segment]), self.lanes)
+                yield stream, file, lane, position - int(self.firsts[stream][segment]), position
 
     def _pack(self) -> None:
         """Put complete chunks into shards, but for some that are in the tail."""
@@ -92,7 +103,7 @@ class World:
         data = [bytearray(self.rng.bytes(int(self.rng.integers(8)) * 16)) for _ in range(self.n_files)]
         for stream, file, lane, row, position in self._rows():
             begin = position - row % self.chunk_rows
-            is_first = row % self.chunk_rows == 0 or position == self.lows[stream]
+            is_first = row % self.chunk_rows == 0
             in_tail = begin > self.heads[stream] - TAIL_ROWS and begin >= self.lows[stream]
             is_whole = begin + self.chunk_rows - 1 <= self.heads[stream]
             if not is_first or (in_tail and (not is_whole or self.rng.random() < 0.5)):
@@ -109,13 +120,13 @@ class World:
             self.files[PACKED][file] = np.frombuffer(chunks + entries[file].tobytes(), np.uint8).copy()
 
     def _index(self) -> None:
-        self.starts, self.table = list[Int64](), np.zeros((STREAMS, fields.FIELDS), np.int64)
+        self.starts, self.index = list[Int64](), Index(STREAMS, self.segment_rows, 0, self.lanes)
         for stream, (low, head) in enumerate(zip(self.lows.tolist(), self.heads.tolist(), strict=True)):
             begins = np.unique([self.rng.integers(0, low + 1), *self.rng.integers(low, head + 1, 5)])
             self.starts.append(begins[np.searchsorted(begins, low, side="right") - 1 :])
-            self.table[stream, [fields.HEAD, fields.LOW, fields.FLOOR, fields.EPISODES]] = head, low, low, len(self.starts[-1])
-            self.table[stream, [fields.STARTS, fields.SLOTS]] = address_of(self.starts[-1]), address_of(self.slots[stream])
-            self.table[stream, [fields.SEGMENTS, fields.OWN]] = len(self.slots[stream]), stream
+            self.index.add_segments(stream, self.firsts[stream], self.numbers[stream] + self.first_file * self.lanes)
+            self.index.start_episodes(stream, self.starts[-1])
+            self.index.advance(stream, head, False)
         places = [[(address_of(file), file.nbytes) for file in files] for files in self.files]
         self.mapped = np.array(places, np.int64)
 
@@ -128,10 +139,11 @@ class World:
         lasts = [np.append(self.starts[s][1:] - 1, self.heads[s])[e - 1] for s, e in zip(streams, episodes, strict=True)]
         return np.array([streams, positions, firsts, lasts], np.int64)
 
+    def tables(self) -> list[tuple[Int64, int, int]]:
+        return [(self.mapped, self.first_file, self.lanes)]
+
     def plan(self, drawn: Int64, before: int, rows: int) -> tuple[Int64, Int64]:
-        planned = gather.plan(
-            self.table, self.mapped, drawn[0], drawn[1], drawn[2], drawn[3], before, rows, self.segment_rows, 0, self.lanes
-        )
+        planned = gather.plan(self.index, self.tables(), drawn[0], drawn[1], drawn[2], drawn[3], before, rows)
         assert planned is not None
         runs, sources, complete = planned
         assert complete
@@ -191,6 +203,40 @@ def test_batches_are_windows_of_the_environments_rows(seed: int, n: int, before:
         assert (batch[column] == expected[column]).all(), column
 
 
+@given(seed=st.integers(0, 2**32), n=st.integers(0, 40), before=st.integers(0, 5), more=st.integers(1, 30))
+@examples(40, 1_000)
+def test_batches_of_several_stores_are_those_of_each(seed: int, n: int, before: int, more: int) -> None:
+    """They have other numbers of lanes, files that begin elsewhere, and the same numbers of segments."""
+    rng, rows = np.random.default_rng(seed), before + more
+    worlds = [World(rng)]
+    worlds += [World(rng, worlds[0]) for _ in range(int(rng.integers(1, 4)))]
+    index = Index(len(worlds) * STREAMS, worlds[0].segment_rows, 0)
+    for k, world in enumerate(worlds):
+        most = int(world.index.newest_segments().max()) + sum(map(len, world.firsts)) + world.lanes * (world.n_files + 3)
+        index.take(k * STREAMS, world.index, -1, k, np.arange(most) * len(worlds) + k)
+    of = rng.integers(0, len(worlds), n)
+    drawn = np.array([worlds[k].draw(1)[:, 0] for k in of], np.int64).reshape(n, 4).T.copy()
+    batch = [np.full((n, rows, row_bytes), 9, np.uint8) for row_bytes in worlds[0].row_bytes]
+    expected = [array.copy() for array in batch]
+    for k, world in enumerate(worlds):
+        mine = np.flatnonzero(of == k)
+        parts = [array[mine] for array in expected]
+        world.expected(drawn[:, mine], before, 0, rows, False, parts)
+        for array, part in zip(expected, parts, strict=True):
+            array[mine] = part
+    drawn[0] += of * STREAMS
+    tables = [world.tables()[0] for world in worlds]
+    planned = gather.plan(index, tables, drawn[0], drawn[1], drawn[2], drawn[3], before, rows)
+    assert planned is not None
+    runs, sources, complete = planned
+    assert complete
+    targets = np.concatenate([world.targets(batch, 0, rows, zeros=False) for world in worlds])
+    gather.request_pages(targets, runs, sources, 4096)
+    assert gather.gather(targets, runs, sources, scratch(worlds[0]), 3) is None
+    for column in range(len(batch)):
+        assert (batch[column] == expected[column]).all(), column
+
+
 @given(seed=st.integers(0, 2**32), entry=st.sampled_from(["before", "behind", "long", "negative", "overflow"]))
 @examples(20, 500)
 def test_entries_that_point_out_of_the_file_are_refused(seed: int, entry: str) -> None:
@@ -215,7 +261,7 @@ def test_entries_that_point_out_of_the_file_are_refused(seed: int, entry: str) -
     gather.request_pages(targets, runs, sources, 4096)
     damage = gather.gather(targets, runs, sources, scratch(world))
     where = runs[:, [gather.FILE, gather.LANE]], runs[:, gather.ROW] // world.chunk_rows
-    is_hit = (where[0] == (file, lane)).all(axis=1) & (where[1] == chunk)
+    is_hit = (where[0] == (world.first_file + file, lane)).all(axis=1) & (where[1] == chunk)
     if damage is None:
         assert not is_hit.any()
     else:
@@ -232,7 +278,8 @@ def test_damaged_chunks_are_named() -> None:
             world.files[PACKED][file][at + HEADER] ^= 1
         drawn = world.draw(20)
         runs, sources = world.plan(drawn, 0, 1)
-        targets = world.targets([np.zeros((20, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes], 0, 1, zeros=False)
+        batch = [np.zeros((20, 1, row_bytes), np.uint8) for row_bytes in world.row_bytes]
+        targets = world.targets(batch, 0, 1, zeros=False)
         targets[0, PACKED, gather.CHECKSUMS] = -1
         damage = gather.gather(targets, runs, sources, scratch(world), 3)
         hits += damage is not None
@@ -256,13 +303,15 @@ def test_missing_blocks_are_those_that_chunks_lie_in(seed: int, block: int, whol
     has_sums, chunk_bytes = targets[0, PACKED, gather.CHECKSUMS] >= 0, world.chunk_rows * world.row_bytes[PACKED]
     expected = set()
     for run in runs.tolist():
-        file, row = run[gather.FILE], run[gather.ROW]
+        file, row = run[gather.FILE] - world.first_file, run[gather.ROW]
         at, size = world.shards.get((file, run[gather.LANE], row // world.chunk_rows), (0, 0))
         if has_sums and not whole and size == HEADER + chunk_bytes + 4 and world.chunk_rows > 1:
             at, size = at + HEADER + row % world.chunk_rows * world.row_bytes[PACKED], world.row_bytes[PACKED]
         shard_bytes = world.files[PACKED][file].nbytes
         is_here = here[file][-(-shard_bytes // 8) * 8 :]
-        expected |= {(PACKED, file, n) for n in range(at // block, -(-(at + size) // block)) if size and not is_here[n]}
+        expected |= {
+            (PACKED, run[gather.FILE], n) for n in range(at // block, -(-(at + size) // block)) if size and not is_here[n]
+        }
     missing = gather.missing_blocks(targets, runs, sources, block, whole)
     assert set(map(tuple, missing.tolist())) == expected
 
@@ -271,22 +320,19 @@ def test_a_step_that_was_evicted_is_no_plan() -> None:
     world = World(np.random.default_rng(0))
     drawn = world.draw(5)
     drawn[1, 3] = world.lows[drawn[0, 3]] - 1
-    assert (
-        gather.plan(world.table, world.mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, world.lanes)
-        is None
-    )
+    assert gather.plan(world.index, world.tables(), drawn[0], drawn[1], drawn[2], drawn[3], 0, 1) is None
 
 
 def test_files_that_are_not_mapped_are_named() -> None:
     world = World(np.random.default_rng(0))
     drawn, mapped = world.draw(5), world.mapped[:, :0].copy()
-    planned = gather.plan(world.table, mapped, drawn[0], drawn[1], drawn[2], drawn[3], 0, 1, world.segment_rows, 0, world.lanes)
+    planned = gather.plan(world.index, [(mapped, world.first_file, world.lanes)], drawn[0], drawn[1], drawn[2], drawn[3], 0, 1)
     assert planned is not None
     runs, sources, complete = planned
     assert not complete
     assert not sources.any()
-    assert gather.find_sources(world.mapped, runs, sources)
-    assert (sources == world.mapped[:, runs[:, gather.FILE]].swapaxes(0, 1)).all()
+    assert gather.find_sources(world.tables(), runs, sources)
+    assert (sources == world.mapped[:, runs[:, gather.FILE] - world.first_file].swapaxes(0, 1)).all()
 
 
 @pytest.mark.parametrize("wrong", range(4))

@@ -8,30 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diskbuffer.index.fields import FIELDS
-from diskbuffer.native import lookup
+from diskbuffer.index.index import Index
+from diskbuffer.native.index import StreamSums
 
-TABLE = np.zeros((2, FIELDS), np.int64)
-THREE, FOUND = np.zeros(3, np.int64), np.zeros((4, 3), np.int64)
+THREE = np.zeros(3, np.int64)
 
-WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], type[Exception], str]] = [
-    (lookup.count_steps, (TABLE[:, :-1].copy(),), TypeError, "a table of 12 fields"),
-    (lookup.count_steps, (TABLE.astype(np.int32),), TypeError, "contiguous array"),
-    (lookup.count_steps, (TABLE.T,), TypeError, "not contiguous"),
-    (lookup.count_steps, (TABLE.tolist(),), TypeError, "a numpy array, found list"),
-    (lookup.locate, (TABLE, THREE, FOUND[:, :2].copy()), ValueError, r"shape \(4, 3\)"),
-    (lookup.locate, (TABLE, THREE, FOUND[:3]), ValueError, r"shape \(4, 3\)"),
-    (lookup.locate_recent, (TABLE, THREE[:2], THREE, FOUND), ValueError, "one length, found 2 and 3"),
-    (lookup.locate_episodes, (TABLE, THREE.astype(float), FOUND), TypeError, "float64"),
-    (lookup.find_episodes, (TABLE, THREE, THREE, FOUND[0], FOUND[1, :2]), ValueError, "one length"),
-    (lookup.episodes_along, (TABLE, THREE, THREE, FOUND[:3], FOUND[:3, :2].copy()), ValueError, "one length"),
-    (lookup.find_rows, (TABLE, THREE, THREE, 8, THREE[:1]), ValueError, "one length"),
+WRONG: list[tuple[Callable[[Index], Any], type[Exception], str]] = [
+    (lambda index: index.locate(THREE), IndexError, "places from 0 to -1, found 0"),
+    (lambda index: index.locate_episodes(THREE), IndexError, "places from 0 to -1, found 0"),
+    (lambda index: index.locate_in(0, THREE), IndexError, "stream 0 has no step 0"),
+    (lambda index: index.recent(THREE[:2], THREE), ValueError, "one length, found 2 and 3"),
+    (lambda index: index.episodes_of(THREE, THREE[:1]), ValueError, "one length"),
+    (lambda index: index.rows_of(1, THREE), IndexError, "stream 1 has no row at position 0"),
+    (lambda index: index.rows_of(2, THREE), IndexError, "streams from 0 to 1, found 2"),
+    (lambda index: index.starts(-1), IndexError, "from 0 to 1, found -1"),
+    (lambda index: index.add_segments(0, THREE, THREE[:2]), ValueError, "one length"),
+    (lambda index: index.add_leads(0, np.zeros((2, 3), np.int64)), ValueError, "one length, found 3 and 2"),
+    (lambda index: index.drop_segments(0, THREE[:1] + 1), ValueError, "has 0 segments, not 1"),
+    (lambda index: index.clear(1, 2), IndexError, "found 2"),
+    (lambda index: index.take(1, Index(2, 8, 0), -1, 0, THREE), IndexError, "found 2"),
+    (lambda _: Index(0, 8, 0), ValueError, "found 0, 8, 0 and 1"),
+    (lambda _: StreamSums(3).find(THREE), IndexError, "from 0 to -1"),
+    (lambda _: StreamSums(3).set(THREE, THREE), ValueError, "ascending order"),
 ]
 
 
-@pytest.mark.parametrize(("function", "arguments", "error", "message"), WRONG)
-def test_arrays_of_another_form_are_refused(
-    function: Callable[..., Any], arguments: tuple[Any, ...], error: type[Exception], message: str
-) -> None:
+@pytest.mark.parametrize(("call", "error", "message"), WRONG)
+def test_what_is_not_there_is_refused(call: Callable[[Index], Any], error: type[Exception], message: str) -> None:
+    index = Index(2, 8, 0)
     with pytest.raises(error, match=message):
-        function(*arguments)
+        call(index)
+    assert index.version == 0

@@ -50,7 +50,7 @@ def test_starts_of_sequences_are_those_that_a_plain_search_finds(steps: int, per
         for stream in range(3):
             head, ended, floor = (int(index.table[stream, field]) for field in (0, 1, 3))
             is_start = np.empty(max(head - floor, 0), np.bool_)
-            sampling.find_starts(index.table, stream, floor, steps, period, is_start)
+            sampling.find_starts(index, stream, floor, steps, period, is_start)
             starts = index.starts(stream).tolist()
             for position, answer in zip(range(floor, head), is_start.tolist(), strict=True):
                 first = max(start for start in starts if start <= position)
@@ -65,18 +65,18 @@ def test_rows_are_drawn_in_proportion_and_located(any_seed: int) -> None:
     rng = np.random.default_rng(any_seed)
     for _ in range(50):
         index = some_index(rng)
-        tree, segments = SumTree(60 * SEGMENT_ROWS), np.full((60, 2), -1, np.int64)
+        tree, known = SumTree(60 * SEGMENT_ROWS), sampling.PriorityRows(3, 1, 1)
+        known.drop_gone(index, -1, tree.nodes, tree.size)
+        known.add_segments(index)
         places = [(stream, position) for stream in range(3) for position in steps_of(index, stream)]
         if not places:
             continue
         rows = np.array([row_of(index, *place) for place in places])
-        for (stream, position), row in zip(places, rows.tolist(), strict=True):
-            segments[row // SEGMENT_ROWS] = stream, position // SEGMENT_ROWS * SEGMENT_ROWS
         weights = rng.random(len(rows)).astype(np.float32).astype(float)
         tree.set(rows, weights)
         n = int(rng.integers(1, 40))
         random, located, ratios = rng.random(n), np.empty((4, n), np.int64), np.empty(n)
-        sampling.draw_rows(tree.nodes, tree.size, index.table, segments, SEGMENT_ROWS, random, located, ratios)
+        sampling.draw_rows(tree.nodes, tree.size, index, known, random, located, ratios)
         drawn, theirs = tree.draw((np.arange(n) + random) * (tree.total / n))
         assert [row_of(index, *place) for place in located[:2].T.tolist()] == drawn.tolist()
         np.testing.assert_array_equal(located[2:], index.episodes_of(located[0], located[1]))
@@ -95,7 +95,7 @@ def test_steps_are_found_where_they_are_and_weigh_something(any_seed: int) -> No
         tree.set(np.array(list(known.values()), np.int64), np.ones(len(known)))
         ids = rng.integers(-5, 650, 300)
         rows = np.empty(len(ids), np.int64)
-        found = sampling.find_weighted(tree.nodes, tree.size, index.table, SEGMENT_ROWS, ids, rows)
+        found = sampling.find_weighted(tree.nodes, tree.size, index, ids, rows)
         assert rows.tolist() == [known.get(step, -1) for step in ids.tolist()]
         assert found == (rows >= 0).sum()
         values, column = rng.random(found).astype(np.float32), np.zeros((60, SEGMENT_ROWS), np.float32)
@@ -106,15 +106,6 @@ def test_steps_are_found_where_they_are_and_weigh_something(any_seed: int) -> No
         for row, value in zip(rows[rows >= 0].tolist(), values.tolist(), strict=True):
             expected[row] = value
         np.testing.assert_array_equal(column.ravel(), expected)
-
-
-@pytest.mark.parametrize("field", range(5))
-def test_a_stream_has_changed_where_one_of_four_numbers_has(field: int, any_seed: int) -> None:
-    index = some_index(np.random.default_rng(any_seed))
-    seen = np.ascontiguousarray(index.table[:, [0, 1, 2, 3]])
-    assert not sampling.has_changed(index.table, seen)
-    index.table[2, field] += 1
-    assert sampling.has_changed(index.table, seen) == (field < 4)
 
 
 @pytest.mark.parametrize("wrong", [None, -5e-324, -1.0, 1e30, np.inf, -np.inf, np.nan])

@@ -82,13 +82,14 @@ void gather_until_done(World& world, std::vector<std::unique_ptr<Board>>& boards
     std::mt19937 random(seed);
     std::vector<uint8_t> frames(SAMPLES * WINDOW * ROW_BYTES), scratch(2 * CHUNK_BYTES);
     std::vector<int64_t> numbers(SAMPLES * WINDOW), keys(2 * SAMPLES);
-    std::vector<Run> found(2 * SAMPLES), runs(2 * SAMPLES);
-    std::vector<Source> sources(2 * 2 * SAMPLES);
     std::vector<int64_t> streams(SAMPLES), positions(SAMPLES), starts(SAMPLES), lasts(SAMPLES);
     std::vector<Board*> helpers;
     for (const auto& board : boards) helpers.push_back(board.get());
-    const int64_t start = 0, slot = 0;
+    const int64_t start = 0;
+    const Segment segment{0, 0};
     const Source mapped[2] = {{reinterpret_cast<uintptr_t>(world.flat.data()), ROWS * 8}, world.shard_source()};
+    const StoreFiles store{mapped, 1, 0, 1};
+    const MappedFiles files{&store, 1, 2, ROWS};
     Target targets[2]{};
     for (int t = 0; t < 2; t++) targets[t].column = t, targets[t].rows = WINDOW, targets[t].checksums = -1, targets[t].lanes = 1;
     targets[0].row_bytes = 8, targets[0].out = reinterpret_cast<uint8_t*>(numbers.data());
@@ -98,19 +99,17 @@ void gather_until_done(World& world, std::vector<std::unique_ptr<Board>>& boards
     while (rows < ROWS) {
         rows = world.rows.load(std::memory_order_acquire);
         if (rows == 0) continue;
-        const Stream stream{rows - 1, 0, 0, 0, 1, &start, 1, &slot, 0, nullptr, 0, 0};
+        const Stream stream{rows - 1, 0, 0, 0, 1, &start, 1, &segment, 0, nullptr, 0, 0, 0, 0, 0, 0};
         for (int i = 0; i < SAMPLES; i++) {
             const int64_t back = random() % 2 ? random() % rows : random() % std::min<int64_t>(rows, TAIL_ROWS);
             streams[i] = 0, positions[i] = rows - 1 - back, starts[i] = 0, lasts[i] = rows - 1;
         }
         const Windows windows{streams.data(), positions.data(), starts.data(), lasts.data(), SAMPLES, WINDOW - 1, WINDOW};
-        const Layout layout{ROWS, 1};
-        const int64_t n = find_runs({&stream, 1}, windows, layout, 0, found.data());
-        sort_runs(found.data(), n, layout, keys.data(), runs.data());
-        if (!find_sources({mapped, 2, 1}, runs.data(), n, sources.data())) fail("not mapped");
+        PlanMemory memory;
+        SharedBatch shared{{targets, 1, 2, nullptr, 0, nullptr, 0}, 8, {}};
+        if (!plan_windows({&stream, 1}, files, windows, 0, memory, shared.batch)) fail("not mapped");
         for (Board* helper : helpers)
             if (random() % 2) helper->call();
-        SharedBatch shared{{targets, 1, 2, runs.data(), n, sources.data(), 2}, 8, {}};
         if (gather_together(shared, helpers.data(), helpers.size(), {scratch.data(), CHUNK_BYTES}) != NOTHING_WRONG) fail("a chunk cannot be read");
         for (int i = 0; i < SAMPLES; i++)
             for (int k = 0; k < WINDOW; k++) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,20 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold, self.counts_pages = True, True
         self.asked = self.pages = self.faults = 0
+        self.is_asked = False  # for what is read next
         monkeypatch.setattr(gather, "request_pages", self.ask)
         monkeypatch.setattr(gatherer, "_pages_read", lambda: self.pages)
         monkeypatch.setattr(gatherer, "_major_faults", lambda: self.faults)
-        gather_rows, gather_random = gatherer.Gatherer._gather, gather.gather_random
+        for read in (gather.gather, gather.gather_random):
+            monkeypatch.setattr(gather, read.__name__, lambda *args, read=read: self.fault(read, *args))
 
-        def gather_with_faults(own: Any, *args: Any) -> Any:
-            if self.is_cold and not own._cold:
-                self.faults += 1000
-            return gather_rows(own, *args)
-
-        def gather_random_with_faults(*args: Any) -> bool:
-            if self.is_cold:
-                self.faults += 1000
-            return gather_random(*args)
-
-        monkeypatch.setattr(gatherer.Gatherer, "_gather", gather_with_faults)
-        monkeypatch.setattr(gather, "gather_random", gather_random_with_faults)
+    def fault(self, read: Callable[..., Any], *args: Any) -> Any:
+        self.faults += 1000 * (self.is_cold and not self.is_asked)
+        self.is_asked = False
+        return read(*args)
 
     def ask(self, *_: Any) -> None:
-        self.asked += 1
+        self.asked, self.is_asked = self.asked + 1, True
         if self.is_cold and self.counts_pages:
             self.pages += 1000
 

@@ -12,7 +12,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.native import gather
 from diskbuffer.nested import flatten
-from diskbuffer.reading.gather import single_steps
+from diskbuffer.reading.gather import gatherer, pace, single_steps
 from diskbuffer.reading.gather.single_steps import SingleSteps
 
 DTYPES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64")
@@ -153,7 +153,11 @@ def test_stacks_that_are_drawn_and_gathered_in_one_call_are_the_same(
         segment_rows=64,
         frame_stack=int(rng.integers(2, 5)),
         protected=True,
+        threads=2,
     ) as buffer:
+        if seed % 2:  # in two threads
+            monkeypatch.setattr(gatherer, "_ALONE", 0)
+            monkeypatch.setattr(pace.Pace, "choose", lambda _: 2)
         for _ in range(12):
             _fill(buffer, columns, 90, rng)
             for _ in range(4):

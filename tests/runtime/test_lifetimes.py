@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.runtime.garbage import wait_for_dropped
+from diskbuffer.storage.opening import is_format_2, open_to_read
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.system.files import Files
 
@@ -63,12 +65,10 @@ class Count:
 def count(tmp_path: Path) -> Iterator[Count]:
     """Count what there is, while the collector of garbage does nothing by itself."""
     gc.collect()
-    gc.freeze()  # or each collection would look through all that was imported
+    gc.freeze()  # what was imported since the tests were collected, too: each collection would look through it
     gc.disable()
     yield Count(tmp_path)
     gc.enable()
-    gc.unfreeze()
-    gc.collect()
 
 
 def filled(path: Path, steps: int = 200, **options: Any) -> db.ReplayBuffer:
@@ -200,10 +200,11 @@ def test_an_opening_that_fails_leaves_nothing(
         buffer = filled(path, writer=writer)
         buffer._closing.abandon() if kind == "killed" else buffer.close()
         del buffer
-    for module in ("store.system.files", "store.opening", "opening", "gathering.joining", "gathering.retention"):
+    opening = ("store.system.files", "store.opening", "storage.opening", "open_store", "opening")
+    for module in (*opening, "gathering.joining", "gathering.retention"):
         monkeypatch.setattr(f"diskbuffer.{module}.Files", _Failing)
     failures = 0
-    for n in range(0, 400, 1 if amount(0, 1) else 11):
+    for n in range(0, 400, amount(23, 1)):
         _Failing.left = n
         try:
             db.ReplayBuffer(path, writer=writer, **options).close()
@@ -216,25 +217,25 @@ def test_an_opening_that_fails_leaves_nothing(
         if kind == "new":
             shutil.rmtree(path, ignore_errors=True)
     _Failing.left = -1
-    assert failures > 5
+    assert failures > 1
 
 
-@pytest.mark.parametrize(
-    "where", ["recording.recorder.Recorder", "buffer.StreamLog", "buffer.DerivedColumns", "buffer.join_limiter"]
-)
+@pytest.mark.parametrize("where", ["buffer.Recorder", "buffer.LOG", "buffer.DerivedColumns", "buffer.join_limiter"])
 def test_an_opening_that_fails_after_its_threads_began_ends_them(
     tmp_path: Path, count: Count, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(tmp_path / "store", 500)._closing.abandon()  # segments wait to be sealed
+    before = filled(tmp_path / "store", 500)
+    before._closing.abandon()  # segments wait to be sealed
+    where = where.replace("LOG", type(before._log).__name__)
+    del before
 
     def fail(*_: Any) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
         patch.setattr(f"diskbuffer.{where}", fail)
-        for _ in range(3):
-            with pytest.raises(MemoryError):
-                db.ReplayBuffer(tmp_path / "store", limiter=db.SampleToInsertRatio(1.0, min_size=1))
+        with pytest.raises(MemoryError):
+            db.ReplayBuffer(tmp_path / "store", limiter=db.SampleToInsertRatio(1.0, min_size=1))
     gc.collect()
     assert count.nothing()
     db.ReplayBuffer(tmp_path / "store").close()
@@ -252,12 +253,13 @@ def test_a_dropped_buffer_gives_back_everything(tmp_path: Path, count: Count) ->
     assert count.maps() > 0
     del ring
     gc.collect()
+    wait_for_dropped()
     assert count.nothing()
     with db.ReplayBuffer(tmp_path / "store") as again:
         assert len(again) == 200
 
 
-def test_a_buffer_is_closed_before_the_finalizers_of_what_goes_with_it_use_it(tmp_path: Path, count: Count) -> None:
+def test_finalizers_of_what_goes_with_a_buffer_may_use_it_or_find_it_closed(tmp_path: Path, count: Count) -> None:
     errors = []
 
     class Agent:
@@ -274,13 +276,16 @@ def test_a_buffer_is_closed_before_the_finalizers_of_what_goes_with_it_use_it(tm
     agent = Agent(filled(tmp_path / "store"))
     del agent
     gc.collect()
-    assert len(errors) == 1
+    wait_for_dropped()
+    assert len(errors) <= 1  # another thread closes it
     assert count.nothing()
 
 
 def test_a_store_that_was_opened_and_dropped_is_unmapped_without_the_collector(tmp_path: Path, count: Count) -> None:
     filled(tmp_path / "store").close()
-    store = open_store(tmp_path / "store", writable=False)
+    path = tmp_path / "store"
+    store: Any = open_to_read(path) if is_format_2(path) else open_store(path, writable=False)
+    store.maps.ensure([0])
     store.values("reward", 0)
     assert count.maps() > 5
     del store

@@ -33,7 +33,7 @@ def test_the_newest_of_each_environment_come_before_the_second_newest_of_any(ste
     index = Index(len(steps), 1024, 0)
     for stream, n in enumerate(steps):
         index.add_slot(stream, stream)
-        index.start_episode(stream, 0)
+        index.start_episodes(stream, np.array([0]))
         index.advance(stream, n, ended=False)
     streams, positions, *_ = Everything().newest(index, wanted, np.random.default_rng(seed))
     ages = np.array(steps)[streams] - 1 - positions

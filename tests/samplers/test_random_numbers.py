@@ -40,7 +40,7 @@ def test_a_generator_draws_what_numpy_s_philox_draws(any_seed: int) -> None:
 def table(steps: int) -> Index:
     """Return an index of one episode of so many steps."""
     index = Index(1, 1, 0)
-    index.start_episode(0, 0)
+    index.start_episodes(0, np.array([0]))
     index.advance(0, steps, False)
     return index
 
@@ -60,7 +60,7 @@ def test_so_it_does_of_random_counts_and_sizes(any_seed: int) -> None:
 
 def assert_same(sampler: Uniform, batch: int, steps: int, size: int) -> None:
     located = np.empty((4, size), np.int64)
-    assert draw_steps(table(steps).table, sampler._started(batch)[0], located) == steps
+    assert draw_steps(table(steps), sampler._started(batch)[0], located) == steps
     theirs = np.random.Generator(np.random.Philox(key=sampler._key, counter=[0, 0, 0, batch]))
     np.testing.assert_array_equal(located[1], theirs.integers(0, steps, size))
 
@@ -68,7 +68,7 @@ def assert_same(sampler: Uniform, batch: int, steps: int, size: int) -> None:
 @pytest.mark.parametrize("steps", [0, 2**32 + 1, 2**40])
 def test_native_code_draws_nothing_of_too_many_steps_or_of_none(steps: int) -> None:
     located = np.full((4, 7), -5, np.int64)
-    assert draw_steps(table(steps).table, Philox(1, 2), located) == steps
+    assert draw_steps(table(steps), Philox(1, 2), located) == steps
     assert (located == -5).all()
 
 

@@ -162,7 +162,9 @@ def test_draws_are_all_valid_and_all_that_is_valid_is_drawn(
     for stream, some in enumerate(lengths):
         firsts = np.cumsum([0, *(n + 1 for n in some)])
         if some:
-            index.restore(stream, np.array([stream]), firsts[:-1], int(firsts[-1]) - 1, not running, 0)
+            index.add_slot(stream, stream)
+            index.start_episodes(stream, firsts[:-1])
+            index.advance(stream, int(firsts[-1]) - 1, not running)
         for first, n in zip(firsts, some, strict=False):
             valid |= {(stream, int(first) + k, int(first), int(first) + n) for k in range(n - length + 1)}
     sampler = db.Slices(length, seed=0, over=over)
@@ -271,7 +273,9 @@ def test_where_valid_starts_are_rare_they_are_drawn_all_the_same_and_evenly() ->
     lengths[[5, 9_000, 19_999]] = 23, 40, 25
     firsts = np.concatenate([[0], np.cumsum(lengths + 1)])
     index = Index(1, 2**20, 0)
-    index.restore(0, np.array([0]), firsts[:-1], int(firsts[-1]) - 1, True, 0)
+    index.add_slot(0, 0)
+    index.start_episodes(0, firsts[:-1])
+    index.advance(0, int(firsts[-1]) - 1, True)
     sampler = db.Slices(22, seed=0)
     drawn = np.concatenate([sampler.draw(index, 64, sampler.generator(n)).positions for n in range(30)])
     valid = [firsts[e] + k for e in (5, 9_000, 19_999) for k in range(lengths[e] - 21)]

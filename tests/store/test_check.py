@@ -18,9 +18,9 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.cli import main
+from diskbuffer.storage.checking.report import Problem, Report
 from diskbuffer.store.checking.findings import Collector, Finder, Finding
 from diskbuffer.store.checking.opened import Opened
-from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.directory import read_metadata
 from diskbuffer.store.segments.table import SegmentTable

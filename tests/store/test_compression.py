@@ -184,7 +184,7 @@ class Shard:
 
     def __init__(self) -> None:
         self._layout = Layout(Schema.of({"obs": Column((40, 40), "uint8")}), None, 1, 64, {"obs": 4}, 64)
-        self.compression = Compression(self._layout, "obs")
+        self.compression = Compression(self._layout.schema["obs"], self._layout.chunk_bytes("obs"))
 
     def seal(self, rows: Array, *, late: bool = False) -> tuple[Array, Array]:
         """Return the sizes of a segment's chunks, (16,), live and sealed."""

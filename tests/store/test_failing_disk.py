@@ -184,7 +184,7 @@ def test_a_column_that_cannot_be_made_stands_in_nobodys_way(
     with opened("first") as buffer:
         made = disk.count(lambda: added(buffer, how))
     assert made > 15
-    for operation in range(0, made, amount(5, 1)):
+    for operation in range(0, made, amount(11, 1)):
         buffer = opened(str(operation))
         if disk.fails(lambda buffer=buffer: added(buffer, how), operation, code):  # type: ignore[misc]
             buffer.mark("mark")

@@ -43,7 +43,7 @@ class Recording(OpenedLate):
                 f"{self.path} keeps {opened.capacity} steps, and {self._capacity} are asked for; give "
                 f"capacity={opened.capacity}, or another path"
             )
-        self._begun, self._steps_gone = opened._reader.index.count_episodes(), _gone(opened)
+        self._begun, self._steps_gone = opened._reader.index.sampled_episodes().shape[1], _gone(opened)
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
         """Open it for writing, as a store of this capacity."""
@@ -102,7 +102,7 @@ class Recording(OpenedLate):
     def episodes(self) -> int:
         """Return how many episodes there are steps of."""
         buffer = self.open_to_read()
-        return 0 if buffer is None else buffer._reader.index.count_episodes()
+        return 0 if buffer is None else buffer._reader.index.sampled_episodes().shape[1]
 
     def added(self) -> int:
         """Return how many steps were ever added."""

@@ -59,6 +59,7 @@ def undecoded(buffer: ReplayBuffer, planned: Planned, shard: int) -> Undecoded |
         parts: list[Parts] = []
         left = sum(memory.nbytes for memory in arrays.memories)
         for memory, plan in zip(arrays.memories, portion.plans, strict=True):
+            plan.read_unmapped(memory)
             found = take_parts(plan, memory.targets, left)
             if found is None:
                 return None
@@ -67,10 +68,9 @@ def undecoded(buffer: ReplayBuffer, planned: Planned, shard: int) -> Undecoded |
     finally:
         pool.give(arrays)
     layout = buffer._store.layout
-    packed = {path: (layout.chunk_rows(path), layout.chunks(path)) for path in layout.packed}
-    columns = pickle.dumps(
-        (request.columns.schema, request.columns.paths, packed, bool(request.columns.targets[0, 0, gather.ZEROS]))
-    )
+    chunks = {path: layout.chunks(path) for path in layout.packed}
+    zeros = bool(request.columns.targets[0, 0, gather.ZEROS])
+    columns = pickle.dumps((request.columns.schema, request.columns.paths, layout.segment_rows, chunks, zeros))
     drawn = planned.drawn._replace(notes=dict(planned.drawn.notes))
     assert isinstance(planned.apart, int)
     return Undecoded(shard, columns, request.frame_stack, request.form, drawn, planned.firsts, planned.apart, parts)
@@ -111,11 +111,11 @@ class Decoder:
         with self._lock:
             found = self._known.get(description)
             if found is None:
-                schema, paths, packed, zeros = pickle.loads(description)  # from our own shards, over Ray
-                columns = Columns.of(schema, packed, zeros, [Own(dict.fromkeys(packed, 0), 1, 0)])
+                schema, paths, segment_rows, chunks, zeros = pickle.loads(description)  # from our own shards, over Ray
+                columns = Columns.of(schema, segment_rows, chunks, zeros, [Own(dict.fromkeys(chunks, 0), 1, 0)])
                 columns = columns if columns.paths == paths else columns.select(paths)
                 columns.targets[:, :, gather.CHECKSUMS] = -1  # rows' own are not sent; the chunks' are
-                largest = max((rows * schema[path].row_bytes for path, (rows, _) in packed.items()), default=0)
+                largest = max((segment_rows // n * schema[path].row_bytes for path, n in chunks.items()), default=0)
                 gatherer = Gatherer(largest, default_threads(), _describe)
                 if len(self._known) >= _KNOWN:
                     self._known = {}
@@ -123,5 +123,5 @@ class Decoder:
             return found
 
 
-def _describe(path: str, slot: int, stream: int, first: int, last: int) -> str:  # noqa: ARG001
+def _describe(path: str, slot: int, stream: int, first: int, last: int, store: int) -> str:  # noqa: ARG001
     return f"what a shard sent of {path!r}"

@@ -51,6 +51,10 @@ class _Priorities:
     def is_there(self) -> bool:
         return self.name in self.buffer.derived
 
+    @property
+    def places(self) -> int:
+        return 0  # there is one tree, which is dropped
+
     def hold(self, rows: Int64) -> bool:  # noqa: ARG002
         return True
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 import uvicorn
 
 from diskbuffer.errors import InputError
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.guard import LOOPBACK
 from diskbuffer.inspect.page.watched import Watched
-from diskbuffer.inspect.view import StoreView
 from diskbuffer.integers import integer_or_none
 from diskbuffer.paths import local_path
 
@@ -88,7 +88,7 @@ def serve(
     InputError
         Host or port cannot be had.
     """
-    view = StoreView(local_path(path))
+    view = open_view(local_path(path))
     with contextlib.closing(bind(host, port)) as listening:
         prefix = "/" + "".join(secrets.choice(_LETTERS) for _ in range(_LETTERS_OF_PREFIX))
         found, shown = listening.getsockname()[1], f"[{host}]" if ":" in host else host

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.view import StoreView
 
 _PAUSE = 0.4  # seconds between two looks at a store, however many pages ask
@@ -90,7 +91,7 @@ class Watched:
         view = self._state.view
         try:
             if view is None:
-                view = StoreView(self.path)
+                view = open_view(self.path)
                 changed = True
             else:
                 looked_itself = view.index is not self._index  # a read looks again where a writer has evicted what it wanted

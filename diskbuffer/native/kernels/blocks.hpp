@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace diskbuffer {
 
 // Copy `n` rows, one after the other, to addresses.
 void scatter(const uint8_t* rows, int64_t row_bytes, uint8_t* const* targets, int64_t n) noexcept;
+
+// Find the bytes that are not zero in `n` runs of bytes: which run each is in, and its place there.
+void find_set(const uint8_t* const* runs, const int64_t* counts, int64_t n, std::vector<int64_t>& which, std::vector<int64_t>& places);
 
 // Memory that may have changed, and a copy of what it was. Another process may just be writing there, so words are aligned.
 struct Watched {

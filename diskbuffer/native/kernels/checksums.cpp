@@ -18,6 +18,36 @@ void checksum_rows(uint64_t salt, uint64_t stream, uint64_t first, uint64_t apar
 
 namespace {
 
+// Continue a checksum with bytes of which only the CRC32C is known. A CRC is linear: zeros tell what becomes of `crc`.
+uint32_t extend(uint32_t crc, uint32_t known, int64_t size) {
+    static const uint8_t zeros[4096] = {};
+    uint32_t of_zeros = 0;
+    for (int64_t left = size; left > 0; left -= sizeof(zeros)) {
+        const size_t n = left < int64_t{sizeof(zeros)} ? left : sizeof(zeros);
+        crc = crc32c(crc, zeros, n);
+        of_zeros = crc32c(of_zeros, zeros, n);
+    }
+    return crc ^ of_zeros ^ known;
+}
+
+}  // namespace
+
+void checksum_places(const RowOrigin* origins, uint64_t word, const RowPlace* places, const int64_t* row_bytes, int64_t n_columns,
+                     uint32_t* checksums, int64_t n) noexcept {
+    size_t total = 0;
+    for (int64_t c = 0; c < n_columns; c++) total += row_bytes[c];
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t crc = row_seed(origins[i].salt, origins[i].environment, origins[i].position, word);
+        for (int64_t c = 0; c < n_columns; c++) {
+            const RowPlace& place = places[i * n_columns + c];
+            crc = place.row ? crc32c(crc, place.row, row_bytes[c]) : extend(crc, static_cast<uint32_t>(place.crc), row_bytes[c]);
+        }
+        checksums[i] = pad(crc, total);
+    }
+}
+
+namespace {
+
 using Matrix = std::array<uint32_t, 32>;  // over the integers modulo 2: what becomes of each bit of a remainder
 
 uint32_t apply(const Matrix& matrix, uint32_t remainder) {

@@ -35,6 +35,23 @@ struct Rows {
 void checksum_rows(uint64_t salt, uint64_t stream, uint64_t first, uint64_t apart, uint64_t word, const Rows* columns, int64_t n_columns,
                    uint32_t* checksums, int64_t n) noexcept;
 
+// A row of a column: its bytes, or, without an address, their CRC32C.
+struct RowPlace {
+    const uint8_t* row;
+    int64_t crc;
+};
+
+// A row that any environment may have, and what its checksum starts from.
+struct RowOrigin {
+    uint64_t salt;
+    uint64_t environment;
+    uint64_t position;
+};
+
+// Compute a word of the checksums of `n` rows that lie anywhere: row i of column c is at places[i * n_columns + c].
+void checksum_places(const RowOrigin* origins, uint64_t word, const RowPlace* places, const int64_t* row_bytes, int64_t n_columns,
+                     uint32_t* checksums, int64_t n) noexcept;
+
 // Copy `n` rows to addresses. Row i lies in the file which[i], which ends at ends[which[i]]; changes[which[i]] is combined, by exclusive
 // or, with what that changes in the file's CRC32C.
 void replace_rows(const uint8_t* rows, int64_t row_bytes, uint8_t* const* targets, int64_t n, const uint8_t* const* ends,

@@ -23,4 +23,11 @@ inline Entry load_entry(const Entry* entry) {
     return {load_acquire(&entry->offset), size};
 }
 
+// Write an entry whose chunk is written already, and that others may be reading: it is empty until both numbers are there.
+inline void store_entry(Entry* entry, Entry value) {
+    store_release(&entry->size, Entry::EMPTY);
+    store_release(&entry->offset, value.offset);
+    store_release(&entry->size, value.size);
+}
+
 }  // namespace diskbuffer

@@ -1,31 +1,10 @@
 #include "lookup.hpp"
 
-#include <vector>
+#include "memory.hpp"
 
 namespace diskbuffer {
 
 namespace {
-
-// How many steps, or episodes, there are up to the end of each stream.
-class Ends {
-  public:
-    template <typename Count>
-    Ends(Table table, Count count) : ends_(table.n) {
-        int64_t total = 0;
-        for (int64_t stream = 0; stream < table.n; stream++) ends_[stream] = total += count(table.streams[stream]);
-    }
-
-    int64_t stream_of(int64_t ordinal) const { return std::upper_bound(ends_.begin(), ends_.end(), ordinal) - ends_.begin(); }
-
-    int64_t before(int64_t stream) const { return stream == 0 ? 0 : ends_[stream - 1]; }
-
-    int64_t of(int64_t stream) const { return ends_[stream] - before(stream); }
-
-    int64_t end(int64_t stream) const { return ends_[stream]; }
-
-  private:
-    std::vector<int64_t> ends_;  // 8 bytes a stream
-};
 
 // A stream's steps are numbered by `position - episode`, as each episode before has one row that is no step.
 int64_t first_step(const Stream& stream, int64_t episode) { return stream.starts[episode] - episode; }
@@ -63,27 +42,6 @@ int64_t episode_of_step(const Stream& stream, int64_t step, int64_t guess) {
     return low;
 }
 
-void locate(Table table, const Ends& ends, const int64_t* ordinals, int64_t n, Located located) {
-    // First guess all episodes, and load what is there: all at once, where one search after the other would wait for memory each
-    // time.
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t number = ends.stream_of(ordinals[i]);
-        const Stream& stream = table.streams[number];
-        const int64_t step = ordinals[i] - ends.before(number) + stream.floor;  // its position, if no episode had ended since `floor`
-        located.streams[i] = number;
-        located.positions[i] = step;
-        located.starts[i] = guess_episode(stream, step);
-        located.lasts[i] = stream.starts[located.starts[i]];
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const Stream& stream = table.streams[located.streams[i]];
-        const int64_t step = located.positions[i], episode = episode_of_step(stream, step, located.starts[i]);
-        located.positions[i] = step + episode;
-        located.starts[i] = stream.starts[episode];
-        located.lasts[i] = last_row(stream, episode);
-    }
-}
-
 }  // namespace
 
 int64_t episode_at(const Stream& stream, int64_t position) noexcept {
@@ -102,32 +60,66 @@ int64_t lead_in(const Stream& stream, int64_t start) noexcept {
     return lead != end && lead->episode == start ? lead->first : start;
 }
 
-void locate(Table table, const int64_t* ordinals, int64_t n, Located located) noexcept {
-    locate(table, Ends(table, steps_of), ordinals, n, located);
+void locate_in(Table table, const int64_t* streams, const int64_t* places, int64_t n, Located located) noexcept {
+    // First all streams, then guesses of all episodes, and last these are found: what each reads comes to the caches meanwhile, where
+    // one search after the other would wait for memory each time.
+    for (int64_t i = 0; i < n; i++) {
+        prefetch(table.streams + streams[i]);
+        located.streams[i] = streams[i];
+        located.positions[i] = places[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const Stream& stream = table.streams[located.streams[i]];
+        const int64_t step = located.positions[i] + stream.floor;  // its position, if no episode had ended since `floor`
+        located.positions[i] = step;
+        located.starts[i] = guess_episode(stream, step);
+        prefetch(stream.starts + located.starts[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const Stream& stream = table.streams[located.streams[i]];
+        const int64_t step = located.positions[i], episode = episode_of_step(stream, step, located.starts[i]);
+        located.positions[i] = step + episode;
+        located.starts[i] = stream.starts[episode];
+        located.lasts[i] = last_row(stream, episode);
+    }
+}
+
+void locate(Index& index, const int64_t* ordinals, int64_t n, Located located) {
+    const Sums& steps = index.steps();
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t ordinal = ordinals[i], stream = steps.find(ordinal);
+        located.streams[i] = stream;
+        located.lasts[i] = ordinal - steps.before(stream);
+    }
+    locate_in(index.table(), located.streams, located.lasts, n, located);
 }
 
 int64_t locate_recent(Table table, const int64_t* streams, const int64_t* ages, int64_t n, Located located) noexcept {
-    const Ends ends(table, steps_of);
-    std::vector<int64_t> ordinals(n);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t stream = streams[i];
-        if (stream < 0 || stream >= table.n || ages[i] < 0 || ages[i] >= ends.of(stream)) return i;
-        ordinals[i] = ends.end(stream) - 1 - ages[i];
+        const int64_t number = streams[i];
+        if (number < 0 || number >= table.n) return i;
+        const int64_t steps = steps_of(table.streams[number]);
+        if (ages[i] < 0 || ages[i] >= steps) return i;
+        located.lasts[i] = steps - 1 - ages[i];
     }
-    locate(table, ends, ordinals.data(), n, located);
+    locate_in(table, streams, located.lasts, n, located);
     return -1;
 }
 
-void locate_episodes(Table table, const int64_t* ordinals, int64_t n, Located located) noexcept {
-    const Ends ends(table, [](const Stream& stream) { return stream.episodes; });
+void locate_episodes(Index& index, const int64_t* ordinals, int64_t n, Located located) {
+    const Sums& episodes = index.episodes();
     for (int64_t i = 0; i < n; i++) {
-        const int64_t number = ends.stream_of(ordinals[i]), episode = ordinals[i] - ends.before(number);
-        const Stream& stream = table.streams[number];
+        const int64_t number = episodes.find(ordinals[i]), episode = ordinals[i] - episodes.before(number);
+        const Stream& stream = index.stream(number);
         located.streams[i] = number;
         located.positions[i] = std::max(stream.starts[episode], stream.floor);
         located.starts[i] = stream.starts[episode];
         located.lasts[i] = last_row(stream, episode);
     }
+}
+
+int64_t steps_before(const Stream& stream, int64_t position) noexcept {
+    return position - (stream.episodes == 0 ? 0 : episode_at(stream, position)) + stream.steps_offset;
 }
 
 void find_episodes(Table table, const int64_t* streams, const int64_t* positions, int64_t n, int64_t* starts, int64_t* lasts) noexcept {
@@ -158,10 +150,7 @@ void episodes_along(Table table, const int64_t* streams, const int64_t* position
 }
 
 void find_rows(Table table, const int64_t* streams, const int64_t* positions, int64_t n, int64_t segment_rows, int64_t* rows) noexcept {
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t segment = positions[i] / segment_rows;
-        rows[i] = slot_of(table.streams[streams[i]], segment, segment_rows) * segment_rows + positions[i] % segment_rows;
-    }
+    for (int64_t i = 0; i < n; i++) rows[i] = row_of(table.streams[streams[i]], positions[i], segment_rows);
 }
 
 }  // namespace diskbuffer

@@ -70,9 +70,13 @@ inline int64_t rest_of_length(const uint8_t*& at, const uint8_t* end) {
 }
 
 // Copy from at least 64 bytes before; writes less than 128 bytes more than `length`.
+//
+// Of a shorter match the first 64 bytes are copied twice: neither does the processor have to guess the length, nor wait to read from 128
+// bytes before or less what it has just written.
 inline void copy_far(uint8_t* out, const uint8_t* match, int64_t length) {
+    const int64_t second = (FAR - length) >> 63 & FAR;
     copy_64(out, match);
-    copy_64(out + 64, match + 64);
+    copy_64(out + second, match + second);
     for (int64_t k = AT_ONCE; k < length; k += 64) copy_64(out + k, match + k);
 }
 
@@ -83,8 +87,7 @@ inline void fill_64(uint8_t* out, uint64_t word) {
 // Write a word again and again; writes less than 128 bytes more than `length`.
 inline void fill(uint8_t* out, uint64_t word, int64_t length) {
     fill_64(out, word);
-    fill_64(out + 64, word);
-    for (int64_t k = AT_ONCE; k < length; k += 64) fill_64(out + k, word);
+    for (int64_t k = FAR; k < length; k += 64) fill_64(out + k, word);
 }
 
 // Copy from less than 64 bytes before; writes less than 128 bytes more than `length`.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runs.hpp"
 #include "table.hpp"
@@ -18,14 +19,18 @@ struct Windows {
     int64_t before, rows;
 };
 
-// Find the runs of windows; return how many there are, or -1 where a step was evicted. `runs` has room for all: of a window these are
-// `rows / segment_rows + 2` at most.
+// Memory of a plan of windows.
+struct PlanMemory {
+    std::vector<Run> unsorted, runs;
+    std::vector<int64_t> keys;
+    std::vector<Source> sources;
+};
+
+// Plan windows: have a batch be of their runs, sorted by where they lie in files, and of the sources of these. Return whether all are
+// mapped; where a step was evicted, there are no runs, and `n_runs` is -1.
 //
 // `first_stream` is the number of the table's first stream among those of the windows; steps of other streams are left out.
-int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int64_t first_stream, Run* runs) noexcept;
-
-// Sort `n` runs by where they lie in files; equal ones keep their order. `keys` has room for `n`.
-void sort_runs(const Run* runs, int64_t n, const Layout& layout, int64_t* keys, Run* sorted) noexcept;
+bool plan_windows(Table table, const MappedFiles& mapped, const Windows& windows, int64_t first_stream, PlanMemory& memory, Batch& batch);
 
 // Look up where the files of runs are mapped; return whether all of them are.
 bool find_sources(const MappedFiles& mapped, const Run* runs, int64_t n, Source* sources) noexcept;

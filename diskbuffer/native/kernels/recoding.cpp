@@ -1,5 +1,6 @@
 #include "recoding.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "libraries.hpp"
@@ -51,6 +52,31 @@ int64_t encode_chunks(const uint8_t* rows, int64_t first, int64_t ring, int64_t 
         if (size <= 0) return -1;
         entries[i] = {offset, size};
         offset += size;
+    }
+    return offset;
+}
+
+void decode_chunks(const uint8_t* shard, const Entry* entries, int64_t n, int64_t chunk_bytes, uint8_t* target, uint8_t* wrong) noexcept {
+    for (int64_t i = 0; i < n; i++)
+        wrong[i] = decode(shard + entries[i].offset, entries[i].size, chunk_bytes, chunk_bytes, target + i * chunk_bytes, nullptr);
+}
+
+int64_t encode_rings(const RingChunk* chunks, int64_t n, int64_t ring_bytes, int64_t chunk_bytes, const char* compressor, int level,
+                     uint8_t* scratch, uint8_t* target, int64_t* sizes) noexcept {
+    int64_t offset = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const RingChunk& chunk = chunks[i];
+        const uint8_t* rows = chunk.ring + chunk.first;
+        const int64_t before_end = std::min(chunk.size, ring_bytes - chunk.first);
+        if (before_end < chunk_bytes) {
+            std::memcpy(scratch, rows, before_end);
+            std::memcpy(scratch + before_end, chunk.ring, chunk.size - before_end);
+            std::memset(scratch + chunk.size, 0, chunk_bytes - chunk.size);
+            rows = scratch;
+        }
+        sizes[i] = encode(rows, chunk_bytes, compressor, level, 1, target + offset);
+        if (sizes[i] <= 0) return -1;
+        offset += sizes[i];
     }
     return offset;
 }

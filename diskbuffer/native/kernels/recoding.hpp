@@ -38,6 +38,21 @@ inline int64_t workspace_bytes(int64_t chunk_bytes) { return sizeof(Workspace) +
 int64_t encode_chunks(const uint8_t* rows, int64_t first, int64_t ring, int64_t chunk_bytes, const char* compressor, int level,
                       uint8_t* target, Entry* entries, int64_t n) noexcept;
 
+// Decode `n` chunks of a shard, all of each, one after the other to `target`; wrong[i] becomes 0, or the Reason why chunk i cannot be. Their
+// places are inside of the shard.
+void decode_chunks(const uint8_t* shard, const Entry* entries, int64_t n, int64_t chunk_bytes, uint8_t* target, uint8_t* wrong) noexcept;
+
+// A chunk of rows in a ring: where the ring is, the chunk's first byte in it, and its bytes, fewer than others have where rows are missing.
+struct RingChunk {
+    const uint8_t* ring;
+    int64_t first, size;
+};
+
+// Compress chunks of rings of `ring_bytes`, one after the other, to `target`; missing rows become zeros. `sizes` become the chunks'.
+// `scratch` has room for a chunk. Return the bytes written, -1 if it failed.
+int64_t encode_rings(const RingChunk* chunks, int64_t n, int64_t ring_bytes, int64_t chunk_bytes, const char* compressor, int level,
+                     uint8_t* scratch, uint8_t* target, int64_t* sizes) noexcept;
+
 // Compress chunks of a live shard again, to `target`; one that would be no smaller than it was is copied. `moved` become where they are.
 // Return the bytes written, or -1 - i where chunk i cannot be decoded.
 int64_t recode_chunks(const uint8_t* shard, const Entry* entries, int64_t n, int64_t chunk_bytes, const Method& method,

@@ -18,22 +18,7 @@ namespace diskbuffer {
 // Where a row lies: a file of every column, a lane of it, and a row of that lane. A lane has the rows of one segment.
 struct Place {
     int64_t file, lane, row;
-};
-
-struct Run;
-
-// How segments lie in files: so many rows each, so many to a file. Format 1 has one lane.
-struct Layout {
-    int64_t segment_rows, lanes;
-
-    // Return the place of a row that is kept.
-    Place place_of(const Stream& stream, int64_t position) const {
-        const int64_t segment = position / segment_rows, slot = slot_of(stream, segment, segment_rows);
-        return {slot / lanes, slot % lanes, position - segment * segment_rows};
-    }
-
-    // Return a number by which places sort as they lie in files.
-    int64_t order_of(const Run& run) const;
+    int64_t rows;  // from it on that its segment has, or has room for
 };
 
 // Consecutive rows of one segment, which go to consecutive rows of one sample's window.
@@ -49,8 +34,6 @@ struct Run {
 };
 static_assert(sizeof(Run) == 10 * 8);
 
-inline int64_t Layout::order_of(const Run& run) const { return (run.file * lanes + run.lane) * segment_rows + run.row; }
-
 // Where a file is mapped; address 0 where it is not. An integer, as a plan of parts points to before their first byte.
 struct Source {
     uintptr_t address;
@@ -60,13 +43,47 @@ struct Source {
 };
 static_assert(sizeof(Source) == 2 * 8);
 
-// Where the files of all columns are mapped, (columns, files).
-struct MappedFiles {
+// Where the files of all columns of a store are mapped, (columns, files), from file number `first` on. A file has `lanes` segments.
+struct StoreFiles {
     const Source* sources;
-    int64_t columns, files;
+    int64_t files, first, lanes;
 
-    // Return where a file is mapped; of one that came after these were mapped, too.
-    Source source(int64_t column, int64_t file) const { return file < files ? sources[column * files + file] : Source{0, 0}; }
+    // Return the sources of a file's columns, each `files` behind the other; none for one that came after these were mapped.
+    const Source* sources_of(int64_t file) const {
+        const int64_t place = file - first;
+        return 0 <= place && place < files ? sources + place : nullptr;
+    }
+};
+
+// The files of several stores. An index of several has the numbers of all their segments: of segment s of store k of n, s * n + k. Where one
+// store's files stand for those of all, numbers are as they are.
+struct MappedFiles {
+    const StoreFiles* stores;
+    int64_t n;
+    int64_t columns, segment_rows;
+
+    const StoreFiles& of(int64_t store) const { return stores[n == 1 ? 0 : store]; }
+
+    // Return the place of a row that is kept.
+    Place place_of(const Stream& stream, int64_t position) const {
+        const int64_t at = segment_at(stream, position, segment_rows), lanes = of(stream.store).lanes;
+        const Segment& segment = stream.segment_list[at];
+        const int64_t until = at + 1 < stream.segments ? stream.segment_list[at + 1].first : segment.first + segment_rows;
+        const int64_t number = n == 1 ? segment.number : segment.number / n;
+        return {number / lanes, number % lanes, position - segment.first, until - position};
+    }
+
+    // Return a number by which runs sort as they lie in files.
+    int64_t order_of(const Run& run) const {
+        return (((run.file * of(run.store).lanes + run.lane) * segment_rows + run.row)) * n + (n == 1 ? 0 : run.store);
+    }
+
+    // Return where a column of a run's file is mapped; of one that came after these were mapped, too.
+    Source source(const Run& run, int64_t column) const {
+        const StoreFiles& store = of(run.store);
+        const Source* sources = store.sources_of(run.file);
+        return sources ? sources[column * store.files] : Source{0, 0};
+    }
 };
 
 // One column of a batch, as one store has it.

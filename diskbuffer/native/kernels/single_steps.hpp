@@ -17,7 +17,7 @@ static_assert(sizeof(StepColumn) == 4 * 8);
 
 // Copy steps that exist to the arrays of `n_columns` columns; return false where a file is not mapped that they lie in. `ids` are the numbers
 // of the steps in the store, position * streams + stream.
-bool copy_steps(Table table, const MappedFiles& mapped, const Layout& layout, const StepColumn* columns, int64_t n_columns,
-                uint8_t* const* arrays, const int64_t* streams, const int64_t* positions, int64_t n, int64_t* ids) noexcept;
+bool copy_steps(Table table, const MappedFiles& mapped, const StepColumn* columns, int64_t n_columns, uint8_t* const* arrays,
+                const int64_t* streams, const int64_t* positions, int64_t n, int64_t* ids) noexcept;
 
 }  // namespace diskbuffer

@@ -20,15 +20,17 @@ from diskbuffer.reading.gather.helpers import Helpers
 from diskbuffer.reading.gather.pace import Pace
 from diskbuffer.reading.gather.plan import Plan
 from diskbuffer.reading.gather.targets import Memory
+from diskbuffer.reading.readable import Mapped
 from diskbuffer.store.format import codec
 
 T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
-Describe = Callable[[str, int, int, int, int], str]
+Describe = Callable[[str, int, int, int, int, int], str]
 Damage = tuple[int, int, int, int]  # why a chunk cannot be read; the target, the run, and the number of the chunk
 _PARTS = 16  # into which a batch is split, a thread: who is done first takes the next
 _KINDS = 64  # of batches, for which it is known how many threads are best
 _COLD = 16  # a batch is cold if more than one in so many of its runs had to wait for the disk
+_ALONE = 2**18  # bytes of a batch that no other thread helps with: a tenth of a millisecond is not worth one
 _LOOK = 8  # every so many batches are looked at: counting faults takes a tenth of a small one's time
 
 
@@ -68,7 +70,7 @@ class Gatherer:
         Bytes; each thread has a scratch of twice as much.
     threads : int
     describe : callable
-        ``describe(column, slot, stream, first, last)`` names rows, from position `first` to `last`, for errors.
+        ``describe(column, file, stream, first, last, store)`` names rows, from position `first` to `last`, for errors.
     elsewhere : Elsewhere, optional
         What brings here what a plan reads, where the store's files are elsewhere.
     """
@@ -93,6 +95,7 @@ class Gatherer:
     def run(self, plan: Plan, memory: Memory, threads: int | None = None) -> None:
         """Fill a batch's arrays as planned. Blocks, without the GIL."""
         elsewhere = self._elsewhere
+        plan.read_unmapped(memory)
         if elsewhere is not None:
             elsewhere.bring(plan, memory.targets)
         damage = self._share(plan, memory, threads)
@@ -102,13 +105,16 @@ class Gatherer:
             raise self._error(plan, memory, damage)
 
     def gather_random(
-        self, index: Index, mapped: Int64, memory: Memory, random: Philox, before: int, rows: int, ids: Int64
+        self, index: Index, maps: Mapped, memory: Memory, random: Philox, before: int, rows: int, ids: Int64
     ) -> bool | None:
         """Draw, plan and gather steps, as `quickly` does; fill in their ids, and return whether all could be read."""
         if self._elsewhere is not None:
             return None
-        what = index.table, mapped, memory.targets, self._scratch(), random, before, rows, index.segment_rows, ids
-        return self.quickly(len(ids), gather.gather_random, *what)
+        what = index, maps.tables, memory.targets, self._scratch(), random, before, rows, ids
+        if memory.nbytes <= _ALONE:
+            self._pace_of_last = None
+            return self.quickly(len(ids), gather.gather_random, *what)
+        return self.quickly(len(ids), self._in_threads, memory, None, len(ids), gather.gather_random, *what)
 
     def quickly(self, size: int, read: Callable[..., T], *what: Any) -> T | None:
         """Read so many samples without a plan; None where the disk may have to be waited for."""
@@ -129,13 +135,8 @@ class Gatherer:
         before = count() if looked_at else 0
         if advised:
             gather.request_pages(memory.targets, plan.runs, plan.sources, _PAGE)
-        if threads is None and self.threads > 1:
-            pace = self._pace_of_last = self._pace(memory)
-            threads, begun = pace.choose(), time.perf_counter()
-            damage = self._gather(plan, memory, threads)
-            pace.note(threads, time.perf_counter() - begun)
-        else:
-            damage = self._gather(plan, memory, threads or 1)
+        what = memory.targets, plan.runs, plan.sources, self._scratch()
+        damage = self._in_threads(memory, threads, n, gather.gather, *what)
         if looked_at:
             self._cold = count() - before > n // _COLD
             if advised and not self._cold:
@@ -151,12 +152,18 @@ class Gatherer:
             found = self._paces[kind] = Pace(self.threads)
         return found
 
-    def _gather(self, plan: Plan, memory: Memory, threads: int) -> Damage | None:
-        what, n = (memory.targets, plan.runs, plan.sources, self._scratch()), len(plan.runs)
-        if threads == 1:
-            return gather.gather(*what)
+    def _in_threads(self, memory: Memory, threads: int | None, n: int, read: Callable[..., T], *what: Any) -> T:
+        """Read `n` runs or more in so many threads, or in as many as are the fastest."""
+        if threads is None and self.threads > 1:
+            pace = self._pace_of_last = self._pace(memory)
+            threads, begun = pace.choose(), time.perf_counter()
+            found = self._in_threads(memory, threads, n, read, *what)
+            pace.note(threads, time.perf_counter() - begun)
+            return found
+        if threads is None or threads == 1:
+            return read(*what)
         with self._helpers.lend(threads - 1) as helpers:
-            return gather.gather(*what, min(n, threads * _PARTS), helpers)
+            return read(*what, min(n, threads * _PARTS), helpers)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -173,7 +180,7 @@ class Gatherer:
         run, path = plan.runs[r].tolist(), memory.paths[target]
         chunk_rows = int(memory.targets[0, target, gather.CHUNK_ROWS])
         first = run[gather.POSITION] - run[gather.ROW] + chunk * chunk_rows
-        where = self._describe(path, run[gather.FILE], run[gather.STREAM], first, first + chunk_rows - 1)
+        where = self._describe(path, run[gather.FILE], run[gather.STREAM], first, first + chunk_rows - 1, run[gather.STORE])
         return CorruptionError(
             f"{where} cannot be read: chunk {chunk}: {codec.REASONS[reason]}. The file was damaged after it was written; "
             "`diskbuffer check --repair` goes on without these steps, or restore it from a copy, or sample others"

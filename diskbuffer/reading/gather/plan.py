@@ -16,7 +16,9 @@ from diskbuffer.draws import Draw
 from diskbuffer.errors import EvictedError
 from diskbuffer.index.index import Index
 from diskbuffer.native import gather
+from diskbuffer.reading.gather.targets import Memory
 from diskbuffer.reading.readable import Mapped
+from diskbuffer.schema import CHECKSUM
 
 Int64 = npt.NDArray[np.int64]
 
@@ -34,12 +36,26 @@ class Plan:
         Keeps that memory mapped as long as the plan lives.
     held : list
         What else is kept: memory of its own that some of the sources are in.
+    unmapped : Mapped, optional
+        What reads the files of sources that are zeros, as these are not mapped.
     """
 
     runs: Int64
     sources: Int64
     epoch: Any
     held: list[object] = field(default_factory=list)
+    unmapped: Mapped | None = None
+
+    def read_unmapped(self, memory: Memory) -> None:
+        """Read what a batch's memory is filled from, and is not mapped. Takes the disk's time, and no lock."""
+        if self.unmapped is None:
+            return
+        sums = (CHECKSUM,) if (memory.targets[..., gather.CHECKSUMS] >= 0).any() else ()
+        for store in np.unique(self.runs[:, gather.STORE]).tolist():
+            some = np.flatnonzero(self.runs[:, gather.STORE] == store)
+            sources, where = self.sources[some], self.runs[some][:, [gather.FILE, gather.LANE, gather.ROW, gather.COUNT]].T
+            self.held += self.unmapped.of(store).private(sources, dict.fromkeys([*memory.paths, *sums]), *where)
+            self.sources[some] = sources
 
 
 def make_plan(index: Index, maps: Mapped, drawn: Draw, before: int, rows: int, first_stream: int = 0) -> Plan:
@@ -48,11 +64,12 @@ def make_plan(index: Index, maps: Mapped, drawn: Draw, before: int, rows: int, f
     Rows before an episode's start are made up, rows after its end left as they are in the batch. `first_stream` is the number
     by which the draw knows this store's first stream; steps of others are another plan's.
     """
-    planned = gather.plan(index.table, maps.sources, *drawn[:4], before, rows, index.segment_rows, first_stream)
+    planned = gather.plan(index, maps.tables, *drawn[:4], before, rows, first_stream)
     if planned is None:
         raise EvictedError("a step that was drawn is not there any more; refresh() sees which are")
     runs, sources, complete = planned
     if not complete:
-        maps.ensure(np.unique(runs[:, gather.FILE]).tolist())
-        gather.find_sources(maps.sources, runs, sources)
-    return Plan(runs, sources, maps.epoch)
+        for store in np.unique(runs[:, gather.STORE]).tolist():
+            maps.of(store).ensure(np.unique(runs[runs[:, gather.STORE] == store, gather.FILE]).tolist())
+        complete = gather.find_sources(maps.tables, runs, sources)
+    return Plan(runs, sources, maps.epoch, unmapped=None if complete else maps)

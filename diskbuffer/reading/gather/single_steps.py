@@ -17,6 +17,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.native import gather
 from diskbuffer.native.single_steps import allocate
 from diskbuffer.reading.gather.targets import Columns
+from diskbuffer.reading.readable import Mapped
 from diskbuffer.schema import is_obs, key_of
 
 Array = npt.NDArray[Any]
@@ -69,7 +70,7 @@ class SingleSteps:
         """Return whether all of the columns are flat."""
         return not columns.targets[0, :, gather.CHUNK_ROWS].any()
 
-    def filled(self, copy: Copy, index: Index, mapped: Int64, size: int, *steps: Any) -> Filled | None:
+    def filled(self, copy: Copy, index: Index, maps: Mapped, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many steps, and the steps' names; None where only a plan can, or can say why not.
 
         The store's lock must be held.
@@ -77,7 +78,7 @@ class SingleSteps:
         if size > self.most:
             return None
         filled = allocate(self._kinds, size) if size <= self._most_fresh else self._take(size)
-        return filled if copy(index.table, mapped, index.segment_rows, self._described, filled, *steps) else None
+        return filled if copy(index, maps.tables, self._described, filled, *steps) else None
 
     def _take(self, size: int) -> Filled:
         """Return arrays of a batch that nobody holds any more, nor a tensor over them; new ones where there are none."""

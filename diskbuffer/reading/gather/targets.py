@@ -20,11 +20,15 @@ _WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks ar
 
 
 class Own(NamedTuple):
-    """What is a store's own: the address of each packed column's tail, its rows, and what the checksums of rows start from."""
+    """What is a store's own.
+
+    The address of each packed column's tail, its rows, what the checksums of rows start from, and the segments of a file.
+    """
 
     tails: Mapping[str, int]
     tail_rows: int
     salt: int
+    lanes: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +40,8 @@ class Columns:
     targets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, schema: Schema, packed: Mapping[str, tuple[int, int]], zeros: bool, stores: Sequence[Own]) -> Columns:
-        """Describe all columns of a schema; `packed` tells (chunk_rows, chunks) of the packed ones, the same in all stores."""
+    def of(cls, schema: Schema, segment_rows: int, chunks: Mapping[str, int], zeros: bool, stores: Sequence[Own]) -> Columns:
+        """Describe all columns of a schema; `chunks` tells how many a lane of the packed ones has, the same in all stores."""
         paths = (*schema.obs, *schema.step)
         order = list(schema)
         targets = np.zeros((len(stores), len(paths), gather.TARGET_FIELDS), np.int64)
@@ -48,10 +52,10 @@ class Columns:
                 schema[path].row_bytes,
                 zeros,
             )
-            target[gather.LANES] = 1  # so no rows of another lane come before a row: LANE_ROWS stays 0
+            target[gather.LANES], target[gather.LANE_ROWS] = [own.lanes for own in stores], segment_rows
             target[gather.FLAG] = schema[path].np_dtype == np.bool_
-            if path in packed:
-                target[gather.CHUNK_ROWS], target[gather.CHUNKS] = packed[path]
+            if path in chunks:
+                target[gather.CHUNK_ROWS], target[gather.CHUNKS] = segment_rows // chunks[path], chunks[path]
                 target[gather.TAIL] = [own.tails[path] for own in stores]
                 target[gather.TAIL_ROWS] = [own.tail_rows for own in stores]
             lossy = schema[path].is_lossy

@@ -13,11 +13,13 @@ from typing import Any
 
 from diskbuffer.paths import local_path
 from diskbuffer.runtime.progress import bar
+from diskbuffer.storage.checking import check as check_2
+from diskbuffer.storage.checking.report import Report
+from diskbuffer.storage.opening import is_format_2
 from diskbuffer.store import directory
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector
 from diskbuffer.store.checking.framework import Framework, find_links
 from diskbuffer.store.checking.opened import Opened
-from diskbuffer.store.checking.report import Report
 from diskbuffer.store.checking.segments import SegmentFinder
 from diskbuffer.store.checking.table import TableFinder
 from diskbuffer.store.last_writer import LastShutdown, State
@@ -62,6 +64,8 @@ def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = T
     Reads the whole store: some 15 s for a million 84x84 frames.
     """
     root = local_path(path)
+    if is_format_2(root):
+        return check_2.check(root, repair, progress)
     for _ in range(LOOKS):
         before = _last_written(root)
         report = _checked(root, repair, progress)

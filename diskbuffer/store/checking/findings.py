@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from diskbuffer.store.checking.report import Problem, Report
+from diskbuffer.storage.checking.report import Problem, Report
 
 T = TypeVar("T")
 

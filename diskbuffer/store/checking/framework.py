@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from diskbuffer.errors import CorruptionError
+from diskbuffer.storage.checking import salvage
+from diskbuffer.storage.checking.report import Problem
 from diskbuffer.store import directory, last_writer
-from diskbuffer.store.checking import salvage
 from diskbuffer.store.checking.findings import Finder, Finding, lasting
-from diskbuffer.store.checking.report import Problem
 from diskbuffer.store.copies import marks
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout

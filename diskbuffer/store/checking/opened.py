@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diskbuffer.store.checking.report import Problem
+from diskbuffer.storage.checking.report import Problem
 from diskbuffer.store.last_writer import LastShutdown, State, how_it_was_left
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.writer_lock import is_held

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
+from diskbuffer.storage.checking.report import Problem
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Finder, Finding, lasting
 from diskbuffer.store.checking.opened import Opened
-from diskbuffer.store.checking.report import Problem
 from diskbuffer.store.format.checksums import OBS, STEP, covered
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.recovery.blank_rows import blank

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.schema import CHECKSUM
+from diskbuffer.storage.checking.report import Problem, Report
 from diskbuffer.store.checking.findings import LOOKS, WRITER_SECONDS, Collector, Finder, Finding
 from diskbuffer.store.checking.lost_rows import Identity, find_rows
 from diskbuffer.store.checking.opened import Opened
-from diskbuffer.store.checking.report import Problem, Report
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.last_writer import LastShutdown
 from diskbuffer.store.recovery import power_loss

@@ -85,6 +85,16 @@ class Layout:
         """Streams that environments write."""
         return self.streams - self.protected
 
+    @property
+    def environments(self) -> int:
+        """The same, as format 2 calls it."""
+        return self.n_envs
+
+    @property
+    def lanes(self) -> int:
+        """Segments in a file."""
+        return 1
+
     @cached_property
     def packed(self) -> tuple[str, ...]:
         """Paths of the packed columns."""

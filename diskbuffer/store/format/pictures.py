@@ -65,6 +65,15 @@ def encode_chunks(source: int, first: int, ring: int, column: Column, out: Bytes
     return at
 
 
+def encode_rows(rows: Int64, column: Column, *, exact: bool = False) -> tuple[Bytes, Int64]:
+    """Compress rows, one after the other; return the bytes, and how many each has.
+
+    `rows` is (n, 3): the address of the ring that a row is in, its first byte there, and its bytes.
+    """
+    chunks = [encode(ctypes.string_at(ring + first, size), column, exact=exact) for ring, first, size in rows.tolist()]
+    return np.frombuffer(b"".join(chunks), np.uint8), np.array([len(chunk) for chunk in chunks], np.int64)
+
+
 # Decoding
 
 

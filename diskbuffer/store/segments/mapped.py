@@ -86,6 +86,11 @@ class Maps:
         self.sources: npt.NDArray[np.int64] = np.zeros((len(self._paths), 0, 2), np.int64)
         self.epoch = Epoch()
 
+    @property
+    def tables(self) -> list[tuple[npt.NDArray[np.int64], int, int]]:
+        """Where files are mapped, as readers take it."""
+        return [(self.sources, 0, 1)]
+
     def take_columns(self, layout: Layout, *, anew: bool = False) -> None:
         """Have the columns of a layout; with `anew`, those that were written later are not those that they were."""
         slots = self.sources.shape[1]
@@ -108,6 +113,14 @@ class Maps:
         column = self._paths.index(path)
         self._held[column][slot] = mapped
         self.sources[column, slot] = mapped.address, mapped.size
+
+    def of(self, store: int) -> Maps:  # noqa: ARG002
+        """Return these: there is one store."""
+        return self
+
+    def private(self, *what: Any) -> list[Any]:  # noqa: ARG002
+        """Read nothing: whatever `ensure` was called for is mapped."""
+        return []
 
     def ensure(self, slots: Iterable[int], paths: Iterable[str] | None = None) -> None:
         """Map the slots in some columns, or in all, where they are not; what is mapped already may be read in any case."""

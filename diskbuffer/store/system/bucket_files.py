@@ -12,19 +12,20 @@ import os
 import stat
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.bucket import Bucket
-from diskbuffer.errors import CorruptionError, ReadOnlyError
+from diskbuffer.errors import CorruptionError, NotAStoreError, ReadOnlyError
 from diskbuffer.store.system.block_cache import BlockCache, Blocks, PrivateBlocks
 from diskbuffer.store.system.files import SMALL, Files, Map
 from diskbuffer.store.system.objects import Object, Objects
 
+T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 _MOST_AT_ONCE = 4 * 1024**2  # bytes of a request, so that much of one file comes in several at once
 _FRESH = 1.0  # seconds for which a list of all objects is taken for true
@@ -42,7 +43,7 @@ class BucketFiles(Files):
 
     def __init__(self, bucket: Bucket, *, within: tuple[BucketFiles, str] | None = None) -> None:
         self.root, self._bucket = bucket, bucket  # type: ignore[assignment]  # errors name files by it, as they do by a path
-        self._held, self.block_bytes = {}, bucket.block_bytes
+        self._within, self._held, self.block_bytes = within, {}, bucket.block_bytes
         if within is None:
             self._expected: dict[str, Blocks] = {}  # by name, from the topmost directory on
             self._maps: weakref.WeakValueDictionary[int, Blocks] = weakref.WeakValueDictionary()
@@ -82,8 +83,10 @@ class BucketFiles(Files):
         found = self._objects.list_all()
         if self._above:
             found = _below(found, self._above[:-1])
+        if found != self._there:
+            return False
         self._listed = time.monotonic()
-        return found == self._there
+        return True
 
     def stat(self, name: str) -> os.stat_result:
         """Return what is known of a name: its size; what it takes on the disk is that, too."""
@@ -200,8 +203,8 @@ class BucketFiles(Files):
         return brought
 
     def need(self, mapped: Map, begin: int, size: int) -> Map:
-        """Return a map, or another in its place, in which some bytes are there."""
-        if not isinstance(mapped, Blocks):
+        """Return a map, or another in its place, in which some bytes are there; of bytes that it does not have, itself."""
+        if not isinstance(mapped, Blocks) or not 0 <= begin <= begin + size <= mapped.size:
             return mapped
         return self.bring([(mapped, mapped.missing(begin, begin + size))])[0]
 
@@ -228,6 +231,18 @@ class BucketFiles(Files):
         """Have all files come from the bucket once more."""
         self._expected.clear()
         self.cache.remove({self._key(name, known) for name, known in self._there.items()})
+
+    def tried_twice(self, read: Callable[[], T]) -> T:
+        """Return what is read; where it is damaged, what is read again without what the cache has of it."""
+        try:
+            return read()
+        except (CorruptionError, NotAStoreError):
+            self.mistrust_all()
+        try:
+            return read()
+        except BaseException:
+            self.mistrust_all()  # or a wrong answer would stay when the bucket is well again
+            raise
 
     def is_gone(self, mapped: Map) -> bool:
         """Tell whether a map's file has made room for others, and its space waits for the map to go."""

@@ -226,9 +226,31 @@ class Files:
             raise
         return fd
 
-    def open(self, name: str) -> int:
-        """Open for reading and writing; return the descriptor."""
-        return self._open(name, os.O_RDWR)
+    def open(self, name: str, *, write: bool = True) -> int:
+        """Open for reading and writing, or for reading alone; return the descriptor."""
+        return self._open(name, os.O_RDWR if write else os.O_RDONLY)
+
+    def reserve(self, fd: int, offset: int, size: int) -> None:
+        """Take the space on the disk of a part of an open file now; what is there stays. Nothing where the system cannot."""
+        if hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(fd, offset, size)
+            except OSError as error:
+                error.filename = error.filename or _name_of(fd)
+                raise
+
+    def size(self, fd: int) -> int:
+        """Return the size of an open file."""
+        return os.fstat(fd).st_size
+
+    def pread(self, fd: int, target: npt.NDArray[np.uint8], offset: int) -> None:
+        """Fill `target` with what an open file has from `offset` on; a CorruptionError where it has less."""
+        view = memoryview(target.data)
+        while len(view):
+            n = os.preadv(fd, [view], offset)
+            if n == 0:
+                raise CorruptionError(f"{_name_of(fd)}: expected {len(view)} bytes more from byte {offset} on; was it cut short?")
+            view, offset = view[n:], offset + n
 
     def read(self, name: str) -> bytes:
         """Return the contents of a small file."""
@@ -388,10 +410,10 @@ class Files:
         self.sync(temporary)
         self.rename(temporary, name)
 
-    def create_mapped(self, name: str, size: int) -> Map:
-        """Create a file of zeros, whole before it has its name, and map it for writing."""
+    def create_mapped(self, name: str, size: int, *, reserve: bool = True) -> Map:
+        """Create a file of zeros, whole before it has its name, and map it for writing; `reserve` is that of `create`."""
         temporary = f"{name}.new.tmp"
-        fd = self.create(temporary, size, reserve=True)
+        fd = self.create(temporary, size, reserve=reserve)
         try:
             self.rename(temporary, name)
             return self.map_open(fd, size, writable=True)

@@ -22,6 +22,14 @@ def files_of(layout: Layout, *, segments: int | None = None, stores: int = 1) ->
     return segments * len(layout.schema) + stores * table
 
 
+def bounds() -> tuple[int, int]:
+    """Return how many files this process maps, and how many it keeps open to read them, at most: half of what it may have."""
+    limit, (most, _) = 65_530, resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        limit = int(_LIMIT.read_text())
+    return limit // 2, (most if 0 <= most < 2**20 else 2**20) // 2
+
+
 def problem(files: int) -> str | None:
     """Tell why this process cannot map so many files more; None if it can, or no limit is known."""
     with contextlib.suppress(OSError, ValueError):

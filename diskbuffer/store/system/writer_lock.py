@@ -9,9 +9,10 @@ import os
 import socket
 import time
 import uuid
-from typing import Any
+from typing import Any, Self
 
 from diskbuffer.errors import CorruptionError, LockedError, NotAStoreError, ReadOnlyError
+from diskbuffer.runtime.garbage import wait_for_dropped
 from diskbuffer.store.format.layout import SEGMENTS
 from diskbuffer.store.system.files import Files
 
@@ -19,6 +20,7 @@ from diskbuffer.store.system.files import Files
 _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.json"
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_PATIENCE = 10  # seconds for each buffer of this process that was dropped, and is being closed
 _PROBE_SECONDS = 0.05  # in which a process that asks whether there is a writer releases it
 
 # What errors advise: adapters say it in their own terms.
@@ -26,22 +28,97 @@ READ_BESIDE = "open it here with mode='r', to read beside it"
 READ_ONLY = "open it with mode='r' to read it"
 
 
-class WriterLock:
+class StoreLock:
     """Hold the right to write to a store, until `release`.
 
     A `flock` of a file that is opened as all in a store are: the package filelock would follow links.
     """
 
+    name: str  # of the file, within the store
+
     def __init__(self, files: Files) -> None:
         self._files, self._process = files, os.getpid()
         self._fd = -1
-        self._before = ""
         try:
             self._fd = self._acquire()
         except (CorruptionError, LockedError):
             raise
         except OSError as error:
             raise _refusal(files, error) from error
+
+    def holder(self) -> str:
+        """Name the process that has opened the store for writing last."""
+        raise NotImplementedError
+
+    def _acquire(self) -> int:
+        """Lock the file; return its descriptor."""
+        begun, waited = time.monotonic(), False
+        while True:
+            fd = self._files.open_lock(self.name, write=True)
+            try:
+                if self._files.lock(fd, exclusive=True) and _is_that(self._files, self.name, fd):
+                    locked, fd = fd, -1
+                    return locked
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+            if time.monotonic() - begun > _PROBE_SECONDS:
+                if waited or not wait_for_dropped(_PATIENCE):
+                    raise self._held()
+                waited = True
+            time.sleep(0.001)
+
+    def _held(self) -> LockedError:
+        return LockedError(f"{self._files.root} is being written to by {self.holder()}. Close it there, or {READ_BESIDE}")
+
+    def is_in_place(self) -> bool:
+        """Tell whether the store is where it was locked: not moved, removed, nor replaced by another."""
+        return self._fd >= 0 and self._files.is_in_place() and _is_that(self._files, self.name, self._fd)
+
+    def require_place(self) -> None:
+        """Raise a NotAStoreError where the store was moved, removed or replaced since it was locked."""
+        if not self.is_in_place():
+            raise NotAStoreError(
+                f"{self._files.root} was moved, removed or replaced while this buffer wrote to it; nothing more is written "
+                "there. Open the store where it is now"
+            )
+
+    def moved_to(self, files: Files) -> Self:
+        """Return this, of a store whose directory was renamed while it was locked."""
+        self._files = files
+        return self
+
+    def release(self) -> None:
+        """Let others write; twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if os.getpid() == self._process:
+                with contextlib.suppress(OSError):
+                    self._files.unlock(fd)  # a process that was forked from this one may have it open, too
+            os.close(fd)
+
+    def forget(self) -> None:
+        """In a fork: close the descriptor, so that the lock does not outlive its holder, and do not release it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    after_fork = forget
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.release()
+
+
+class WriterLock(StoreLock):
+    """The lock of a store of format 1."""
+
+    name = _LOCK
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._before = ""
         try:
             self._before = history(files)
             self.note_holder()
@@ -49,26 +126,8 @@ class WriterLock:
             self.release()
             raise
 
-    def _acquire(self) -> int:
-        """Lock the file; return its descriptor."""
-        begun = time.monotonic()
-        while True:
-            fd = self._files.open_lock(_LOCK, write=True)
-            try:
-                if self._files.lock(fd, exclusive=True) and _is_that(self._files, fd):
-                    locked, fd = fd, -1
-                    return locked
-            finally:
-                if fd >= 0:
-                    os.close(fd)
-            if time.monotonic() - begun > _PROBE_SECONDS:
-                raise self._held()
-            time.sleep(0.001)
-
-    def _held(self) -> LockedError:
-        return LockedError(
-            f"{self._files.root} is being written to by {describe_holder(self._files)}. Close it there, or {READ_BESIDE}"
-        )
+    def holder(self) -> str:  # noqa: D102
+        return describe_holder(self._files)
 
     def note_holder(self) -> None:
         """Note which process writes, for error messages, and for readers to see that a session began: see `session`.
@@ -95,48 +154,11 @@ class WriterLock:
             with contextlib.suppress(OSError):
                 self._files.remove(_HOLDER)
 
-    def is_in_place(self) -> bool:
-        """Tell whether the store is where it was locked: not moved, removed, nor replaced by another."""
-        return self._fd >= 0 and self._files.is_in_place() and _is_that(self._files, self._fd)
 
-    def require_place(self) -> None:
-        """Raise a NotAStoreError where the store was moved, removed or replaced since it was locked."""
-        if not self.is_in_place():
-            raise NotAStoreError(
-                f"{self._files.root} was moved, removed or replaced while this buffer wrote to it; nothing more is written "
-                "there. Open the store where it is now"
-            )
-
-    def moved_to(self, files: Files) -> WriterLock:
-        """Return this, of a store whose directory was renamed while it was locked."""
-        self._files = files
-        return self
-
-    def release(self) -> None:
-        """Let others write; twice is fine."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if os.getpid() == self._process:
-                with contextlib.suppress(OSError):
-                    self._files.unlock(fd)  # a process that was forked from this one may have it open, too
-            os.close(fd)
-
-    def forget(self) -> None:
-        """In a fork: close the descriptor, so that the lock does not outlive its holder, and do not release it."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            self.release()
-
-
-def _is_that(files: Files, fd: int) -> bool:
+def _is_that(files: Files, name: str, fd: int) -> bool:
     """Tell whether an open file is the store's lock: somebody may have removed it, or put another in its place."""
     try:
-        return os.path.samestat(os.fstat(fd), files.stat(_LOCK))
+        return os.path.samestat(os.fstat(fd), files.stat(name))
     except FileNotFoundError:
         return False
 
@@ -153,13 +175,13 @@ def _refusal(files: Files, error: OSError) -> Exception:
     return error
 
 
-def is_held(files: Files) -> bool | None:
+def is_held(files: Files, name: str = _LOCK) -> bool | None:
     """Tell whether somebody writes to a store; None where that cannot be known, as the file system has no locks.
 
     A shared lock, for a moment, of the file opened for reading: a process that may only read the store can ask.
     """
     try:
-        fd = files.open_lock(_LOCK, write=False)
+        fd = files.open_lock(name, write=False)
     except FileNotFoundError:
         return False  # nobody ever has written to it here
     except PermissionError:
@@ -193,7 +215,11 @@ def history(files: Files) -> str:
 
 def describe_holder(files: Files) -> str:
     """Name the process that has opened a store for writing last."""
-    holder = read_holder(files)
+    return describe(read_holder(files))
+
+
+def describe(holder: dict[str, Any] | None) -> str:
+    """Name a process, of which ``pid``, ``host`` and ``since`` are known, or nothing is."""
     if holder is None:
         return "another process"
     if holder["pid"] == os.getpid():

@@ -13,7 +13,6 @@ from diskbuffer.native.codec import copy_pictures
 from diskbuffer.schema import Column
 from diskbuffer.store.format.codec import COPY, PICTURES, Method, bound, given_method
 from diskbuffer.store.format.encoding import TRIES, Recoder
-from diskbuffer.store.format.layout import Layout
 
 Int64 = npt.NDArray[np.int64]
 
@@ -51,9 +50,8 @@ class Compression:
     What comes out, `figures` apart, depends on the data alone as long as no candidate's time is within a fifth of another's.
     """
 
-    def __init__(self, layout: Layout, path: str) -> None:
-        column = layout.schema[path]
-        self._chunk_bytes, self._row_bytes = layout.chunk_bytes(path), column.row_bytes
+    def __init__(self, column: Column, chunk_bytes: int) -> None:
+        self._chunk_bytes, self._row_bytes = chunk_bytes, column.row_bytes
         self._lossy = column.is_lossy
         self._recoder = Recoder(self._chunk_bytes, distances_of(column))
         self._given = given_method(column)

@@ -28,13 +28,15 @@ class OpenSegment:
 
 
 class OpenSegments:
-    """Open segments, and tell compiled code where they are.
+    """Open segments, and say where they are.
 
-    Segment ``n`` of a stream (its rows from ``n * segment_rows``) is found at ``[..., n % 2]``: at most two are open.
+    At most two of a stream are open: the older and the newest.
 
     Attributes
     ----------
-    bases : (columns, streams, 2) addresses of open segments in flat columns
+    places : (columns, streams, 2) addresses where the row at position 0 would lie in the older and in the newest, in flat
+        columns; `Tail` puts those of packed ones there
+    begins : (streams,) the positions from which on rows are in the newest
     lengths : (streams, 2, 2) addresses of lengths in the segment table, and what `length_word` needs
     first_ends : (streams,) the positions after each stream's first open segment, beyond all rows where it has none
     """
@@ -44,7 +46,8 @@ class OpenSegments:
         self._paths = tuple(self._layout.schema.recorded)
         self._open: list[dict[int, OpenSegment]] = [{} for _ in range(self._layout.streams)]
         self._ahead: dict[int, tuple[int, Future[OpenSegment]]] = {}  # next segments in the making, and their slots
-        self.bases = np.zeros((len(self._paths), self._layout.streams, 2), np.int64)
+        self.places = np.zeros((len(self._paths), self._layout.streams, 2), np.int64)
+        self.begins = np.zeros(self._layout.streams, np.int64)
         self.lengths = np.zeros((self._layout.streams, 2, 2), np.int64)
         self.first_ends = np.full(self._layout.streams, _NONE)
 
@@ -121,12 +124,14 @@ class OpenSegments:
     def _attach(self, stream: int, segment: OpenSegment) -> None:
         """Have rows written to a segment, and read from it."""
         store, slot, ordinal = self._store, segment.slot, segment.first_row // self._layout.segment_rows
+        self.places[:, stream, 0], self.lengths[stream, 0] = self.places[:, stream, 1], self.lengths[stream, 1]
+        self.begins[stream], self.lengths[stream, 1] = segment.first_row, store.table.length_place(slot)
         for path, mapped in segment.flats.items():
             store.maps.hold(path, slot, mapped)
-            self.bases[self._paths.index(path), stream, ordinal % 2] = mapped.address
+            before = segment.first_row * self._layout.schema[path].row_bytes
+            self.places[self._paths.index(path), stream, 1] = mapped.address - before
         for path, shard in segment.shards.items():
             store.maps.hold(path, slot, shard.map)
-        self.lengths[stream, ordinal % 2] = store.table.length_place(slot)
         self._open[stream][ordinal] = segment
         self._note_first(stream)
 

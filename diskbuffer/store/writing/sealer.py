@@ -274,7 +274,7 @@ class Sealer:
     def _write_shard(self, path: str, slot: int, rows: tuple[int, int], temporary: str) -> int:
         """Write the sealed shard of a packed column; return its checksum."""
         store, layout = self._store, self._store.layout
-        compression = self._compressions.setdefault(path, Compression(layout, path))
+        compression = self._compressions.setdefault(path, Compression(layout.schema[path], layout.chunk_bytes(path)))
 
         def recoder(shard: int, entries: Int64) -> Recode:
             compression.begin(shard, entries)
