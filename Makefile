@@ -19,7 +19,8 @@ SECONDS ?= 10
 KERNELS := diskbuffer/native/kernels
 # Modules are compiled when they are first imported: compiling all would take longer than installing them.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+# A worker that died (of a test that hung, with the stacks of its threads printed) ends the run: xdist might wait for ever for its tests.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 INTEROP := dreamer lerobot webdataset zarr2
 
@@ -28,11 +29,11 @@ INTEROP := dreamer lerobot webdataset zarr2
 demo: $(VENV)/demo
 	$(BIN)/python examples/train_dqn.py --store $(STORE) --steps $(STEPS) --game $(GAME)
 
-test: $(VENV)/test $(VENV)/compiled
+test: $(VENV)/test
 	$(PYTEST)
 
 # What takes longer: trainings, whole examples, and more of what is tried at random, with other random numbers in each run.
-nightly: $(VENV)/test $(VENV)/compiled
+nightly: $(VENV)/test
 	$(PYTEST) --nightly
 
 # The tests of `test`, one after the other.
@@ -65,7 +66,6 @@ check: $(VENV)/test $(VENV)/check
 
 # Meant to take less than an hour on two cores that have nothing else to do. BENCH=--quick for fewer rounds and less data.
 bench: $(VENV)/bench
-	$(BIN)/python -m diskbuffer warmup
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name $(BENCH) --json bench/$$name.json || exit; done
 	$(BIN)/python -m bench.results
 
@@ -78,7 +78,7 @@ soak: $(VENV)/test
 	$(BIN)/python -m soak --scale $(SCALE) --json soak/results.json
 
 # With other programs, each in an environment of its own. GDAL's package takes INTEROP_PYTHON=python3.12 or newer, zarrita.js takes npm.
-interop: $(VENV)/test $(VENV)/compiled $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
+interop: $(VENV)/test $(VENV)/interop/readers/installed $(INTEROP:%=$(VENV)/interop/%/installed)
 	$(PYTEST) -m interop
 	$(BIN)/python -m pytest -q --nightly tests/formats/interop
 
@@ -103,12 +103,6 @@ $(VENV)/native: $(VENV)/build setup.py $(shell find diskbuffer/native -name "*.p
 
 $(VENV)/build: $(VENV)/python constraints.txt
 	$(INSTALL) pip "setuptools>=77" Cython numpy
-	touch $@
-
-# Compiled once, before several processes do so at the same time; and anew, as numba's cache does not see what a function calls.
-$(VENV)/compiled: $(VENV)/test $(shell find diskbuffer -name "*.py")
-	find diskbuffer -name "*.nb[ci]" -delete
-	$(BIN)/python -m diskbuffer warmup
 	touch $@
 
 $(VENV)/python:

@@ -86,13 +86,12 @@ def adding(report: Report, rounds: int, directory: Path) -> None:
     infos: list[dict[str, Any]] = [{}]
     with db.ReplayBuffer(directory / "added", columns=columns, capacity=STEPS) as buffer:
         recorder = buffer._writing()
-        given = recorder._given.pick(obs[0], obs[0], (action[0], 1.0, False, False), {})
-        assert given is not None
+        values = (action[0], 1.0, False, False, obs[0], obs[0])
         calls: Calls = {
             "the whole, numbers": lambda _: buffer.add(obs[0], action[0], 1.0, obs[0], False, False),
             "the whole, arrays": lambda _: buffer.add(obs[:1], action, reward, obs[:1], flags, flags),
             "the whole, a list": lambda _: buffer.add(obs[0].tolist(), action[0], 1.0, obs[0], False, False),
-            "find and record": lambda _: recorder._record_in_place(recorder._cut, given),
+            "find and record": lambda _: recorder._add(values, None),
             "Stable-Baselines3": lambda _: theirs.add(obs[:1], obs[:1], action, reward, flags, infos),
         }
         for name, seconds in in_turn(rounds, calls, lambda: None, each=10).items():

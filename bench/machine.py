@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 PACKAGES = (
-    *("diskbuffer", "numpy", "torch", "numba", "numcodecs", "zarr", "zarrs", "tensorstore", "stable-baselines3"),
+    *("diskbuffer", "numpy", "torch", "numcodecs", "zarr", "zarrs", "tensorstore", "stable-baselines3"),
     *("sb3-extra-buffers", "torchrl", "tianshou", "cpprb", "flashbax", "jax", "memmap-replay-buffer", "pylance"),
     *("gymnasium", "ale-py", "box2d", "mujoco"),
 )

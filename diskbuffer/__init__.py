@@ -40,7 +40,6 @@ if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.closed_marks import marks, remove_mark
     from diskbuffer.mixture import Mixture
-    from diskbuffer.precompile import warmup
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
     from diskbuffer.store.checking.check import check
     from diskbuffer.store.checking.report import Problem, Report
@@ -82,13 +81,11 @@ __all__ = [
     "check",
     "marks",
     "remove_mark",
-    "warmup",
 ]
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
 _LATER |= {"check": "diskbuffer.store.checking.check"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
-_LATER |= {"warmup": "diskbuffer.precompile"}
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.closed_marks")
 
 

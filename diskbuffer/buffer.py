@@ -48,6 +48,7 @@ from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, StoreReader
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
+from diskbuffer.recording.recorder import Recorder
 from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
@@ -70,8 +71,6 @@ if TYPE_CHECKING:
     import pandas
     import xarray
     import zarr
-
-    from diskbuffer.recording.recorder import Recorder
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
 T = TypeVar("T")
@@ -268,8 +267,6 @@ class ReplayBuffer:
                 self._closing.limiter = self.limiter
             self._log: StreamLog | None = None
             if mode != "r":
-                from diskbuffer.recording.recorder import Recorder  # which imports numba: 0.3 s and 50 MB that a reader saves
-
                 shared = None if writer is None else SharedRetention(self._of_all_writers, writer, self._reader.index)
                 self._log = self._closing.log = StreamLog(self._store, self._reader.index, shared)
                 self._recorder = Recorder(layout, self._log, self._reader.index, self._reader.newest)
@@ -376,32 +373,33 @@ class ReplayBuffer:
         terminated: Any = None,
         truncated: Any = None,
         *,
-        env: int = 0,
+        env: int | None = None,
         protect: bool = False,
         new_episode: Any = None,
         **extra: Any,
     ) -> int:
-        """Add arrays of steps of one environment, as `add` would one by one, at the speed of arrays.
+        """Add arrays of steps, as `add` would one by one, at the speed of arrays.
 
         Parameters
         ----------
-        obs : (n, ...) or (n + 1, ...)
-            Observations before the steps. Without `next_obs`, a trajectory: one more than there are steps.
-        next_obs : (n, ...), optional
+        obs : (n, ...) or (n + 1, ...), or (n, n_envs, ...) or (n + 1, n_envs, ...)
+            Observations before the steps: of one environment, or of all of them. Without `next_obs`, a trajectory: one more than
+            there are steps.
+        next_obs : as `obs`, optional
             Observations after the steps. With it, the arrays may hold many episodes.
-        action, reward : (n, ...)
-        terminated, truncated : (n,), optional
+        action, reward : (n, ...) or (n, n_envs, ...)
+        terminated, truncated : (n,) or (n, n_envs), optional
             False where they are missing; an episode that neither ends nor goes on in the next call is cut off. Without
             `next_obs`, only the last step may end one.
-        env : int
-            Which environment's stream gets the steps.
+        env : int, optional
+            The one environment whose steps they are. Where there are several, None is for steps of all of them.
         protect : bool
             Whether they are never evicted. They are no environment's then (in ``buffer.episodes`` their stream is `n_envs`), and
             every call starts an episode. The buffer must have been created with ``protected=True``.
-        new_episode : bool or (n,) bool, optional
+        new_episode : bool, or (n,) bool, or (n, n_envs) bool, optional
             As in `add`, for each step; None compares. A single one is about the first: all others go on from the one before,
             unless that ended its episode.
-        **extra : (n, ...)
+        **extra : (n, ...) or (n, n_envs, ...)
 
         Returns
         -------
@@ -411,7 +409,7 @@ class ReplayBuffer:
         Raises
         ------
         InputError, StackError
-            As in `add`. Nothing was added, but that a stack which does not roll may be found in a later block of steps.
+            As in `add`. Nothing was added.
         OSError
             The disk is full or fails. ``len(buffer)`` tells what was added before that.
         """
@@ -419,15 +417,15 @@ class ReplayBuffer:
             self._wait_to_add(self.limiter)
         with self._store.lock:
             recorder = self._writing()
-            if protect and env != 0:
+            if protect and env not in (None, 0):
                 raise InputError("protected episodes are no environment's; give env= or protect=True")
             if protect and not self._store.layout.protected:
                 raise InputError("this buffer has no place for protected episodes; create it with protected=True")
-            stream = integer("env", env, 0, self.n_envs - 1)
+            stream = None if env is None else integer("env", env, 0, self.n_envs - 1)
             if protect:
                 stream = self.n_envs
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            added = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
+            added, _ = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
             if self.limiter is not None:
                 self._note_added(self.limiter)
             return added
@@ -526,22 +524,15 @@ class ReplayBuffer:
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
 
-    def _addressed_columns(self) -> tuple[str, ...]:
-        """Return all recorded columns, whose values `_extend_from` takes; none, where some are packed and it takes nothing."""
-        return () if self._writing().flat is None else tuple(self._store.layout.schema.recorded)
-
-    def _extend_from(self, places: npt.NDArray[np.int64], n: int, env: int = 0) -> npt.NDArray[np.int64]:
-        """Add `n` steps of one environment as `extend` does, of whose values an adapter knows where they lie, and that they fit.
-
-        `places` are of `FlatSteps.record`. Returns the names of the steps, (n,).
-        """
+    def _extend_with_ids(self, obs: Any, next_obs: Any, **values: Any) -> npt.NDArray[np.int64]:
+        """Add steps of all environments as `extend` does; return their ids, (n, n_envs), -1 for resets."""
         if self.limiter is not None:
             self._wait_to_add(self.limiter)
         with self._store.lock:
-            positions = self._writing().record_from(places, n, env)
+            _, positions = self._writing().extend(values, obs, next_obs, None, positions=True)
             if self.limiter is not None:
                 self._note_added(self.limiter)
-        return positions * self._store.layout.streams + env
+        return np.where(positions < 0, -1, positions * self._store.layout.streams + np.arange(self.n_envs))
 
     def _extend_to_any_stack(self, obs: Any, next_obs: Any, env: int, **values: Any) -> None:
         """Add steps of one environment as `extend` does, of which the last may lead to any stack, as adapters' callers give it.

@@ -46,8 +46,6 @@ def _plain(arguments: Sequence[str]) -> int:
     marking.add_argument("path", help="the directory of the store")
     marking.add_argument("--remove", metavar="NAME", help="remove this mark, and give its space back")
     marking.set_defaults(run=_marks)
-    warming = commands.add_parser("warmup", help="compile what else the first use compiles, for images and CI")
-    warming.set_defaults(run=_warmup)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
@@ -66,9 +64,3 @@ def _marks(options: argparse.Namespace) -> int:
     from diskbuffer.commands.marks import marks
 
     return marks(options.path, remove=options.remove)
-
-
-def _warmup(_: argparse.Namespace) -> int:
-    from diskbuffer.commands.warmup import warmup
-
-    return warmup()

@@ -513,9 +513,9 @@ class Watch:
                 if not (path + os.sep).startswith((root, *self._own)):
                     self.seen.append(("outside", path))
             elif event in ("pickle.find_class", "marshal.loads", "os.system", "os.exec", "subprocess.Popen", "code.__new__"):
-                if not _by_numba():
+                if not _by_import():
                     self.seen.append(("code", f"{event} {str(args)[:100]}"))
-            elif event in ("exec", "compile") and not _by_numba():
+            elif event in ("exec", "compile") and not _by_import():
                 name = args[0].co_filename if event == "exec" else os.fsdecode(args[1] or b"?")
                 if not os.path.realpath(name).startswith(self._own) and not name.startswith("<frozen"):
                     self.seen.append(("code", f"{event} {name}"))
@@ -523,11 +523,11 @@ class Watch:
             self.root = root
 
 
-def _by_numba() -> bool:
-    """Tell whether it is numba, or the import of a module, that asks: both load code that was there before."""
+def _by_import() -> bool:
+    """Tell whether it is the import of a module that asks, which loads code that was there before."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(("numba", "importlib", "_frozen_importlib")):
+        if frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
             return True
         frame = frame.f_back
     return False

@@ -125,7 +125,7 @@ class Bench:
         finally:
             watch.close()
         if answer["class"] in ("read", "refused"):
-            loaded = sorted(name for name in set(sys.modules) - modules if not name.startswith("numba."))  # it compiles
+            loaded = sorted(name for name in set(sys.modules) - modules)
             above = [str(path) for path in inside.resolve().parents]  # which are synced when a store is made
             seen = [one for one in self._watch.seen if one[1] not in above and not one[1].startswith(_CYTHON)]
             seen += [("outside", path) for path in opened]

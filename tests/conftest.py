@@ -91,9 +91,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """Give a test marked ``limit(seconds)`` as long, in place of `faulthandler_timeout`."""
-    if (marker := item.get_closest_marker("limit")) is not None:
-        (seconds,) = marker.args
+    """Give a test marked ``limit(seconds)`` as long, and any of `nightly` ten minutes, in place of `faulthandler_timeout`."""
+    marker = item.get_closest_marker("limit")
+    if marker is not None or item.config.getoption("--nightly"):
+        (seconds,) = (600,) if marker is None else marker.args
         faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_STDERR])
     return (yield)
 

@@ -45,7 +45,8 @@ def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp
         buffer.clear()
         assert (len(buffer), len(buffer.episodes), buffer.steps().tolist()) == (0, 0, [])
         figures = buffer.stats()
-        assert (figures["steps"], figures["episodes"], figures["segments"], figures["added"]) == (0, 0, 1, n)
+        assert (figures["steps"], figures["episodes"], figures["added"]) == (0, 0, n)
+        assert figures["segments"] in (1, 2)  # where the newest row fills one, the next may be there, too
         with pytest.raises(db.EmptyBufferError):
             buffer.sample(1)
         with pytest.raises(db.InputError, match="cannot be read"):

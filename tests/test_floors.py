@@ -35,7 +35,7 @@ FLOORS = (
     ("opening", "closed_marks", "closing"),  # what is at a path, the marks of what is not opened, and what is open
     ("buffer",),
     ("",),
-    ("adapters", "inspect", "precompile"),
+    ("adapters", "inspect"),
     ("formats",),
     ("editing",),
     ("adapters.sb3", "adapters.torchrl", "adapters.tianshou", "adapters.ray", "commands"),
@@ -65,9 +65,7 @@ NUMPY_FUNCTIONS = {"fromfile", "load", "memmap", "save", "savez", "tofile"}
 # Modules that touch files without `store.system`, and why they may.
 TOUCHES_FILES = {
     "native.sources": "whether the native code was built from the sources that are there",
-    "native.compiling": "numba's cache, which is no part of a store",
     "native.webp": "pictures in memory",
-    "precompile": "a temporary directory around a store",
     "commands.app": "the null device, once nobody reads what a command writes",
     "commands.show": "a picture or a movie, where the caller wants it",
     "inspect.memory": "what the system tells of this process",

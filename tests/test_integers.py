@@ -30,7 +30,7 @@ def _made(buffer: db.ReplayBuffer, **options: Any) -> None:
             obs, flags = np.zeros((n_envs, 2), np.float32), np.zeros(n_envs, np.bool_)
             for step in range(20):
                 made.add(obs + step, np.zeros(n_envs, np.int64), np.zeros(n_envs), obs + step + 1, flags, flags)
-            made.extend(obs=np.zeros((31, 2)), action=np.zeros(30, int), reward=np.zeros(30))
+            made.extend(obs=np.zeros((31, 2)), action=np.zeros(30, int), reward=np.zeros(30), env=0)
             made.flush()
             made.sample(4)
 

@@ -50,7 +50,6 @@ COMMANDS = {
     "import": ("diskbuffer.commands.import_:import_", "Make a store of what another program has written."),
     "export": ("diskbuffer.commands.export:export", "Write a store's episodes in another program's format."),
     "marks": ("diskbuffer.commands.marks:marks", "List a store's marks, or remove one."),
-    "warmup": ("diskbuffer.commands.warmup:warmup", "Compile what else the first use compiles."),
 }
 _SIMPLE = ("info", "check", "marks")
 

@@ -18,6 +18,6 @@ __all__ = ["Contents", "EpisodeData", "Format", "Rows", "Source", "Writer", "exp
 def __getattr__(name: str) -> typing.Any:
     if name != "import_":
         raise AttributeError(f"module 'diskbuffer.formats' has no attribute {name!r}")
-    from diskbuffer.formats.importing import import_  # with PyTorch and numba, 250 MB of memory that no export needs
+    from diskbuffer.formats.importing import import_  # with PyTorch, 200 MB of memory that no export needs
 
     return import_

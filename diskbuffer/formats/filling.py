@@ -174,7 +174,7 @@ class _Filler:
         for name, column in self.derived.items():  # also where there are no steps
             self._buffer.write(name, np.zeros(0, np.int64), np.zeros((0, *column.shape), column.np_dtype))
         with self._buffer._store.lock:
-            self._buffer._writing().cut_off(stream for stream in range(self._streams) if not self._runs[stream])
+            self._buffer._writing().cut_off([stream for stream in range(self._streams) if not self._runs[stream]])
         self._tag()
 
     def _tag(self) -> None:

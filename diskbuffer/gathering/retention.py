@@ -81,7 +81,7 @@ class SharedRetention:
         self.look_at = 0
 
     def forget(self, stream: int) -> None:
-        """Forget a stream's oldest segment that was noted: it went for another reason."""
+        """Forget a stream's oldest segment that was noted: it goes."""
         self._queue.remove(stream)
 
     def due(self, added: int, added_to: Callable[[int], int]) -> int | None:  # noqa: ARG002
@@ -101,11 +101,11 @@ class SharedRetention:
         if not largest and excess < len(self._writers) * self._index.segment_rows:
             return None
         self.look_at = 0
-        return self._queue.popleft()
+        return self._queue[0]
 
     def oldest(self) -> int | None:
         """Return the stream whose oldest segment became evictable first."""
-        return self._queue.popleft() if self._queue else None
+        return self._queue[0] if self._queue else None
 
     def _steps_of_oldest(self, stream: int) -> int:
         first = self._index.first_step(stream)

@@ -169,12 +169,12 @@ def _wait(process: subprocess.Popen[bytes], tick: Callable[[float], object] | No
 # In the process of its own
 
 
-def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial | None:
-    """Do what is asked; None, unless `again`, where functions were compiled, which takes memory that it else does not."""
+def trial(asked: Asked, place: Path, parent: int) -> Trial:
+    """Do what is asked."""
     from diskbuffer.buffer import ReplayBuffer
     from diskbuffer.options import Options
 
-    source, compiled = _source(asked), _notice_compiling()
+    source = _source(asked)
     until = time.perf_counter() + asked.seconds * _FIRST
     for _ in range(_FIRST_STEPS):
         source.step()
@@ -187,12 +187,8 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
     before, store = anonymous_bytes(), place / _STORE
     rows = min(layout.segment_rows, _SEGMENT_ROWS)
     with ReplayBuffer(store, **given, segment_rows=rows, seed=asked.seed) as buffer:
-        _play(source, buffer, place, 0.02 * asked.seconds, parent)  # where something is compiled, now
+        _play(source, buffer, place, 0.02 * asked.seconds, parent)  # the first calls take longer
         buffer.sample(asked.batch_size)
-        if compiled and not again:
-            buffer.seal()
-            source.close()
-            return None
         source.stepping, already = 0.0, len(buffer)
         adding, limited = _play(source, buffer, place, _PLAYING * asked.seconds, parent)
         played = max(1, len(buffer) - already)
@@ -204,7 +200,7 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         row_bytes = sum(column.row_bytes for column in buffer.columns.values())
         endings = buffer.episodes.ending
     source.close()
-    found = Trial(
+    return Trial(
         layout=layout.attributes(layout.first_slots()),
         envs=envs,
         steps=figures["steps"],
@@ -219,7 +215,6 @@ def trial(asked: Asked, place: Path, parent: int, again: bool = False) -> Trial 
         batch_size=asked.batch_size,
         limited=limited,
     )
-    return None if compiled and not again else found
 
 
 def _source(asked: Asked) -> Source:
@@ -227,24 +222,6 @@ def _source(asked: Asked) -> Source:
     if asked.environment is not None:
         return Environment(dataclasses.replace(asked.environment, n_envs=envs), asked.seed)
     return Noise(asked.shape, asked.dtype, envs, asked.seed)
-
-
-def _notice_compiling() -> list[str]:
-    """Return a list that gets the name of each function of ours that is compiled from now on, and not taken from a cache."""
-    import numba.core.event as events
-
-    class Notice(events.Listener):  # type: ignore[misc]
-        def on_start(self, event: Any) -> None:
-            function = getattr(event.data.get("dispatcher"), "py_func", None)
-            if str(getattr(function, "__module__", "")).startswith("diskbuffer."):
-                found.append(str(function))
-
-        def on_end(self, event: Any) -> None:
-            pass
-
-    found: list[str] = []
-    events.register("numba:compile", Notice())
-    return found
 
 
 def _play(source: Source, buffer: Any, place: Path, seconds: float, parent: int) -> tuple[float, bool]:
@@ -307,23 +284,20 @@ def _sample(buffer: Any, batch_size: int, seconds: float) -> float:
     return float(np.median(taken))
 
 
-def main(place: Path, wanted: str, parent: int, again: str = "") -> None:
-    """Run one trial, and write what it found; where something was compiled, run it once more, without that."""
+def main(place: Path, wanted: str, parent: int) -> None:
+    """Run one trial, and write what it found."""
     given = json.loads(wanted)
     environment = given.pop("environment")
     asked = Asked(
         **{**given, "shape": tuple(given["shape"]), "environment": EnvironmentOptions(**environment) if environment else None}
     )
     try:
-        found = trial(asked, place, parent, bool(again))
+        found = trial(asked, place, parent)
     except DiskBufferError as error:
         sys.exit(str(error))
-    if found is None:
-        shutil.rmtree(place / _STORE, ignore_errors=True)
-        os.execv(sys.executable, [sys.executable, "-m", "diskbuffer.inspect.trial", str(place), wanted, str(parent), "again"])
     (place / f"{_RESULT}.tmp").write_text(json.dumps(dataclasses.asdict(found)))
     (place / f"{_RESULT}.tmp").rename(place / _RESULT)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

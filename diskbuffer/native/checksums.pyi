@@ -3,8 +3,8 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 
-ADDRESSES: dict[str, int]
-
+def length_word(seed: int, rows: int) -> int: ...
+def row_seed(salt: int, stream: int, position: int, word: int) -> int: ...
 def checksum_rows(
     salt: int, stream: int, first: int, apart: int, word: int, columns: Int64, checksums: npt.NDArray[np.uint32]
 ) -> None: ...

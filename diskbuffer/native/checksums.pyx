@@ -14,8 +14,7 @@ cdef extern from "checksums.hpp" namespace "diskbuffer" nogil:
         pass
 
     int64_t length_word_ "diskbuffer::length_word"(uint64_t seed, uint64_t rows)
-    uint32_t row_seed(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word)
-    uint32_t pad(uint32_t crc, size_t size)
+    uint32_t row_seed_ "diskbuffer::row_seed"(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word)
     uint32_t crc32c_ "diskbuffer::crc32c"(uint32_t crc, const void* data, size_t size)
     void checksum_rows_ "diskbuffer::checksum_rows"(
         uint64_t salt, uint64_t stream, uint64_t first, uint64_t apart, uint64_t word, const Rows* columns, int64_t n_columns,
@@ -53,23 +52,11 @@ def crc32c(uint32_t crc, uintptr_t address, size_t size):
     return crc
 
 
-cdef extern from *:
-    """
-    extern "C" {
-    static int64_t diskbuffer_length_word(int64_t seed, int64_t rows) { return diskbuffer::length_word(seed, rows); }
-    static int64_t diskbuffer_row_seed(int64_t salt, int64_t stream, int64_t position, int64_t word) {
-        return diskbuffer::row_seed(salt, stream, position, word);
-    }
-    static int64_t diskbuffer_pad(int64_t crc, int64_t size) { return diskbuffer::pad(crc, size); }
-    }
-    """
-    void* diskbuffer_length_word
-    void* diskbuffer_row_seed
-    void* diskbuffer_pad
+def length_word(uint64_t seed, uint64_t rows):
+    """Return what is stored for a segment's length."""
+    return length_word_(seed, rows)
 
-# For compiled Python, until recording is native, too.
-ADDRESSES = {
-    "length_word": <uintptr_t>&diskbuffer_length_word,
-    "row_seed": <uintptr_t>&diskbuffer_row_seed,
-    "pad": <uintptr_t>&diskbuffer_pad,
-}
+
+def row_seed(uint64_t salt, uint64_t stream, uint64_t position, uint64_t word):
+    """Return the number that a row's checksum starts from."""
+    return row_seed_(salt, stream, position, word)

@@ -212,18 +212,3 @@ def decode_lz4(uintptr_t block, int64_t size, uintptr_t target, int64_t wanted):
 def encode_lz4(uintptr_t rows, int64_t size, uintptr_t target, int64_t room, distances):
     """Compress pictures to a block of LZ4; return its size, 0 where it has no room. For tests."""
     return diskbuffer_encode_lz4(<const uint8_t*>rows, size, <uint8_t*>target, room, int64s(distances))
-
-
-cdef extern from *:
-    """
-    extern "C" {
-    static int64_t diskbuffer_decode(int64_t chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, int64_t target, int64_t scratch) {
-        return diskbuffer::decode(reinterpret_cast<const uint8_t*>(chunk), size, chunk_bytes, wanted,
-                                  reinterpret_cast<uint8_t*>(target), reinterpret_cast<uint8_t*>(scratch));
-    }
-    }
-    """
-    void* diskbuffer_decode
-
-# For a benchmark that numba compiles.
-ADDRESSES = {"decode": <uintptr_t>&diskbuffer_decode}

@@ -1,182 +1,222 @@
-"""Many steps of one stream at once: where each goes, and the rows they make. Pure; the recorder writes them."""
+"""Blocks of steps as users give them: named, taken out of dicts, and converted to what the store's columns hold.
+
+What is an array of a column's dtype and shape, or a number, stays what it is, and native code reads it where it lies. Tensors
+of PyTorch and arrays of JAX in this machine's memory are looked at as arrays, without a copy. All else is converted.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from diskbuffer.errors import StackError
-from diskbuffer.recording.equality import compare_rows, compare_stacks, float_bytes
+from diskbuffer.errors import InputError
+from diskbuffer.nested import flatten
+from diskbuffer.recording.values import check_names, fit, shape_of
+from diskbuffer.schema import Schema
 
 Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
+_FLAGS = ("terminated", "truncated")
+EVERY_STEP = ("action", "reward", *_FLAGS)
 
 
-def same_rows(a: Array, b: Array) -> Bools:
-    """Tell which rows of two arrays, of one dtype, have the same values; NaN counts as itself."""
-    same = np.ones(len(a), np.bool_)
-    if len(a) and a.__array_interface__ != b.__array_interface__:  # a trajectory's: what a step led to is the next one's
-        a, b = _whole_rows(a), _whole_rows(b)
-        size = math.prod(a.shape[1:]) * a.itemsize
-        compare_rows(a.ctypes.data, a.strides[0], b.ctypes.data, b.strides[0], size, float_bytes(a.dtype), same)
-    return same
-
-
-def same_stacks(obs: Array, next_obs: Array) -> tuple[Bools, Bools]:
-    """Compare the stacks, (steps, frame_stack, ...), of which steps consist; each is read from memory once.
-
-    Returns which are those that the step before led to, True for the first, and which lead to themselves, moved on by a frame.
-    """
-    same, rolls = np.ones((2, len(obs)), np.bool_)
-    if len(obs):
-        obs, next_obs = _whole_rows(obs), _whole_rows(next_obs)
-        places = obs.ctypes.data, obs.strides[0], next_obs.ctypes.data, next_obs.strides[0]
-        frame = math.prod(obs.shape[2:]) * obs.itemsize
-        compare_stacks(*places, obs.shape[1], frame, float_bytes(obs.dtype), same, rolls)
-    return same, rolls
-
-
-def _whole_rows(array: Array) -> Array:
-    """Return an array of which each row is contiguous."""
-    return array if array[:1].flags.c_contiguous else np.ascontiguousarray(array)
-
-
-def refuse_what_does_not_roll(path: str, rolls: Bools, frame_stack: int) -> None:
-    """Refuse steps whose stacks do not lead to themselves, moved on by a frame."""
-    if not rolls.all():
-        raise StackError(does_not_roll(f"{path} of step {int(np.flatnonzero(~rolls)[0])} of the arrays", frame_stack))
-
-
-def does_not_roll(what: str, frame_stack: int) -> str:
-    """Tell what is wrong with an observation that is no rolling stack, and what can be done."""
-    return (
-        f"{what}: expected a rolling stack of {frame_stack} frames, but next_obs is not obs moved on by one frame, so that they "
-        "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which "
-        "holds them whole"
-    )
-
-
-def starts_of(obs: Array, zeros: bool) -> Bools:
-    """Tell which stacks, (n, frame_stack, ...), are filled up as an episode's first one is: with zeros, or its first frame."""
-    return same_rows(obs[:, :-1], np.zeros_like(obs[:, :-1]) if zeros else obs[:, 1:])
-
-
-def lead_frames(obs: Array, frames: int, rows: int, zeros: bool, *, stacked: bool) -> Array:
-    """Return a lead-in of `rows` rows before an observation, of which the last `frames` are the earlier ones of its stack.
-
-    What is before these, and all of it where the observation is a single frame, is what fills up an episode's first stack.
-    """
-    filling = np.zeros_like(obs[-1] if stacked else obs) if zeros else (obs[0] if stacked else obs)
-    found = np.empty((rows, *filling.shape), filling.dtype)
-    found[:] = filling
-    if stacked:
-        found[rows - frames :] = obs[:-1]
-    return found
-
-
-def lead_rows(positions: Int64, wanted: Bools, frames: int, segment_rows: int) -> Int64:
-    """Return how many rows of a lead-in, which needs `frames`, come before each of some steps.
-
-    `positions` are the steps' without any. No episode's first row may be the first of a segment while its lead-in lies in the one
-    before: once that was evicted, nothing would tell that the episode's first stack is not there. There is one row more then.
-    """
-    rows, so_far = np.zeros(len(positions), np.int64), 0
-    for step in np.flatnonzero(wanted).tolist():
-        rows[step] = frames + ((int(positions[step]) + so_far + frames) % segment_rows == 0)
-        so_far += int(rows[step])
-    return rows
-
-
-@dataclass(frozen=True)
-class Block:
-    """Steps, and the rows that they make after the newest row of a stream.
+class Axes(NamedTuple):
+    """The leading axes of a block's values.
 
     Attributes
     ----------
-    head : int
-        Position of the newest row before.
-    goes_on : (steps,) bool
-        Whether a step starts at the observation that the one before it led to. If not, it starts an episode, and that
-        observation has a row of its own.
-    ended : (steps,) bool
-        Whether the episode is over after a step.
-    leads : (steps,) int64
-        Rows of a lead-in before a step's.
+    shape : tuple of int
+        Steps and environments, as far as there are such axes.
+    may_lack : bool
+        Whether the last of them may be missing: that of a single environment, of which a single step is given.
     """
 
-    head: int
-    goes_on: Bools
-    ended: Bools
-    leads: Int64
+    shape: tuple[int, ...]
+    may_lack: bool = False
 
-    @cached_property
-    def positions(self) -> Int64:
-        """The row of each step."""
-        return self.head + np.arange(len(self.goes_on)) + np.cumsum(~self.goes_on) + np.cumsum(self.leads)
+    def of(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes that a block of values of a shape may have."""
+        whole = (*self.shape, *shape)
+        return (whole, whole[1:]) if self.may_lack else (whole,)
 
-    @cached_property
-    def lasts(self) -> Int64:
-        """Steps after whose row stands that of the observation they led to: at an episode's end, and the newest."""
-        return np.flatnonzero(np.append(~self.goes_on[1:], True))
 
-    @cached_property
-    def new_head(self) -> int:
-        """Position of the newest row after these steps."""
-        return int(self.positions[-1]) + 1
+class Slot(NamedTuple):
+    """One of the values that make a step: a column, or what is observed after the step."""
 
-    @cached_property
-    def lead_ins(self) -> Int64:
-        """Lead-ins, (n, 2), as `Index.add_leads` takes them."""
-        with_one = np.flatnonzero(self.leads)
-        return np.stack([self.positions[with_one], self.positions[with_one] - self.leads[with_one]], axis=1)
+    path: str
+    is_after: bool | None  # None for what is no observation
 
-    @cached_property
-    def lead_rows(self) -> Int64:
-        """The rows of lead-ins."""
-        ends = np.repeat(self.positions - np.cumsum(self.leads), self.leads)
-        return ends + np.arange(len(ends))
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return "next_" + self.path if self.is_after else self.path
 
-    @cached_property
-    def starts(self) -> Int64:
-        """Rows where episodes start; each row of a lead-in is one."""
-        starts = self.positions[~self.goes_on]
-        return np.sort(np.concatenate([starts, self.lead_rows])) if self.leads.any() else starts
 
-    @cached_property
-    def _shape(self) -> tuple[int]:
-        return (self.new_head - self.head + 1,)
+class Blocks:
+    """Know in which order the values of a step are recorded, find them in what users give, and convert them.
 
-    def values(self, values: Array) -> Array:
-        """Put what was done in the order of rows, from the newest row before to the new one."""
-        rows = np.zeros((*self._shape, *values.shape[1:]), values.dtype)
-        rows[self.positions - self.head] = values
-        return rows
+    Parameters
+    ----------
+    schema : Schema
+        Of what is recorded.
+    frame_stack : int
 
-    def observations(self, before: Array, after: Array, leading: list[Array]) -> Array:
-        """Put observations in the same order, those of lead-ins among them; what a step led to is what the next starts at."""
-        rows = np.empty((*self._shape, *before.shape[1:]), before.dtype)
-        rows[0] = 0  # the newest row before has its own
-        rows[self.positions + 1 - self.head] = after
-        rows[self.positions[~self.goes_on] - self.head] = before[~self.goes_on]
-        if leading:
-            rows[self.lead_rows - self.head] = np.concatenate(leading)
-        return rows
+    Attributes
+    ----------
+    slots : tuple of Slot
+        First what belongs to the step itself, then observations before it, and after it.
+    """
 
-    def flags(self, cut: bool) -> tuple[Bools, Bools, Bools]:
-        """Return three flags of each row, from the newest before (`cut` if that ends an episode here) to the new one.
+    def __init__(self, schema: Schema, frame_stack: int) -> None:
+        self._schema, self._stack = schema, frame_stack
+        self._is_direct = all(path in schema.step for path in EVERY_STEP)
+        self._more = tuple(path for path in schema.step if path not in EVERY_STEP)
+        self._step = (*EVERY_STEP, *self._more) if self._is_direct else schema.step
+        self._is_plain, self._parts = schema.obs == ("obs",), _picker(schema.obs)
+        self.slots = (
+            *(Slot(path, None) for path in self._step),
+            *(Slot(path, False) for path in schema.obs),
+            *(Slot(path, True) for path in schema.obs),
+        )
 
-        ``is_last``; whether it is a row of a lead-in; and whether that begins with it.
+    def of_step(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the values of a step in the order of `slots`, `step` being those of `EVERY_STEP`. Refuse other names."""
+        if self._is_direct and len(more) == len(self._more):
+            try:
+                if self._is_plain:
+                    return (*step, *[more[path] for path in self._more], obs, next_obs)
+                if self._parts is not None:
+                    return (*step, *[more[path] for path in self._more], *self._parts(obs), *self._parts(next_obs))
+            except (KeyError, TypeError):
+                pass  # others, or nested in another way
+        values = flatten(dict(zip(EVERY_STEP, step, strict=True)) | more)
+        check_names(values, self._step)
+        before, after = self._observations(obs, next_obs)
+        return (*[values[path] for path in self._step], *before, *after)
+
+    def _observations(self, obs: Any, next_obs: Any) -> tuple[list[Any], list[Any]]:
+        before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
+        check_names(before, self._schema.obs)
+        check_names(after, ["next_" + path for path in self._schema.obs])
+        return [before[path] for path in self._schema.obs], [after["next_" + path] for path in self._schema.obs]
+
+    def of_steps(self, obs: Any, next_obs: Any, values: Mapping[str, Any], envs: int | None) -> tuple[tuple[Any, ...], Axes]:
+        """Return the values of many steps, of so many environments where there is an axis of these, and their axes.
+
+        Without `next_obs`, observations are a trajectory's: one more than there are steps. Flags that are missing are False.
         """
-        last, leading, first = np.zeros((3, *self._shape), np.bool_)
-        last[self.positions[self.lasts] + 1 - self.head] = True
-        last[-1] = self.ended[-1]
-        last[0] = cut
-        leading[self.lead_rows - self.head] = True
-        first[self.lead_ins[:, 1] - self.head] = True
-        return last | leading, leading, first
+        found = flatten(values)
+        check_names({**found, "terminated": 0, "truncated": 0}, self._step)
+        name, first = next(iter(found.items()))
+        if shape_of(first) == ():
+            raise InputError(f"{name}: expected an array with a leading axis of steps; for a single step there is add")
+        axes = Axes((len(first),) if envs is None else (len(first), envs))
+        for flag in _FLAGS:
+            if flag not in found:
+                found[flag] = np.zeros(axes.shape, np.bool_)
+        if not self._schema.obs:
+            raise InputError("extend needs obs, in a store that has observations")
+        step = [found[path] for path in self._step]
+        if flatten({"next_obs": next_obs}):
+            before, after = self._observations(obs, next_obs)
+        else:
+            before, after = self._of_trajectory(obs, axes)
+            for path in _FLAGS:
+                at = self._step.index(path)
+                step[at] = self.fit(self.slots[at], on_host(step[at]), axes)
+                _refuse_an_end_within(path, step[at])
+        return (*step, *before, *after), axes
+
+    def _of_trajectory(self, obs: Any, axes: Axes) -> tuple[list[Array], list[Array]]:
+        """Return a trajectory's observations before and after its steps: both are views."""
+        found, longer = flatten({"obs": obs}), Axes((axes.shape[0] + 1, *axes.shape[1:]))
+        check_names(found, self._schema.obs)
+        try:
+            fitted = [self.fit(Slot(path, False), on_host(found[path]), longer) for path in self._schema.obs]
+        except InputError as error:
+            raise InputError(
+                f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)"
+            ) from error
+        return [array[:-1] for array in fitted], [array[1:] for array in fitted]
+
+    def fit(self, slot: Slot, value: Any, axes: Axes) -> Array:
+        """Return a value as an array that fits its column; an InputError where it does not."""
+        try:
+            return self._fit(slot, value, axes)
+        except InputError as error:
+            if len(axes.shape) == 1 or shape_of(value)[: len(axes.shape)] == axes.shape:
+                raise
+            raise InputError(
+                f"{error} (these are steps of all {axes.shape[1]} environments; give env= for those of one)"
+            ) from None
+
+    def _fit(self, slot: Slot, value: Any, axes: Axes) -> Array:
+        column = self._schema[slot.path]
+        shapes = axes.of(column.shape)
+        if slot.is_after is None or self._stack == 1:
+            return fit(slot.name, column, value, shapes)
+        stacks, shape = axes.of((self._stack, *column.shape)), shape_of(value)
+        if shape in stacks and shape not in shapes:
+            return fit(slot.name, column, value, stacks)
+        try:
+            return fit(slot.name, column, value, shapes)
+        except InputError as error:
+            if shape in shapes or not axes.may_lack:
+                raise
+            raise InputError(f"{error} (or, for stacks of frames, {stacks[0]})") from None
+
+
+def on_host(values: Any) -> Any:
+    """Return values, or a tuple of them, with arrays in this machine's memory in place of tensors on a device.
+
+    All copies of a tuple go at once, into pinned memory, and are waited for together.
+    """
+    if not isinstance(values, tuple):
+        return on_host((values,))[0]
+    devices = {value.device for value in values if isinstance(value, torch.Tensor) and not value.is_cpu}
+    if not devices:
+        return values
+    found = list[Any]()
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.device in devices:
+            copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            found.append(copy.copy_(value.detach(), non_blocking=True).numpy())
+        else:
+            found.append(value)
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        else:
+            torch.accelerator.synchronize(device)
+    return tuple(found)
+
+
+def _refuse_an_end_within(name: str, flag: Array) -> None:
+    """Refuse flags at any step of a trajectory but its last: the observation that ended an episode is not among those given."""
+    within = np.nonzero(flag[:-1])[0]
+    if len(within):
+        raise InputError(
+            f"{name} is True at step {within[0]} of {len(flag)}, and without next_obs the arrays are one trajectory,"
+            " which may end with its last step only: the observation that ended an episode is not among those given. Give"
+            " next_obs, or each episode in a call of its own"
+        )
+
+
+def _picker(paths: Sequence[str]) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return what turns a dict of observations into a tuple of its parts; None for one part, and where they are nested deeper."""
+    names = [path.removeprefix("obs/") for path in paths]
+    if len(names) <= 1 or any("/" in name for name in names):
+        return None
+    pick = operator.itemgetter(*names)
+
+    def parts(obs: Any) -> tuple[Any, ...]:
+        if len(obs) != len(names):
+            raise KeyError
+        found: tuple[Any, ...] = pick(obs)
+        return found
+
+    return parts

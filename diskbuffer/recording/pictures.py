@@ -51,12 +51,15 @@ class Pictures:
                 before[path], after["next_" + path] = column.of_step(before[path], after["next_" + path])
         return _nested(before), _nested(after)
 
-    def of_steps(self, obs: Any, next_obs: Any) -> tuple[Any, Any]:
-        """Return the observations before and after many steps, transformed; those of a trajectory are all in `obs`."""
+    def of_steps(self, obs: Any, next_obs: Any, envs: int = 1) -> tuple[Any, Any]:
+        """Return the observations before and after many steps, transformed; those of a trajectory are all in `obs`.
+
+        There is an axis of environments behind that of steps where there are several.
+        """
         before, after = flatten({"obs": obs}), flatten({"next_obs": next_obs})
         for path, column in self._columns.items():
             if path in before:
-                before[path], following = column.of_steps(before[path], after.get("next_" + path))
+                before[path], following = column.of_steps(before[path], after.get("next_" + path), envs)
                 if following is not None:
                     after["next_" + path] = following
         return _nested(before), _nested(after)
@@ -66,7 +69,7 @@ class Pictures:
         found = flatten({"obs": obs})
         for path, column in self._columns.items():
             if path in found:
-                found[path] = column.of_steps(found[path], None)[0]
+                found[path] = column.of_steps(found[path], None, 1)[0]
         return _nested(found)
 
 
@@ -109,20 +112,21 @@ class _Pictures:
         np.copyto(kept, found.pictures)
         self._last = _Transformed(kept, found.rows)
 
-    def of_steps(self, now: Any, following: Any) -> tuple[Any, Any]:
+    def of_steps(self, now: Any, following: Any, envs: int) -> tuple[Any, Any]:
         """See `Pictures.of_steps`; `following` may be None."""
         before = self._given(self._path, now)
         after = None if following is None else self._given("next_" + self._path, following)
         found = None
         if isinstance(before, _Given):
-            numbers, stack = before.numbers()
-            rolled = _rolled(numbers, stack)
-            found = self._transform(before, None, np.where((numbers < stack) | (rolled < 0), -1, rolled - stack))
+            numbers, stack = before.numbers(envs)
+            rolled, step = _rolled(numbers, stack), envs * stack
+            found = self._transform(before, None, np.where((numbers < step) | (rolled < 0), -1, rolled - step))
             now = self._shaped(before, found)
         if isinstance(after, _Given):
-            numbers, stack = after.numbers()
-            after_it = numbers + stack < len(numbers)  # what is before the step that follows
-            which = np.where(after_it, numbers + stack, _rolled(numbers, stack))
+            numbers, stack = after.numbers(envs)
+            step = envs * stack
+            after_it = numbers + step < len(numbers)  # what is before the step that follows
+            which = np.where(after_it, numbers + step, _rolled(numbers, stack))
             following = self._shaped(after, self._transform(after, found, which))
         return now, following
 
@@ -166,9 +170,10 @@ class _Given(NamedTuple):
     pictures: Array
     lead: tuple[int, ...]
 
-    def numbers(self) -> tuple[Int64, int]:
-        """Return the pictures' numbers, and how many make a stack, where the first axis is steps."""
-        return np.arange(len(self.pictures)), self.lead[1] if len(self.lead) > 1 else 1
+    def numbers(self, envs: int) -> tuple[Int64, int]:
+        """Return the pictures' numbers, and how many make a stack, behind the axes of steps and of several environments."""
+        axes = 1 + (envs > 1)
+        return np.arange(len(self.pictures)), self.lead[axes] if len(self.lead) > axes else 1
 
 
 def _rolled(numbers: Int64, stack: int) -> Int64:

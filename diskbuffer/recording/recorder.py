@@ -1,38 +1,32 @@
-"""What `ReplayBuffer.add` does under the lock, from what users give to committed rows."""
+"""What `ReplayBuffer.add` and `extend` do under the lock, from what users give to committed rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from numba import int64
 
-from diskbuffer.errors import InputError
+from diskbuffer.errors import InputError, StackError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.index.streams import NO_LEADS
-from diskbuffer.native import objects
-from diskbuffer.native.arrays import address_of
-from diskbuffer.native.compiling import entry_point
+from diskbuffer.native.recording import DOES_NOT_ROLL, HAS_NAN, MISFIT, NEEDS_ROOM, BlockRecorder
 from diskbuffer.nested import flatten, one_of, put
-from diskbuffer.recording import kernel
-from diskbuffer.recording.blocks import lead_frames, lead_rows
+from diskbuffer.recording.blocks import Axes, Blocks, Slot, on_host
 from diskbuffer.recording.cut_offs import CutOffs
-from diskbuffer.recording.flat_steps import FlatSteps
-from diskbuffer.recording.given import EVERY_STEP, Given, record_given
 from diskbuffer.recording.pictures import Pictures
-from diskbuffer.recording.row_writer import RowWriter
-from diskbuffer.recording.staging import Prepared, Staging, Told
 from diskbuffer.recording.stream_log import StreamLog
-from diskbuffer.recording.trajectories import Trajectories
-from diskbuffer.recording.values import check_names, flags
+from diskbuffer.recording.values import check_names, flags, refuse_nan
 from diskbuffer.runtime.signals import Uninterrupted
+from diskbuffer.schema import CHECKSUM, Schema
 from diskbuffer.store.format.layout import NEXT_STEP, SAME_STEP, Layout
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+_AT_ONCE = 32 * 1024**2  # bytes of a column that are recorded without looking whether Ctrl-C was pressed
+_OBSERVATION, _STEP, _IS_LAST, _CHECKSUM = range(4)  # roles of `recording.hpp`
 
 
 class Recorder:
@@ -52,72 +46,20 @@ class Recorder:
     ----------
     cut_offs : CutOffs
         How many episodes ended without a flag.
-    flat : FlatSteps or None
-        What `record_from` can be called for, where there is something.
     """
 
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
-        self._layout, self._schema, self._log, self._index = layout, layout.schema.recorded, log, index
-        self._envs = slice(layout.n_envs)  # the streams that `add` writes
-        self._stack, self._zeros = layout.frame_stack, layout.padding == "zeros"
-        self._segments, tails = log.writer.segments, log.writer.tail.addresses
-
-        def given(path: str, only: int | None = None) -> Array:
-            """Return the newest frames, as they were given, where a shard has others by now: what failed is taken back first."""
-            log.writer.settle()
-            return newest(path, only)
-
-        def newest_frame(path: str) -> Array:
-            """Return the last of these; of a flat column out of the open segments, without a plan: in a tenth of the time."""
-            if path in layout.chunks_of:
-                return given(path)[: layout.n_envs, -1]
-            found = np.zeros((layout.n_envs, *layout.schema[path].shape), layout.schema[path].np_dtype)
-            for stream, head in enumerate(index.heads[: layout.n_envs].tolist()):
-                if head >= 0:
-                    found[stream] = log.writer.segments.flat(path, stream, head)[head % layout.segment_rows]
-            return found
-
-        self._staging = Staging(
-            self._schema, layout.n_envs, self._stack, self._zeros, tails, lambda path: given(path)[: layout.n_envs], newest_frame
-        )
+        self._layout, self._schema, self._log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
+        self._same_step = layout.autoreset == SAME_STEP
         self.cut_offs = CutOffs()
-        self._rows = RowWriter(layout, log, index, self.cut_offs)
-        self.flat: FlatSteps | None = None
-        if not layout.packed:
-            self.flat = FlatSteps(layout, log, index, self.cut_offs, self._rows.cut, self._staging.sources, self._staging.flags)
-        self._trajectories = Trajectories(layout, index, self._rows, self.cut_offs, given, self.flat)
-        pictures = Pictures(self._schema, layout.n_envs)
+        self._environments = log.environments
+        pictures = Pictures(self._schema, log.environments)
         self._pictures = pictures if pictures else None
-        self._leads: dict[int, tuple[int, int]] = {}  # by stream: lead-ins that are written, and whose episodes are to come
-        self._events = np.zeros((layout.streams, 2), np.int64)
-        self._next_step, self._same_step = layout.autoreset == NEXT_STEP, layout.autoreset == SAME_STEP
-        self._crowded = True
-        self._cut = self._rows.cut[self._envs].view(np.int8)
-        self._cut_address = address_of(self._cut)
-        self._scratch = np.zeros(2 * kernel.step_bytes(self._staging.sources), np.uint8)
-        self._go_on_all = np.full(layout.n_envs, kernel.GO_ON, np.int8)
-        self._arrays: dict[int, Array] = {
-            kernel.TABLE: index.table,
-            kernel.SOURCES: self._staging.sources,
-            kernel.FLAGS: self._staging.flags,
-            kernel.BASES: self._segments.bases,
-            kernel.LENGTHS: self._segments.lengths,
-            kernel.LIMITS: log.limits,
-            kernel.EVENTS: self._events,
-            kernel.SCRATCH: self._scratch,
-            kernel.GO_ON_ALL: self._go_on_all,
-        }  # which stay where they are
-        numbers = (layout.n_envs, layout.streams, len(self._schema), layout.segment_rows, layout.tail_rows, layout.salt)
-        self._job = np.zeros(kernel.JOB_FIELDS, np.int64)
-        self._job[: kernel.TABLE] = *numbers, self._next_step, len(self._scratch) // 2
-        self._job[list(self._arrays)] = [array.ctypes.data for array in self._arrays.values()]
-        # The same for values that are read where the caller has them.
-        self._in_place = self._staging.sources.copy()
-        self._given = Given(self._schema, layout.n_envs, self._in_place, self._staging.stacks, self._stack)
-        self._job_in_place = self._job.copy()
-        self._job_in_place[[kernel.SOURCES, kernel.GIVEN]] = self._in_place.ctypes.data, self._given.table.ctypes.data
-        self._at_job, self._at_job_in_place = address_of(self._job), address_of(self._job_in_place)
-        self._record_given = None if objects.TUPLE_ITEMS == 0 else entry_point(record_given, int64, int64, int64)
+        self._blocks = Blocks(self._schema, layout.frame_stack)
+        self._native = _native(layout, self._schema, self._blocks.slots, log, index)
+        self._axes = Axes((log.environments,), log.environments == 1)  # of a single step
+        self._is_single = False  # whether the native recorder expects single steps
+        self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 
     # One step of every stream
 
@@ -128,184 +70,202 @@ class Recorder:
 
         `step` has action, reward, terminated and truncated, `more` all other columns.
         """
-        self.cut_offs.warn_if_due()
-        told = self._cut if new_episode is None else self._told(new_episode)
-        if not self._same_step:
-            if self._pictures is not None:
-                obs, next_obs = self._pictures.of_step(obs, next_obs)
-            added = self._add_in_place(obs, next_obs, step, more, told)
-            if added >= 0:
-                return added
-        return self._add_staged(obs, next_obs, dict(zip(EVERY_STEP, step, strict=True)) | more, info, told)
+        if self.cut_offs.due:
+            self.cut_offs.warn_if_due()
+        told = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
+        if self._same_step:
+            next_obs = self._with_final_obs(next_obs, info, step)
+        if self._pictures is not None:
+            obs, next_obs = self._pictures.of_step(obs, next_obs)
+        values = self._blocks.of_step(obs, next_obs, step, more)
+        code = self._add(values, told)
+        while code <= MISFIT:
+            values = self._fit(values, MISFIT - code, self._axes)
+            code = self._add(values, told)
+        return code
 
     def add_as_given(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any]) -> int:
-        """Do as `add` where that takes no conversion; if it does, or there is something to warn of, nothing, and return -1."""
+        """Do as `add` where that takes no conversion and no warning, and nothing is wrong; else nothing, and return -1."""
         if self._same_step or self._pictures is not None or self.cut_offs.due:
             return -1
-        return self._add_in_place(obs, next_obs, step, more, self._cut)
-
-    def _add_in_place(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any], told: Told) -> int:
-        given = self._given.pick(obs, next_obs, step, more)
-        if given is None:
+        try:
+            return max(-1, self._add(self._blocks.of_step(obs, next_obs, step, more), None))
+        except (InputError, StackError):
             return -1
+
+    def _add(self, values: tuple[Any, ...], told: Array | None) -> int:
+        """Record a step of values that need no conversion; return how many there were, or `MISFIT` and below for others."""
+        native = self._native
+        if not self._is_single:
+            native.begin(None, 0, self._environments, True)
+            self._is_single = True
         try:
-            return self._record_in_place(told, given)
+            code = native.add(values, told)
+            while MISFIT < code < 0:
+                if code == NEEDS_ROOM:
+                    with Uninterrupted():
+                        self._log.make_room(native.coming())
+                    code = native.finish() if native.commit(1) else NEEDS_ROOM
+                else:
+                    self._solve(0, self._environments)
+                    code = native.add(values, told)
+            return self._recorded(code) if code >= 0 else code
+        except (InputError, StackError):
+            raise
         except BaseException:
             with Uninterrupted():
                 self._take_stock()
             raise
 
-    def _add_staged(self, obs: Any, next_obs: Any, values: dict[str, Any], info: Any, told: Told) -> int:
-        """Record what is to be checked column by column."""
-        staging = self._staging
-        staging.put_values(values)
-        if self._same_step:
-            next_obs = self._with_final_obs(next_obs, info, staging.ended())
-            if self._pictures is not None:
-                obs, next_obs = self._pictures.of_step(obs, next_obs)
-        told, leads, kept = staging.put_observations(obs, next_obs, self._running, told)
-        try:
-            if leads is not None:
-                with Uninterrupted():
-                    self._put_leads(np.flatnonzero(leads).tolist(), kept)
-                    return self._record(told, kept)
-            return self._record(told, kept)
-        except BaseException:
-            with Uninterrupted():
-                self._take_stock()
-            raise
+    def _fit(self, values: tuple[Any, ...], number: int, axes: Axes) -> tuple[Any, ...]:
+        """Convert the value that native code did not take, by its number."""
+        slots = self._blocks.slots
+        if number >= len(slots):
+            path = tuple(self._schema)[number - len(slots)]
+            raise InputError(f"{path} and next_{path} must both be single frames, or both stacks")
+        values = on_host(values)
+        return (*values[:number], self._blocks.fit(slots[number], values[number], axes), *values[number + 1 :])
 
-    def _told(self, new_episode: Any) -> Told:
-        """Return how a step of every stream begins, as `kernel.record` takes it; `cut_off` comes first."""
-        envs = self._layout.n_envs
-        goes_on = np.where(self._index.table[self._envs, ENDED] != 0, kernel.COMPARE, kernel.GO_ON)  # or it cannot
-        told = np.where(flags("new_episode", new_episode, envs), kernel.START, goes_on)
-        return np.where(self._rows.cut[self._envs], kernel.START, told).astype(np.int8)
+    def _solve(self, first: int, count: int, *, are_steps: bool = False) -> None:
+        """Look up what native code has to know of the stacks that streams end with, or raise what is wrong with a block."""
+        kind, column, step, env, is_after = self._native.problem
+        path = tuple(self._schema)[column]
+        if kind == HAS_NAN:
+            refuse_nan(Slot(path, is_after).name)
+        if kind == DOES_NOT_ROLL:
+            whose = f" of environment {env}" if count > 1 or not are_steps else ""
+            self._refuse_stack(f"{path}{f' of step {step} of the arrays' if are_steps else ''}{whose}")
+        stacks = self._newest(path, first if count == 1 else None)
+        for stream in range(first, first + count):
+            if self._index.heads[stream] >= 0:
+                stack = np.ascontiguousarray(stacks[stream]).reshape(-1).view(np.uint8)
+                self._native.put_newest_stack(column, stream, stack, self._schema[path].is_lossy)
 
-    def _put_leads(self, streams: list[int], kept: Prepared) -> None:
-        """Write lead-ins in some streams, for the episodes that start there with the next step."""
-        for stream in streams:
-            head = int(self._index.heads[stream])
-            cut = head >= 0 and not self._index.table[stream, ENDED]
-            frames = self._stack - 1
-            n = int(lead_rows(np.array([head + 1]), np.ones(1, np.bool_), frames, self._layout.segment_rows)[0])
-            rows = {}
-            for path in self._schema.step:
-                rows[path] = np.zeros((n + 1, *self._schema[path].shape), self._schema[path].np_dtype)
-            for path, stacked, _, now in kept:
-                shape = (self._layout.n_envs, *((self._stack,) if stacked else ()), *self._schema[path].shape)
-                given = now.reshape(shape)[stream]
-                rows[path] = np.concatenate(
-                    [
-                        np.zeros((1, *self._schema[path].shape), now.dtype),
-                        lead_frames(given, frames, n, self._zeros, stacked=stacked),
-                    ]
-                )
-            rows["is_last"] = np.ones(n + 1, np.bool_)
-            rows["truncated"][1:], rows["terminated"][1] = True, True
-            self._leads[stream] = head + 1 + n, head + 1
-            self._forget_what_is_prepared()
-            self._rows.append(stream, head, rows, np.arange(head + 1, head + 1 + n), NO_LEADS)
-            if cut:
-                self.cut_offs.note(1)
+    def _refuse_stack(self, what: str) -> NoReturn:
+        stack = self._layout.frame_stack
+        raise StackError(
+            f"{what}: expected a rolling stack of {stack} frames, but next_obs is not obs moved on by one frame, so that they "
+            "cannot be stored as single frames. If each observation is as it should be, create a store with frame_stack=1, which "
+            "holds them whole"
+        )
 
-    def _record_in_place(self, told: Told, given: tuple[Any, ...]) -> int:
-        """Record values where the caller has them, if they are as the columns hold them; if not, nothing, and return -1."""
-        if self._crowded:
-            self._make_room()
-        assert self._record_given is not None
-        at = self._cut_address if told is self._cut else address_of(told)
-        code = self._record_given(self._at_job_in_place, id(given), at)
-        return -1 if code < 0 else self._recorded(code)  # others, or NaN
-
-    def _make_room(self) -> None:
-        with Uninterrupted():
-            self._log.make_room()
-            self._crowded = False
-
-    def _record(self, told: Told, kept: Prepared) -> int:
-        if self._crowded:
-            self._make_room()
-        code = kernel.record(self._at_job, address_of(told))
-        if code < 0:
-            self._staging.refuse_nan(-1 - code, kept)
-        self._staging.recorded(kept, told)
-        return self._recorded(code)
-
-    def _recorded(self, code: int) -> int:
-        """Note what `kernel.record` did; return how many steps that were."""
-        if code & 1:
-            self._crowded = True
-        if code & 2:
-            with Uninterrupted():
-                self._note_starts()
-        steps, log = code >> 2, self._log
-        log.added += steps
-        self.cut_offs.steps += steps
-        if log.added >= log.retention.look_at:
-            with Uninterrupted():
-                log.evict()
-        return steps
-
-    def _note_starts(self) -> None:
-        """Have the index know of the episodes that the last step started."""
-        for stream in np.flatnonzero(self._events[:, 0] >= kernel.STARTED).tolist():
-            position = int(self._events[stream, 1])
-            self._index.start_episode(stream, position)
-            lead = self._leads.pop(stream, None)
-            if lead is not None:
-                self._index.add_leads(stream, np.array([lead], np.int64))
-            self._rows.cut[stream] = False
-        self.cut_offs.note(int((self._events[:, 0] == kernel.CUT_OFF).sum()))
-        self._events[:, 0] = kernel.WENT_ON
-
-    def _take_stock(self) -> None:
-        """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
-        self._note_starts()
-        for stream in self._leads:  # written, and then no episode came to be
-            self._rows.undo_newest(stream)
-        self._leads.clear()
-        self._log.count()
-        self._forget_what_is_prepared()
-
-    def _forget_what_is_prepared(self) -> None:
-        """Make room and compare anew at the next step, as rows are written in another way."""
-        self._staging.forget()
-        self._crowded = True
-
-    def _running(self) -> tuple[Bools, Bools]:
-        """Return which streams have an episode that is not over, and in which a reset step may come, as one is."""
-        table = self._index.table[self._envs]
-        ended = table[:, ENDED] != 0
-        return (table[:, HEAD] >= 0) & ~ended, ended & self._next_step
+    # Many steps
 
     def extend(
         self,
         values: dict[str, Any],
         obs: Any,
         next_obs: Any,
-        env: int,
+        stream: int | None,
         new_episode: Any = None,
         *,
         cut: bool = False,
         any_stack: bool = False,
-    ) -> int:
-        """Record arrays of steps of one stream; return how many there were.
+        positions: bool = False,
+    ) -> tuple[int, Int64]:
+        """Record arrays of steps of one stream, or of all environments; return how many there were, and their positions.
 
-        `cut` makes them episodes of their own, and with `any_stack` the last may lead to any stack.
+        `cut` makes them episodes of their own, and with `any_stack` the last may lead to any stack: its episode is over then, and
+        that stack has rows of its own behind it (`Reader.stacks_apart`). Positions are (steps, environments), -1 for resets.
         """
-        self._forget_what_is_prepared()
-        if self._pictures is not None:
-            obs, next_obs = self._pictures.of_steps(obs, next_obs)
-        return self._trajectories.extend(values, obs, next_obs, env, new_episode, cut=cut, any_stack=any_stack)
-
-    def record_from(self, places: npt.NDArray[np.int64], n: int, stream: int) -> npt.NDArray[np.int64]:
-        """Record `n` steps of one stream, whose values lie at `places`; return their positions. See `FlatSteps.record`."""
-        assert self.flat is not None
         self.cut_offs.warn_if_due()
-        self._forget_what_is_prepared()
-        with Uninterrupted():
-            return self.flat.record(places, n, stream)
+        envs = self._environments if stream is None and self._environments > 1 else None
+        if self._pictures is not None:
+            obs, next_obs = self._pictures.of_steps(obs, next_obs, 1 if envs is None else envs)
+        given, axes = self._blocks.of_steps(obs, next_obs, values, envs)
+        told = (
+            None
+            if new_episode is None
+            else flags("new_episode", new_episode, axes.shape).view(np.uint8).reshape(axes.shape[0], -1)
+        )
+        if told is not None and np.ndim(new_episode) == 0:
+            told[1:] = False  # the others go on
+        first, count = stream or 0, envs or 1
+        found = np.empty((axes.shape[0], count) if positions else (0, count), np.int64)
+        if axes.shape[0] == 0:
+            for number in range(len(given)):
+                self._fit(given, number, axes)
+            return 0, found
+        self._is_single = False
+        self._native.begin(axes.shape[0], first, count, envs is not None)
+        while (number := self._native.find(given)) >= 0:
+            given = self._fit(given, number, axes)
+        if cut:
+            self.cut_off([first])
+        while not self._native.decide(told, any_stack):
+            self._solve(first, count, are_steps=True)
+        recorded = self._commit(axes.shape[0], first, count, found if positions else None)
+        if cut:  # nothing can go on after it
+            self.cut_off([first])
+        return recorded, found
+
+    def _commit(self, steps: int, first: int, count: int, positions: Int64 | None) -> int:
+        """Commit the steps that were decided; return how many were recorded."""
+        native, recorded, until, is_done = self._native, 0, 0, False
+        try:
+            while not is_done:
+                with Uninterrupted():
+                    until = min(steps, until + max(1, self._most_steps // count))
+                    while not (is_done := native.commit(until, positions)) and (native.done < until or until == steps):
+                        recorded += self._note_rows(first)
+                        self._log.make_room(native.coming())
+                    recorded += self._note_rows(first)
+        except BaseException:
+            with Uninterrupted():
+                self._take_stock()
+            raise
+        return recorded
+
+    # What follows
+
+    def _recorded(self, code: int) -> int:
+        """Note what was committed of a single step, where a signal may come at any instant; return how many steps that were."""
+        if code & 1:
+            with Uninterrupted():
+                self._note(code, is_counted=True)
+        else:
+            self._note(code, is_counted=True)
+        if self._log.is_due:
+            with Uninterrupted():
+                self._log.evict()
+        return code >> 1
+
+    def _note_rows(self, first: int) -> int:
+        """Note what was committed of streams from one on, and evict what is too old now; return how many steps that were."""
+        steps = self._note(self._native.finish(), is_counted=first < self._environments)
+        if self._log.is_due:
+            self._log.evict()
+        return steps
+
+    def _note(self, code: int, *, is_counted: bool) -> int:
+        """Note what was committed; return how many steps that were."""
+        steps = code >> 1
+        self.cut_offs.steps += steps
+        if is_counted:
+            self._log.added += steps
+        if code & 1:
+            self._note_starts()
+            self._log.note_evictable()
+        return steps
+
+    def _note_starts(self) -> None:
+        """Have the index know of the episodes that were started."""
+        starts, cut_offs = self._native.take_starts()
+        self.cut_offs.note(cut_offs)
+        if not len(starts):
+            return
+        for stream in np.unique(starts[:, 0]).tolist():
+            begun = starts[starts[:, 0] == stream]
+            self._index.start_episodes(stream, begun[:, 1])
+            self._index.add_leads(stream, begun[begun[:, 2] >= 0, 1:])
+
+    def _take_stock(self) -> None:
+        """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
+        self.cut_offs.steps += self._native.finish() >> 1
+        self._note_starts()
+        self._native.forget()
+        self._log.count()
+        self._log.note_evictable()
 
     def newest_step(self, stream: int) -> int:
         """Return the position of a stream's newest step."""
@@ -314,17 +274,24 @@ class Recorder:
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
         for stream in streams:
-            self._rows.cut_off(stream)
+            self.cut_offs.asked_for += self._native.cut_off(stream)
 
     def clear(self, *, protected: bool) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""
         table = self._index.table
-        streams = range(self._layout.streams if protected else self._layout.n_envs)
-        self.cut_off(s for s in streams if table[s, HEAD] >= 0 and not table[s, ENDED])
+        streams = range(len(table) if protected else self._environments)
+        self.cut_off(np.flatnonzero((table[: len(streams), HEAD] >= 0) & (table[: len(streams), ENDED] == 0)).tolist())
         self._log.clear(streams)
 
-    def _with_final_obs(self, next_obs: Any, info: Any, ended: Bools) -> Any:
+    # Same-step mode
+
+    def _with_final_obs(self, next_obs: Any, info: Any, step: tuple[Any, ...]) -> Any:
         """Put the observations that ended episodes in place of those that the environments were reset to."""
+        slots = (Slot("terminated", None), Slot("truncated", None))
+        terminated, truncated = (
+            self._blocks.fit(slot, on_host(flag), self._axes) for slot, flag in zip(slots, step[2:], strict=True)
+        )
+        ended = terminated | truncated
         if not ended.any():
             return next_obs
         final, found = _final_obs(info, ended), flatten({"next_obs": next_obs})
@@ -351,4 +318,35 @@ def _final_obs(info: Any, ended: Bools) -> Any:
     raise InputError(
         "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
         "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
+    )
+
+
+def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: StreamLog, index: Index) -> BlockRecorder:
+    """Return what records blocks in native code, which writes to the open segments and the tail."""
+    number = {path: n for n, path in enumerate(schema)}
+    columns = np.zeros((len(number), 5), np.int64)
+    for path, n in number.items():
+        column, role = schema[path], _STEP
+        if path in schema.obs:
+            role = _OBSERVATION
+        elif path in ("is_last", CHECKSUM):
+            role = _IS_LAST if path == "is_last" else _CHECKSUM
+        dtype, cycle = column.np_dtype, layout.tail_rows if path in layout.packed else 0
+        number_bytes = {"f": dtype.itemsize, "c": dtype.itemsize // 2}.get(dtype.kind, 0)
+        columns[n] = role, column.row_bytes, number_bytes, number_bytes > 0 and not column.allow_nan and role < _IS_LAST, cycle
+    reward = next(path for path in schema.step if path.split("/")[0] == "reward")
+    return BlockRecorder(
+        columns,
+        [
+            (number[slot.path], slot.is_after, np.dtype(schema[slot.path].np_dtype.type), schema[slot.path].shape)
+            for slot in slots
+        ],
+        (number["terminated"], number["truncated"], number[reward]),
+        index.table,
+        log.limits,
+        log.evictable_from,
+        log.places,
+        frame_stack=layout.frame_stack,
+        next_step=layout.autoreset == NEXT_STEP,
+        fills_zeros=layout.padding == "zeros",
     )

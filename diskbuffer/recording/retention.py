@@ -21,10 +21,10 @@ class Retains(Protocol):
         """Note that a stream's oldest segment not noted yet became evictable when `added` of the steps that count had been."""
 
     def forget(self, stream: int) -> None:
-        """Forget a stream's oldest segment that was noted: it went for another reason."""
+        """Forget a stream's oldest segment that was noted: it goes."""
 
     def due(self, added: int, added_to: Callable[[int], int]) -> int | None:
-        """Return a stream whose oldest segment may go, if there is one."""
+        """Return a stream whose oldest segment may go, if there is one. It is due until it is forgotten."""
 
     def oldest(self) -> int | None:
         """Return the stream whose oldest segment became evictable first, to go in any case; None where none may."""
@@ -72,14 +72,14 @@ class Retention:
         self.look_at = 0
 
     def forget(self, stream: int) -> None:
-        """Forget a stream's oldest segment that was noted: it went for another reason."""
+        """Forget a stream's oldest segment that was noted: it goes."""
         queue = self._queues[stream if self._each else 0]
         del queue[next(n for n, (_, of) in enumerate(queue) if of == stream)]
 
     def oldest(self) -> int | None:
         """Return the stream whose oldest segment became evictable first, to go in any case; None where none may."""
         queues = [queue for queue in self._queues.values() if queue]
-        return min(queues, key=lambda queue: queue[0][0]).popleft()[1] if queues else None
+        return min(queues, key=lambda queue: queue[0][0])[0][1] if queues else None
 
     def due(self, added: int, added_to: Callable[[int], int]) -> int | None:
         """Return a stream whose oldest segment may go, if there is one.
@@ -93,6 +93,6 @@ class Retention:
             missing = queue[0][0] + self._capacity - (added_to(key) if self._each else added)
             if missing <= 0:
                 self.look_at = 0
-                return queue.popleft()[1]
+                return queue[0][1]
             self.look_at = min(self.look_at, added + missing)
         return None

@@ -17,6 +17,7 @@ from diskbuffer.recording.retention import Retains, Retention
 from diskbuffer.store.copies import snapshots
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Files
+from diskbuffer.store.writing.open_segments import Places
 from diskbuffer.store.writing.sealer import Sealer
 from diskbuffer.store.writing.writer import Writer
 
@@ -30,13 +31,13 @@ class StreamLog:
     ----------
     added : int
         Steps ever added, but for protected ones.
-    limits : (streams,) int64
-        A step may be recorded in a stream as long as its newest row is two before this; then `make_room` is due.
+    evictable_from : (streams,) int64
+        The positions of the newest rows from which on `note_evictable` is due.
     """
 
     def __init__(self, store: Store, index: Index, retention: Retains | None = None) -> None:
         self._store, self._index = store, index
-        self._streams, self._envs = store.layout.streams, store.layout.n_envs
+        self._streams, self.environments = store.layout.streams, store.layout.n_envs
         self._rows = store.layout.segment_rows
         self.sealer = Sealer(store)
         own = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
@@ -44,7 +45,7 @@ class StreamLog:
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._closing = False
         self._evictable = np.zeros(self._streams, np.int64)  # how many of a stream's segments `retention` knows
-        self.limits = np.zeros(self._streams, np.int64)
+        self.evictable_from = np.zeros(self._streams, np.int64)
         try:
             self.writer = Writer(store, index.heads, [index.slots(s) for s in range(self._streams)])
             self._follow_writer()
@@ -90,23 +91,27 @@ class StreamLog:
 
     def count(self) -> None:
         """Count what was added, by the index."""
-        self.added = self._index.added(self._envs)
+        self.added = self._index.added(self.environments)
 
-    def make_room(self) -> None:
-        """Make room for a step in every stream. Before anything is recorded, so that it may fail."""
+    @property
+    def limits(self) -> Int64:
+        """The positions before which rows may be written; then `make_room` is due, (streams,)."""
+        return self.writer.limits
+
+    @property
+    def places(self) -> Places:
+        """Where rows are written."""
+        return self.writer.segments.places
+
+    def make_room(self, stream: int) -> None:
+        """Make room for a step in a stream, or in all with -1. Before anything is recorded: it may fail."""
         try:
-            self.writer.prepare(self._index.heads)
+            self.writer.prepare(self._index.heads, stream if stream >= 0 and self.environments > 1 else None)
         finally:
             self._follow_writer()
-        self._note_evictable()
-        np.minimum(self.writer.limits, self._evictable_at() + 2, out=self.limits)
 
     def pack(self) -> None:
         """Queue every complete segment for sealing."""
-        self._pack()
-        self._note_evictable()
-
-    def _pack(self) -> None:
         try:
             self.writer.pack(self._index.heads)
         finally:
@@ -121,46 +126,39 @@ class StreamLog:
             self._note_what_came_before(slot)
             self.sealer.put(slot)
 
-    def make_room_for_rows(self, stream: int, rows: int = 1) -> int:
-        """Make room for a stream's next rows; return how many may be written at once, into the segment of the first."""
-        self._pack()
-        head = int(self._index.heads[stream])
-        try:
-            self.writer.reserve(stream, head, rows)
-        finally:
-            self._follow_writer()
-        return min(self._rows - (head + 1) % self._rows, int(self._store.durability.reserved[stream]) - head - 1)
-
-    def note_rows(self, stream: int, steps: int) -> None:
-        """Do what is due after rows of `steps` steps were put after a stream's newest row by `writer`."""
-        self.writer.finish(stream, self._index.heads)
-        self._follow_writer()
-        if stream < self._envs:
-            self.added += steps
-        self._note_evictable()
-        if self.has_evictable:
-            self.evict()
-
     @property
-    def has_evictable(self) -> bool:
+    def is_due(self) -> bool:
         """Whether there may be segments that are too old now."""
         return self.added >= self.retention.look_at
 
     def evict(self) -> None:
-        """Evict segments that are too old now."""
+        """Evict segments that are too old now; one that is not packed yet at a later step, if the disk fails."""
         while (stream := self.retention.due(self.added, self._index.added_to)) is not None:
-            self._evictable[stream] -= 1
-            self._drop_oldest(stream)
+            try:
+                self._finish_oldest(stream)
+            except OSError:
+                return
+            self._drop_noted(stream)
 
     def give_up(self, steps: int) -> None:
         """Evict the oldest segments, as long as there are any that may go and no more than so many steps go with them."""
         until = len(self._index) - steps
         while (stream := self.retention.oldest()) is not None:
             before = len(self._index)
-            self._evictable[stream] -= 1
-            self._drop_oldest(stream)
+            self._finish_oldest(stream)
+            self._drop_noted(stream)
             if 2 * len(self._index) - before < until:  # the next would be too many
                 return
+
+    def _finish_oldest(self, stream: int) -> None:
+        """Have nothing written to a stream's oldest segment any more: another thread may still pack its last chunks."""
+        if self.writer.segments.has(stream, int(self._index.table[stream, LOW])):
+            self.pack()
+
+    def _drop_noted(self, stream: int) -> None:
+        self.retention.forget(stream)
+        self._evictable[stream] -= 1
+        self._drop_oldest(stream)
 
     def _drop_oldest(self, stream: int) -> None:
         self._note_what_came_before(int(self._index.slots(stream)[1]))  # while the index still knows
@@ -199,23 +197,23 @@ class StreamLog:
     def _evictable_at(self) -> Int64:
         """Return the positions from which on each stream's next segment is evictable."""
         at: Int64 = self._index.table[:, LOW] + (self._evictable + 1) * self._rows + self._index.context
-        at[self._envs :] = np.iinfo(np.int64).max // 2  # protected segments are never evictable
+        at[self.environments :] = np.iinfo(np.int64).max // 2  # protected segments are never evictable
         return at
 
-    def _note_evictable(self) -> None:
+    def note_evictable(self) -> None:
         """Note segments that no stack of a later step reaches back into."""
         table, context = self._store.table, self._index.context
         for stream in np.flatnonzero(self._index.heads >= self._evictable_at()).tolist():
             head, low = self._index.table[stream, [HEAD, LOW]].tolist()
             while head >= (at := low + (int(self._evictable[stream]) + 1) * self._rows + context):
-                if self.writer.segments.has(stream, at - context - 1):
-                    break  # its last chunks are still being packed
                 slot = int(self._index.slots(stream)[self._evictable[stream]])
                 since = self._index.steps_before(stream, head) - self._index.steps_before(stream, at)
                 completed = self._added(stream) - since
                 table.note_completed(slot, completed)
                 self.retention.add(stream, completed)
                 self._evictable[stream] += 1
+            self.limits[stream] = head + 1  # so that the next step has it packed, and then sealed
+        self.evictable_from[:] = self._evictable_at()
 
     def _note_what_came_before(self, slot: int) -> None:
         """Note what only the segments before a slot tell, for when they are gone; if they are, it was noted then."""
@@ -244,7 +242,7 @@ class StreamLog:
         store = self._store
         with store.lock:  # names, as a column may be removed meanwhile, and slots be given to other rows
             store.write_description_again()
-            self._pack()
+            self.pack()
             heads, layout = self._index.heads.copy(), store.layout
             unsealed = {*self.writer.segments.slots(), *self.sealer.slots()}
             names = [layout.data_file(path, slot) for slot in unsealed for path in layout.schema]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inputs import as_array
+from diskbuffer.native.recording import round_to_float32
 from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
@@ -54,11 +55,16 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
         raise InputError(f"{path}: expected shape {expected}, found {array.shape}")
     array = bools(array) if array.dtype == dtype else convert(path, dtype, array)
     if dtype.kind in "fc" and not column.allow_nan and np.isnan(array).any():
-        raise InputError(
-            f"{path}: found NaN, which this column does not allow; find where it comes from, or declare the column with "
-            "Column(..., allow_nan=True)"
-        )
+        refuse_nan(path)
     return np.ascontiguousarray(array).reshape(shapes[0])
+
+
+def refuse_nan(path: str) -> NoReturn:
+    """Raise the InputError for NaN in a column that may not have it."""
+    raise InputError(
+        f"{path}: found NaN, which this column does not allow; find where it comes from, or declare the column with "
+        "Column(..., allow_nan=True)"
+    )
 
 
 def bools(array: Array) -> Array:
@@ -75,6 +81,10 @@ def convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
         raise InputError(f"{path}: expected {dtype.name}, found {array.dtype}")
     if np.can_cast(array.dtype, dtype, "safe"):
         return array.astype(dtype)
+    if array.dtype == np.float64 and dtype == np.float32:
+        rounded, all_fit = round_to_float32(np.ascontiguousarray(array, np.float64).ravel())
+        if all_fit:
+            return rounded.reshape(array.shape)
     with np.errstate(invalid="ignore", over="ignore"):
         converted = array.astype(dtype) if dtype.kind == "c" or array.dtype.kind != "c" else array.real.astype(dtype)
     if (dtype.kind in "fc" and array.dtype.kind != "c") or dtype.kind == "c":
@@ -92,9 +102,10 @@ def convert(path: str, dtype: np.dtype[Any], array: Array) -> Array:
     return converted
 
 
-def flags(name: str, value: Any, n: int) -> npt.NDArray[np.bool_]:
-    """Return a flag, or one for each of `n`, as an array of them."""
+def flags(name: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Return a flag, or one for each step, as an array of a shape."""
     flags = np.asarray(value)
-    if flags.dtype != np.bool_ or flags.shape not in ((), (n,)):
-        raise InputError(f"{name} must be None, True or False, or {n} of these, found {flags.dtype} of shape {flags.shape}")
-    return np.array(np.broadcast_to(bools(flags), (n,)))
+    if flags.dtype != np.bool_ or flags.shape not in ((), shape):
+        each = shape[0] if len(shape) == 1 else shape
+        raise InputError(f"{name} must be None, True or False, or {each} of these, found {flags.dtype} of shape {flags.shape}")
+    return np.array(np.broadcast_to(bools(flags), shape))

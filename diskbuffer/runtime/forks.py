@@ -4,9 +4,6 @@ A lock that another thread held is held forever in the child, and what it guarde
 lock, which is held for a draw or a plan, and the child gets new locks, and threads when they are needed. Opening the stores
 again in the child, at their first use, would not do without: samplers and loaders change under the same locks.
 
-Then it waits for numba's lock, under which another thread may be loading a compiled function of recording for the first time: the
-child could load none.
-
 Python prints what is raised in the functions that it calls around a fork, and goes on. So signals are put off until the fork is
 over: a Ctrl-C would be lost, and a lock that was just taken be held forever.
 """
@@ -15,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 import weakref
@@ -82,14 +78,6 @@ def _before() -> None:
             _held.append(store.lock)
         with contextlib.suppress(OSError):  # the child then has to refresh
             store.before_fork()
-    compiling = _compiler_lock()  # last: who holds a store's lock may be waiting for this one
-    if compiling is not None and compiling._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-        _held.append(compiling._lock)
-
-
-def _compiler_lock() -> Any:
-    """Return numba's lock; None where nothing has imported numba, as in a process that only reads."""
-    return getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
 
 
 def _in_parent() -> None:
@@ -103,9 +91,6 @@ def _in_parent() -> None:
 def _in_child() -> None:
     for lock in [_lock, *_locks]:
         lock._at_fork_reinit()
-    compiling = _compiler_lock()
-    if compiling is not None:
-        compiling._lock = threading.RLock()
     _held.clear()
     for thing in list(_renewed):
         thing.after_fork()

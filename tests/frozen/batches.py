@@ -123,7 +123,7 @@ def _add_more(buffer: db.ReplayBuffer) -> None:
     ends = np.arange(90) % 9 == 8
     values |= {"terminated": ends, "truncated": np.zeros(90, np.bool_)}
     newest = {name: values[name][:, -1] if buffer.frame_stack > 1 else values[name] for name in ("obs", "next_obs")}
-    buffer.extend(**(values | newest), new_episode=np.arange(90) % 9 == 0)
+    buffer.extend(**(values | newest), env=0, new_episode=np.arange(90) % 9 == 0)
 
 
 def delivered(buffer: db.ReplayBuffer) -> Values:

@@ -26,13 +26,13 @@ from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.limiting import fields
 from diskbuffer.native import checksums as native_checksums
 from diskbuffer.native import codec as native_codec
-from diskbuffer.native import limiter
+from diskbuffer.native import limiter, recording
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.gather import CHUNK_ROWS, COLUMN, FILE, missing_blocks
 from diskbuffer.native.returns import advantages, returns_to_go
 from diskbuffer.native.sampling import Philox
 from diskbuffer.reading.gather.stored_parts import take_parts
-from diskbuffer.recording import equality, kernel
+from diskbuffer.recording.values import bools
 from diskbuffer.samplers.permutation import Permutation
 from diskbuffer.samplers.sum_tree import LARGEST, TINY, SumTree
 from diskbuffer.schema import BUILT_IN, Schema
@@ -237,10 +237,9 @@ def _checksums(_: Path) -> Iterator[Any]:
         for word in (checksums.OBS, checksums.STEP):
             for salt, stream, first, apart in ((0, 0, 0, 1), (2**40 + 3, 5, 10**7, 3)):
                 yield checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart)
-    row_seed = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)(native_checksums.ADDRESSES["row_seed"])
     for number in numbers.integers(2**53, (100,)).tolist():
         yield checksums.mix(number), checksums.length_word(number, number % 1000)
-        yield row_seed(number, number % 7, number % 10**6, number % 2)
+        yield native_checksums.row_seed(number, number % 7, number % 10**6, number % 2)
     files = [numbers.integers(256, (size,)).astype(np.uint8) for size in (100, 4096, 70_001)]
     for row_bytes in (4, 12, 33):
         which = numbers.integers(3, (9,))
@@ -256,7 +255,7 @@ def _checksums(_: Path) -> Iterator[Any]:
 
 @_case("comparisons")
 def _comparisons(_: Path) -> Iterator[Any]:
-    """Call the functions of `recording.equality`, `recording.kernel.narrow` and `gathering.watching.changed`."""
+    """Call the functions of `native.recording` that compare values, and `gathering.watching.changed`."""
     numbers = Numbers(9)
     for dtype, width in (("float16", 2), ("float32", 4), ("float64", 8), ("uint8", 0)):
         kinds: Array = np.array([0.0, -0.0, 1.0, -1.0, np.nan, -np.nan, np.inf, -np.inf, 2.0] if width else range(9)).astype(
@@ -264,31 +263,26 @@ def _comparisons(_: Path) -> Iterator[Any]:
         )
         a, b = kinds[numbers.integers(9, (200, 3))], kinds[numbers.integers(9, (200, 3))]
         b[::2] = np.where(a[::2] == 0, -a[::2], a[::2]) if width else a[::2]
-        size, same = a[0].nbytes, np.zeros(200, np.bool_)
-        equality.compare_rows(address_of(a), size, address_of(b), size, size, width, same)
-        each = [
-            bool(equality.same_values(address_of(a) + i * size, address_of(b) + i * size, size, width)) for i in range(len(a))
-        ]
-        yield dtype, same, each, [bool(equality.all_zero(address_of(a) + i * size, size, width)) for i in range(200)]
+        left, right = a.view(np.uint8), b.view(np.uint8)
+        each = [recording.same_values(x, y, width) for x, y in zip(left, right, strict=True)]
+        yield dtype, np.array(each), each, [recording.all_zero(x, width) for x in left]
         if width:
-            yield [bool(equality.has_nan(address_of(a) + i * size, size, width)) for i in range(200)]
+            yield [recording.has_nan(x, width) for x in left]
         obs = kinds[numbers.integers(3, (60, 3, 1))]
         following = np.concatenate([obs[:, 1:], kinds[numbers.integers(3, (60, 1, 1))]], axis=1)
         following[::7] = obs[::7]
         obs[1::2] = following[:-1:2]
-        same, rolls = np.zeros(60, np.bool_), np.zeros(60, np.bool_)
-        apart = obs[0].nbytes
-        equality.compare_stacks(address_of(obs), apart, address_of(following), apart, 3, apart // 3, width, same, rolls)
-        yield same, rolls
+        now, after = (np.ascontiguousarray(stacks).reshape(60, -1).view(np.uint8) for stacks in (obs, following))
+        frame = obs[0, 0].nbytes
+        same = [i > 0 and recording.same_values(now[i], after[i - 1], width) for i in range(60)]
+        yield np.array(same), np.array([recording.same_values(after[i, :-frame], now[i, frame:], width) for i in range(60)])
     for n in range(1, 40):
         some = numbers.integers(2 + n % 2, (n,)).astype(np.uint8)
-        target = np.zeros(n, np.uint8)
-        equality.copy_bools(address_of(target), address_of(some), n)
-        yield bool(equality.are_bools(address_of(some), n)), target
+        yield recording.are_bools(some), bools(some.view(np.bool_)).view(np.uint8)
     doubles = np.concatenate([_floats(numbers, 200), [0.1, -0.0, np.inf, np.nan, 3.4028235e38]])
     for given in (doubles, np.append(doubles, 1e39)):
-        found = np.zeros(len(given), np.float32)
-        yield bool(kernel.narrow(given, found)), found[:205]
+        found, fits = recording.round_to_float32(given)
+        yield fits, found[:205]
     here = numbers.integers(2, (30, 21)).astype(np.uint8)
     there = here.copy()
     there[::4, 20] ^= 1
@@ -426,6 +420,8 @@ def _single_steps(path: Path) -> Iterator[Any]:
     for store in ("vectors", "columns written later"):
         with STORES[store].open(path / store, 1) as buffer:
             numbers, steps, columns = Numbers(15), buffer.steps(), buffer._delivered_columns()
+            buffer.at(steps)  # maps all files, or it would be None until then
             for n in (1, 7, 200):
+                buffer._reader.gatherer._cold = False  # as far as page faults tell, which are other ones in each run
                 yield buffer._copied_at(steps[numbers.integers(len(steps), (n,))], columns)
                 yield buffer._copied_recent(numbers.integers(100, (n,)), numbers.integers(2, (n,)), columns)

@@ -255,7 +255,7 @@ def _leads(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
             stacks = stacked(frames, 4, zeros=False)[3 * (k % 2) :]
             values = {name: column[: len(stacks) - 1] for name, column in given.items()}
             if k % 4 < 2:  # a whole trajectory of stacks, or one step after the other
-                buffer.extend(stacks, **values, new_episode=True)
+                buffer.extend(stacks, **values, env=0, new_episode=True)
                 continue
             for t in range(len(stacks) - 1):
                 step = {name: column[t] for name, column in values.items()}

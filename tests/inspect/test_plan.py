@@ -325,8 +325,7 @@ def test_shapes_are_read() -> None:
 
 def test_a_trial_finds_what_was_played(tmp_path: Path) -> None:
     asked = Asked(environment=EnvironmentOptions(env="CartPole-v1", n_envs=2), capacity=10_000, n_envs=2, seconds=0.5)
-    found = trial(asked, tmp_path, os.getppid(), again=True)
-    assert found is not None
+    found = trial(asked, tmp_path, os.getppid())
     assert found.steps > 0
     assert found.rows >= found.steps + found.episodes
     assert found.packed == {}
@@ -335,16 +334,14 @@ def test_a_trial_finds_what_was_played(tmp_path: Path) -> None:
 
 
 def test_noise_does_not_compress(tmp_path: Path) -> None:
-    found = trial(Asked(shape=(40, 40), capacity=10_000, seconds=0.5, n_envs=2), tmp_path, os.getppid(), again=True)
-    assert found is not None
+    found = trial(Asked(shape=(40, 40), capacity=10_000, seconds=0.5, n_envs=2), tmp_path, os.getppid())
     assert 0.99 < found.packed["obs"].sealed < 1.02
     assert found.segments >= 1
 
 
 def test_of_thousands_of_environments_some_are_tried_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(shape=(5,), dtype="float32", capacity=100_000, seconds=0.5, n_envs=4096)
-    found = trial(asked, tmp_path, os.getppid(), again=True)
-    assert found is not None
+    found = trial(asked, tmp_path, os.getppid())
     # Each has files of its own: making all of them took more than a minute.
     assert (found.envs, Layout.from_group({"attributes": {"diskbuffer": found.layout}}, "it")[0].n_envs) == (64, 4096)
     monkeypatch.setattr(planning, "run_trial", lambda asked, directory, tick: found)

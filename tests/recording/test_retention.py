@@ -32,6 +32,7 @@ def gone(retention: Retention, steps: int, added_to: Callable[[int, int], int]) 
         looked_at = added >= retention.look_at
         while (stream := retention.due(added, partial(added_to, added))) is not None:
             assert looked_at
+            retention.forget(stream)
             found.append((added, stream))
     return found
 

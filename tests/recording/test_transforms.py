@@ -193,11 +193,11 @@ def test_a_store_is_as_if_pictures_had_been_transformed_beforehand(
                 steps = len(seen) - 1
                 for buffer, obs in zip(buffers, (of_first, plainly(of_first)), strict=True):
                     if action == "trajectory":
-                        buffer.extend(obs, np.zeros(steps, np.int64), np.ones(steps))
+                        buffer.extend(obs, np.zeros(steps, np.int64), np.ones(steps), env=0)
                     else:
                         before = {key: values[:-1] for key, values in obs.items()}
                         after = {key: values[1:].copy() for key, values in obs.items()}
-                        buffer.extend(before, np.zeros(steps, np.int64), np.ones(steps), after)
+                        buffer.extend(before, np.zeros(steps, np.int64), np.ones(steps), after, env=0)
         one, other = buffers
         assert one.steps().tolist() == other.steps().tolist()
         assert one.episodes.start.tolist() == other.episodes.start.tolist()
@@ -312,7 +312,7 @@ def test_each_frame_is_transformed_once(n: int, stack: int, tmp_path: Path, monk
                 [games.frames[:, 1:], games.random.integers(0, 256, (n, 1, 14, 17, 3), np.uint8)], axis=1
             )
             seen.append(look()[0])
-        buffer.extend(np.stack(seen[:-1]), np.zeros(6, np.int64), np.zeros(6), np.stack(seen[1:]))
+        buffer.extend(np.stack(seen[:-1]), np.zeros(6, np.int64), np.zeros(6), np.stack(seen[1:]), env=0)
         assert sum(counts) == 7 + stack - 1
 
 

@@ -10,12 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numba.core.event as events
 import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.native.compiling import compiled
 from diskbuffer.runtime import signals
 from diskbuffer.store.segments import mapped
 
@@ -258,35 +256,6 @@ def mapping(path: Path, apart: int) -> None:
 @pytest.mark.some(1)
 def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     run_alone("mapping", str(tmp_path / "store"), str(amount(211, 43)))
-
-
-class StrikeTheCompiler(events.Listener):  # type: ignore[misc]
-    """Send a signal once numba begins to load or to compile something."""
-
-    def on_start(self, event: Any) -> None:
-        signal.raise_signal(signal.SIGUSR1)
-
-    def on_end(self, event: Any) -> None: ...
-
-
-def test_a_signal_while_compiled_code_is_loaded_is_handled_once_it_is_there() -> None:
-    class Struck(BaseException): ...
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise Struck
-
-    @compiled
-    def double(number: int) -> int:
-        return 2 * number
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(Struck), events.install_listener("numba:compiler_lock", StrikeTheCompiler()):
-            double(2)
-        assert len(double.signatures) == 1  # type: ignore[attr-defined]
-        assert double(2) == 4
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 if __name__ == "__main__":

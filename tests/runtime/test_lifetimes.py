@@ -219,9 +219,7 @@ def test_an_opening_that_fails_leaves_nothing(
     assert failures > 5
 
 
-@pytest.mark.parametrize(
-    "where", ["recording.recorder.Recorder", "buffer.StreamLog", "buffer.DerivedColumns", "buffer.join_limiter"]
-)
+@pytest.mark.parametrize("where", ["buffer.Recorder", "buffer.StreamLog", "buffer.DerivedColumns", "buffer.join_limiter"])
 def test_an_opening_that_fails_after_its_threads_began_ends_them(
     tmp_path: Path, count: Count, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

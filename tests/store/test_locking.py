@@ -88,9 +88,9 @@ def test_others_sample_while_the_next_segment_is_made(
     world, real, there, done = experience(1), Files.sync, threading.Event(), threading.Event()
     with world.open(tmp_path / "store", 1000, segment_rows=512) as buffer:
         adding = feeder(world, buffer)
-        adding.extend(0, 300)
-        buffer.write("value", steps_of(buffer), np.ones(300))
-        world.check_batch(buffer.sample(64))  # loads what is compiled: adding waits for the segment when it comes to its rows
+        adding.extend(0, 100)
+        buffer.write("value", steps_of(buffer), np.ones(100))
+        world.check_batch(buffer.sample(64))
 
         def sync(self: Files, name: str) -> None:
             if name == "value":
@@ -104,8 +104,8 @@ def test_others_sample_while_the_next_segment_is_made(
             world.check_batch(buffer.sample(64))
             done.set()
 
-        beside(buffer, there, lambda: adding.add(150), act)
-        adding.add(150)
+        beside(buffer, there, lambda: adding.add(350), act)  # half of the segment is full on the way
+        adding.add(100)
         world.check(buffer)
 
 

@@ -1,4 +1,4 @@
-"""One step's tensors as `ReplayBuffer.add` takes them, where a store has columns in chunks, or stacks of frames."""
+"""One step's tensors as `ReplayBuffer.add` takes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDict
 
 from diskbuffer.adapters.place_column import SLOT
-from diskbuffer.adapters.torchrl.addresses import Wanted
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key, put
+from diskbuffer.adapters.torchrl.many_steps import Wanted
 
 Int64 = npt.NDArray[np.int64]
 _NOTHING = np.zeros(1, np.bool_)  # the observation of what has none

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_map
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
-from diskbuffer.adapters.torchrl.addresses import Addresses
 from diskbuffer.adapters.torchrl.entries import Entries, Entry, refuse_others
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
+from diskbuffer.adapters.torchrl.many_steps import ManySteps
 from diskbuffer.adapters.torchrl.one_step import OneStep
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
@@ -80,7 +80,7 @@ class Stored(OpenedLate):
         self.places = Places(0, ())
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._kind = Kind()
-        self._addresses: Addresses | None = None
+        self._many_steps: ManySteps | None = None
         self._one_step: OneStep | None = None
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
@@ -106,7 +106,7 @@ class Stored(OpenedLate):
                     raise
                 opened.refresh()
                 places = self._unfilled(opened)
-        self._addresses = self._one_step = None
+        self._many_steps = self._one_step = None
         self.entries = Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack)
         self.places, self.max_size = places, places.names.size
 
@@ -200,15 +200,15 @@ class Stored(OpenedLate):
 
     def _put_directly(self, cursor: Any, data: Any) -> bool:
         """Put tensordicts in places without a copy, where they are as the store has them; return whether that was so."""
-        way, one = self._addresses or self._one_step, is_one(cursor)
-        if way is None or not self._writes or data.__class__ is not TensorDict or (way is self._one_step and not one):
+        one = is_one(cursor)
+        put = self._put_one if one and self._one_step is not None else self._put_many if self._many_steps is not None else None
+        if put is None or not self._writes or data.__class__ is not TensorDict:
             return False
         places = self._places_at(cursor)
         n = len(places)
         if not 0 < n <= len(self.places.names) or (n == 1 and self.opened.n_envs > 1) or len(self.places.old_ones(places)):
             return False
         axes, self.places.axes = self.places.axes, max(len(data.batch_size) + one - self.ndim, 0)
-        put = self._put_where_it_lies if self._addresses is not None else self._put_one
         names = put(data, n, self.places.slots(places), one=one)
         if names is None:
             self.places.axes = axes
@@ -227,22 +227,11 @@ class Stored(OpenedLate):
         self.opened.add(**step)
         return np.array([[self.opened._newest_step()]])
 
-    def _put_where_it_lies(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> Int64 | None:
+    def _put_many(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> Int64 | None:
         """Add steps; return their names, (n, environments), or None where something is not as the store has it."""
-        assert self._addresses is not None
-        found = self._addresses.find(data, n, slots, one=one)
-        if found is None:
-            return None
-        opened = self.opened
-        names = np.empty((n, opened.n_envs), np.int64)
-        together = n if opened.n_envs == 1 else max(len(self.places.names) // 16, 1)
-        for first in range(0, n, together):
-            some = min(together, n - first)
-            for env in range(opened.n_envs):
-                of_lane = self._addresses.of_lane(found, env)
-                of_lane[:, ::2] += first * of_lane[:, 1::2]
-                names[first : first + some, env] = opened._extend_from(of_lane, some, env)
-        return names
+        assert self._many_steps is not None
+        values = self._many_steps.find(data, n, slots, one=one)
+        return None if values is None else self.opened._extend_with_ids(**values)
 
     def _places_at(self, cursor: Any) -> Int64:
         """Return the places of a cursor, (n,)."""
@@ -277,7 +266,7 @@ class Stored(OpenedLate):
                 )
             self._append(entries.rows(self.read(self.places.names[again]), len(again), numbers), again)
         self._append(rows, places)
-        self._addresses = Addresses.of(entries, self.opened._addressed_columns())
+        self._many_steps = ManySteps.of(entries, self.opened._store.layout.schema.recorded)
         self._one_step = OneStep.of(entries)
 
     def _append(self, rows: dict[str, Any], places: Int64) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,32 @@ from diskbuffer.store.segments.shard import LiveShard
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.files import Map
 
+Int64 = npt.NDArray[np.int64]
 _NONE = 2**63 - 1  # where no segment is open
+
+
+class Places(NamedTuple):
+    """Where rows lie, and what has them count, for native code: addresses in mapped files, which `OpenSegments` keeps up to date.
+
+    Attributes
+    ----------
+    addresses : (columns, streams, 2) int64
+        Where the row at position 0 would lie in the older and in the newest of a stream's open segments; of packed columns, where
+        its ring in the tail begins.
+    begins : (streams,) int64
+        The positions from which on rows are in the newest segment.
+    lengths : (streams, 2, 2) int64
+        Of the older and the newest segment: the address of its length in the segment table, and the seed of `length_word`.
+    salt : int
+        What rows' checksums start from.
+    segment_rows : int
+    """
+
+    addresses: Int64
+    begins: Int64
+    lengths: Int64
+    salt: int
+    segment_rows: int
 
 
 @dataclass
@@ -28,14 +53,13 @@ class OpenSegment:
 
 
 class OpenSegments:
-    """Open segments, and tell compiled code where they are.
+    """Open segments, and say where they are.
 
-    Segment ``n`` of a stream (its rows from ``n * segment_rows``) is found at ``[..., n % 2]``: at most two are open.
+    At most two of a stream are open: the older and the newest.
 
     Attributes
     ----------
-    bases : (columns, streams, 2) addresses of open segments in flat columns
-    lengths : (streams, 2, 2) addresses of lengths in the segment table, and what `length_word` needs
+    places : where rows lie; `Tail` puts the addresses of packed columns there
     first_ends : (streams,) the positions after each stream's first open segment, beyond all rows where it has none
     """
 
@@ -44,9 +68,15 @@ class OpenSegments:
         self._paths = tuple(self._layout.schema.recorded)
         self._open: list[dict[int, OpenSegment]] = [{} for _ in range(self._layout.streams)]
         self._ahead: dict[int, tuple[int, Future[OpenSegment]]] = {}  # next segments in the making, and their slots
-        self.bases = np.zeros((len(self._paths), self._layout.streams, 2), np.int64)
-        self.lengths = np.zeros((self._layout.streams, 2, 2), np.int64)
-        self.first_ends = np.full(self._layout.streams, _NONE)
+        streams = self._layout.streams
+        self.places = Places(
+            np.zeros((len(self._paths), streams, 2), np.int64),
+            np.zeros(streams, np.int64),
+            np.zeros((streams, 2, 2), np.int64),
+            self._layout.salt,
+            self._layout.segment_rows,
+        )
+        self.first_ends = np.full(streams, _NONE)
 
     def of(self, stream: int) -> dict[int, OpenSegment]:
         """Return a stream's open segments by their number."""
@@ -121,12 +151,15 @@ class OpenSegments:
     def _attach(self, stream: int, segment: OpenSegment) -> None:
         """Have rows written to a segment, and read from it."""
         store, slot, ordinal = self._store, segment.slot, segment.first_row // self._layout.segment_rows
+        addresses, begins, lengths = self.places[:3]
+        addresses[:, stream, 0], lengths[stream, 0] = addresses[:, stream, 1], lengths[stream, 1]
+        begins[stream], lengths[stream, 1] = segment.first_row, store.table.length_place(slot)
         for path, mapped in segment.flats.items():
             store.maps.hold(path, slot, mapped)
-            self.bases[self._paths.index(path), stream, ordinal % 2] = mapped.address
+            before = segment.first_row * self._layout.schema[path].row_bytes
+            addresses[self._paths.index(path), stream, 1] = mapped.address - before
         for path, shard in segment.shards.items():
             store.maps.hold(path, slot, shard.map)
-        self.lengths[stream, ordinal % 2] = store.table.length_place(slot)
         self._open[stream][ordinal] = segment
         self._note_first(stream)
 

@@ -7,7 +7,7 @@ that was synced in the tail is not used again before the shard is synced that it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,20 +35,17 @@ class Guard(NamedTuple):
 
 
 class Tail:
-    """Write rows to the tail, and pack complete chunks of it into the shards of open segments.
-
-    Attributes
-    ----------
-    addresses : (columns,) where the tails of recorded columns are, 0 for flat columns
-    """
+    """Say where rows of packed columns go, and pack complete chunks of them into the shards of open segments."""
 
     def __init__(self, store: Store, segments: OpenSegments, packer: Packer) -> None:
         self._store, self._layout, self._segments, self._packer = store, store.layout, segments, packer
         self._packed = packer.packed
         streams = range(self._layout.streams)
         self._guarded: dict[tuple[str, int], list[Guard]] = {(path, s): [] for path in self._layout.packed for s in streams}
-        paths = self._layout.schema.recorded
-        self.addresses = np.array([store.tails[p].address if p in store.tails else 0 for p in paths], np.int64)
+        for path in self._packed:
+            ring = self._layout.tail_rows * self._layout.schema[path].row_bytes
+            column = tuple(self._layout.schema.recorded).index(path)
+            segments.places.addresses[column] = (store.tails[path].address + ring * np.arange(self._layout.streams))[:, None]
 
     def row(self, path: str, stream: int, position: int) -> Bytes:
         """View one row's place in the tail, (row_bytes,)."""
@@ -74,31 +71,6 @@ class Tail:
     def packed_until(self, heads: Int64) -> Int64:
         """Return the positions up to which the streams' rows are in shards, in all columns, `heads` at most."""
         return np.asarray(np.minimum.reduce([heads, *self._packed.values()]))
-
-    # Writing
-
-    def put(self, path: str, stream: int, first: int, rows: npt.NDArray[Any]) -> None:
-        """Pack whole chunks straight from `rows`, (n, ...); the first may be begun in the tail, the last stays there."""
-        rows = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
-        self._packer.pack(self._runs(path, stream, first))
-        chunk_rows = self._layout.chunk_rows(path)
-        tail, n, at = self._store.tail(path)[stream], len(rows), 0
-        while at < n:
-            position = first + at
-            whole = (n - at - 1) // chunk_rows if position % chunk_rows == 0 else 0
-            if whole:
-                memory = (address_of(rows[at:]), 0, rows.nbytes)
-                runs = self._packer.runs(path, stream, position, whole, memory, self._segments.shards(path, stream))
-                self._packer.pack([runs])
-                at += whole * chunk_rows
-            else:
-                self._sync_guarded(path, stream)
-                some = min(n - at, chunk_rows - position % chunk_rows)
-                ring = position % self._layout.tail_rows
-                tail[ring : ring + some] = rows[at : at + some]
-                at += some
-                if at < n:
-                    self._packer.pack(self._runs(path, stream, position + some))
 
     # Packing
 
@@ -160,13 +132,13 @@ class Tail:
             self._store.files.sync(guards[0].file)
             guards.pop(0)
 
-    # What a kill or a failure left
+    # What a kill left
 
     def unpack(self, path: str, stream: int, head: int) -> bool:
         """Copy the rows of the chunk with a stream's newest row, `head`, back into the tail, if it is in a shard.
 
         Returns whether the newest row is another now, as its picture has lost something: it was packed already, and is the newest
-        again after a power loss, or after `extend` failed. Its checksum is then to be written anew before `restore` is called.
+        again after a power loss. Its checksum is then to be written anew before `restore` is called.
         """
         chunk_rows, column = self._layout.chunk_rows(path), self._layout.schema[path]
         first = max(head, 0) // chunk_rows * chunk_rows
@@ -185,10 +157,10 @@ class Tail:
             tail[at] = decode_chunk(shard.map, shard.entries, chunk, column, 1)[0]
         return codec.checksum(tail[at]) != given
 
-    def restore(self, path: str, stream: int, head: int, *, durable: bool) -> None:
+    def restore(self, path: str, stream: int, head: int) -> None:
         """Find how far a column is packed, up to a stream's newest row, `head`, after `unpack`.
 
-        A chunk that is not full is forgotten by its shard.
+        A chunk that is not full is forgotten by its shard, once its rows are synced in the tail.
         """
         chunk_rows, rows = self._layout.chunk_rows(path), self._layout.segment_rows
         done = max(head, 0) // chunk_rows * chunk_rows
@@ -199,10 +171,10 @@ class Tail:
             segment = segments[ordinal]
             shard, full = segment.shards[path], max(0, min(done - segment.first_row, rows)) // chunk_rows
             there = shard.packed_chunks()
-            if durable and there > full and segment.first_row + full * chunk_rows <= head:
+            if there > full and segment.first_row + full * chunk_rows <= head:
                 self._store.files.sync(tail_file(self._layout, path))  # before the shard forgets it
             shard.forget(min(full, there))
-            if durable and there > full:  # before its room is used again
+            if there > full:  # before its room is used again
                 self._store.files.sync(shard.name)
             if there < full and any(segments[later].shards[path].packed_chunks() for later in ordinals[n + 1 :]):
                 self._pack_missing(path, stream, segment, there, full)  # a power loss took these, and not those after them

@@ -2,13 +2,13 @@
 
 Rows go straight into memory-mapped files: flat columns into their segment, packed ones into the tail, a ring of some chunks for
 each stream. When the ring fills up, all complete chunks are compressed, in several threads, and appended to their shards. A row
-counts once `commit` says so.
+counts once its segment's length says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,6 @@ class Writer:
         self.opened: list[tuple[int, int]] = []
         self.completed: list[int] = []
         self._reserving: Future[None] | None = None
-        self._to_take_back: dict[int, int] = {}  # heads of streams in which something failed, to be done again
         try:
             for stream in range(layout.streams):
                 self._reopen(stream, int(heads[stream]), slots[stream])
@@ -78,40 +77,19 @@ class Writer:
             if ordinal < first + len(slots) - 1 and (self._store.verification.is_sealed(slot) or self._is_compact(slot)):
                 continue
             self.segments.reopen(stream, ordinal, slot)
-        self.take_back(stream, head, durable=True)
+        changed = [self.tail.unpack(path, stream, head) for path in self._layout.packed]
+        if any(changed):
+            self._checksum_picture(stream, head)
+        for path in self._layout.packed:
+            self.tail.restore(path, stream, head)
+        self._set_limit(stream)
 
     def _is_compact(self, slot: int) -> bool:
         """Tell whether a kill came between sealing's renames and its note in the table; it is sealed again then."""
         files, layout = self._store.files, self._layout
         return any(files.stat(layout.data_file(p, slot)).st_size != layout.live_bytes(p) for p in layout.packed)
 
-    def take_back(self, stream: int, head: int, *, durable: bool = False) -> None:
-        """Forget what was packed of rows after the newest, `head`: they were not committed, as something failed.
-
-        With `durable`, rows that go back into the tail are synced before their shard forgets them; otherwise, where the disk
-        fails again, it is done before the next rows are packed.
-        """
-        self._to_take_back[stream] = head
-        with contextlib.ExitStack() as stack:
-            if not durable:
-                stack.enter_context(contextlib.suppress(OSError))
-            self._take_back(durable)
-
-    def settle(self) -> None:
-        """Take back what `take_back` could not, as the disk failed; an OSError where it still does."""
-        self._take_back()
-
-    def _take_back(self, durable: bool = False) -> None:
-        for stream, head in list(self._to_take_back.items()):
-            changed = [self.tail.unpack(path, stream, head) for path in self._layout.packed]
-            if any(changed):
-                self._checksum_picture(stream, head, durable)
-            for path in self._layout.packed:
-                self.tail.restore(path, stream, head, durable=durable)
-            self._set_limit(stream)
-            del self._to_take_back[stream]
-
-    def _checksum_picture(self, stream: int, head: int, durable: bool) -> None:
+    def _checksum_picture(self, stream: int, head: int) -> None:
         """Write the checksum of the newest row's observation anew: its picture is one that has lost something.
 
         Until a shard has forgotten that picture, either checksum passes: that of what was given, which the shard has, or this.
@@ -122,23 +100,21 @@ class Writer:
                 rows[path] = self.tail.row(path, stream, head)[None]
             else:
                 rows[path] = self.segments.flat(path, stream, head)[at : at + 1]
-        if durable:
-            for path in layout.lossy:
-                self._store.files.sync(tail_file(layout, path))
+        for path in layout.lossy:
+            self._store.files.sync(tail_file(layout, path))
         word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, OBS)
         self.segments.flat(CHECKSUM, stream, head)[at, OBS] = word[0]
-        if durable:
-            self._store.files.sync(layout.data_file(CHECKSUM, self.segments.at(stream, head).slot))
+        self._store.files.sync(layout.data_file(CHECKSUM, self.segments.at(stream, head).slot))
 
     # Room
 
-    def prepare(self, heads: Int64) -> None:
-        """Make room for two more rows in every stream: pack what is complete, open segments.
+    def prepare(self, heads: Int64, only: int | None = None) -> None:
+        """Make room for two more rows in every stream, or in one: pack what is complete, open segments.
 
         `heads` are the positions of the newest rows. An error leaves everything as it was, but for what was packed.
         """
+        streams = range(self._layout.streams) if only is None else (only,)
         failed = self._has_failed()
-        self._take_back()
         runs = self.tail.complete_runs(heads)
         half = (self._layout.tail_rows if self._layout.packed else self._layout.segment_rows) // 2
         if failed or not self._packer.worth_a_thread(runs) or self.tail.room(heads) < half // 2:
@@ -146,11 +122,17 @@ class Writer:
         else:
             self._packer.begin(runs)
         self._complete_packed(heads)
-        self._store.durability.reserve(heads + 3)
-        for stream in range(self._layout.streams):
-            self.reserve(stream, int(heads[stream]), 2)
-            self.segments.make_ahead(stream, int(heads[stream]))
-        np.minimum(self.limits, heads + 2 + half, out=self.limits)  # then half a tail is packed, or a segment made ahead
+        until = np.zeros(self._layout.streams, np.int64)
+        some = slice(None) if only is None else only
+        until[some] = heads[some] + 3
+        self._store.durability.reserve(until)
+        for stream in streams:
+            head = int(heads[stream])
+            self._reserve(stream, head)
+            if only is None:
+                self.segments.make_ahead(stream, head)
+            if only is None or self._layout.packed:
+                self.limits[stream] = min(self.limits[stream], head + 2 + half)  # then half a tail is packed, or a segment made
 
     def _has_failed(self) -> bool:
         """Tell whether the disk failed what was packed beside calls: it is tried again at once, as there may be room by now."""
@@ -160,28 +142,22 @@ class Writer:
             return True
         return False
 
-    def reserve(self, stream: int, head: int, rows: int) -> None:
-        """Open the segment that the row `rows` after the newest falls into, if that is the next one."""
+    def _reserve(self, stream: int, head: int) -> None:
+        """Open the segments that the two rows after the newest fall into, where they are not open."""
         size = self._layout.segment_rows
-        self._reserve_ids(stream, head + rows + 1)
-        for ordinal in range(max(0, head + 1) // size, (head + rows) // size + 1):
+        self._reserve_ids(stream, head + 3)
+        for ordinal in range(max(0, head + 1) // size, (head + 2) // size + 1):
             if ordinal not in self.segments.of(stream):
                 self.opened.append((stream, self.segments.open(stream, ordinal)))
         self._set_limit(stream)
 
     def _reserve_ids(self, stream: int, until: int) -> None:
-        """Have rows of a stream before a position be ones that may be added; another thread does it for the next in good time."""
+        """Have another thread reserve ids of a stream in good time before there are none left from a position on."""
         durability = self._store.durability
-        left = int(durability.reserved[stream]) - until
-        if left >= durability.ahead // 2:
+        if int(durability.reserved[stream]) - until >= durability.ahead // 2:
             return
-        every = np.zeros(self._layout.streams, np.int64)
-        if left < 0:
-            if self._reserving is not None:
-                wait((self._reserving,))
-            every[stream] = until
-            durability.reserve(every)
-        elif self._reserving is None or self._reserving.done():
+        if self._reserving is None or self._reserving.done():
+            every = np.zeros(self._layout.streams, np.int64)
             every[stream] = until + durability.ahead // 2
             with contextlib.suppress(RuntimeError):  # at the end of the process: it is done when it is due
                 self._reserving = self._packer.pool.submit(durability.reserve, every)
@@ -192,28 +168,8 @@ class Writer:
 
     # Rows
 
-    def put(self, path: str, stream: int, first: int, rows: npt.NDArray[Any]) -> None:
-        """Write rows, (n, ...), of one open segment from position `first` on."""
-        if path in self._layout.chunks_of:
-            self.tail.put(path, stream, first, rows)
-        else:
-            offset = first % self._layout.segment_rows
-            self.segments.flat(path, stream, first)[offset : offset + len(rows)] = rows
-
-    def put_last(self, path: str, stream: int, head: int, row: npt.NDArray[Any]) -> None:
-        """Write what belongs to the newest row."""
-        self._take_back()
-        if path in self._layout.chunks_of:
-            self.tail.row(path, stream, head)[...] = np.ascontiguousarray(row).reshape(-1).view(np.uint8)
-        else:
-            self.segments.flat(path, stream, head)[head % self._layout.segment_rows] = row
-
-    def put_last_checksum(self, stream: int, head: int, word: int) -> None:
-        """Write the checksum of what was done at the newest row."""
-        self.segments.flat(CHECKSUM, stream, head)[head % self._layout.segment_rows, STEP] = word
-
     def checksum_newest(self, stream: int, head: int, *, over: bool | None = None) -> None:
-        """Write that checksum anew, of a row at which nothing was done, whatever is there; `over` if it is an episode's last."""
+        """Write the checksum of a newest row's step anew: nothing was done, whatever is there; `over` if it ends an episode."""
         layout, rows, at = self._layout, dict[str, npt.NDArray[Any]](), head % self._layout.segment_rows
         if over is not None:
             self.segments.flat("is_last", stream, head)[at] = over
@@ -225,31 +181,20 @@ class Writer:
             else:
                 rows[path] = self.segments.flat(path, stream, head)[at : at + 1]  # as it is: bytes of flags may be anything
         word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
-        self.put_last_checksum(stream, head, int(word[0]) ^ (0 if rows["is_last"].any() else NOT_YET))
+        self.segments.flat(CHECKSUM, stream, head)[at, STEP] = int(word[0]) ^ (0 if rows["is_last"].any() else NOT_YET)
 
     def checksum_all_newest(self, heads: Int64) -> None:
         """Do that for all streams: a step that failed may have left something there."""
-        self._take_back()
         for stream in np.flatnonzero(heads >= 0).tolist():
             self.checksum_newest(stream, int(heads[stream]))
-
-    def commit(self, stream: int, head: int) -> None:
-        """Have the rows of the segment that `head` lies in count, up to it."""
-        self._store.table.set_length(self.segments.at(stream, head).slot, head % self._layout.segment_rows + 1)
 
     # Packing
 
     def pack(self, heads: Int64) -> None:
         """Compress every complete chunk that is still in the tail only, and append it to its shard, now."""
         self._has_failed()  # what it was is packed now, or is an error now
-        self._take_back()
         self._packer.pack(self.tail.complete_runs(heads))
         self._complete_packed(heads)
-
-    def finish(self, stream: int, heads: Int64) -> None:
-        """See which segments are complete after rows were put after a stream's newest, `heads` being the newest now."""
-        self._complete_packed(heads)
-        self._set_limit(stream)
 
     def _complete_packed(self, heads: Int64) -> None:
         """Write no more to segments whose every row is written and packed.

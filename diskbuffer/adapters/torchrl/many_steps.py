@@ -1,9 +1,9 @@
-"""Where the values of steps lie in memory, as tensordicts have them: what a store of flat columns is given without a copy."""
+"""The tensors of steps as a store takes them, without a copy, where tensordicts have them as the store does."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,12 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key
-from diskbuffer.native.arrays import address_of
+from diskbuffer.nested import put
+from diskbuffer.schema import Schema
 
 Int64 = npt.NDArray[np.int64]
 _FLAGS = ("terminated", "truncated")
 _INDEX = ("index",)
-_ZERO = np.zeros(8, np.uint8)  # the value of columns that a store has, and tensordicts have not
-_NOTHING = (address_of(_ZERO), 0)
 
 
 class Wanted:
@@ -61,31 +60,31 @@ class Wanted:
         return found
 
 
-class Addresses:
-    """Find the values of entries, as `ReplayBuffer._extend_from` takes them.
+class ManySteps:
+    """Take blocks of steps apart whose entries are known to be what the store holds.
 
     Parameters
     ----------
     entries : Entries
         Without strings and stacks.
-    columns : sequence of str
-        All recorded columns of the store, in its order.
+    recorded : Schema
+        The columns of the store that are recorded with the steps.
     """
 
-    def __init__(self, entries: Entries, columns: Sequence[str]) -> None:
+    def __init__(self, entries: Entries, recorded: Schema) -> None:
         self._lanes, self._n_lanes = entries.lanes, int(np.prod(entries.lanes, dtype=np.int64))
-        self._columns = tuple(columns)
-        self._of = {entry.path: entry for entry in entries}
+        self._entries, paths = list(entries), {entry.path for entry in entries}
+        self._others = {path: recorded[path].np_dtype for path in (*recorded.step, *recorded.obs) if path not in paths}
         self._wanted = Wanted(entries)
 
     @classmethod
-    def of(cls, entries: Entries, columns: Sequence[str]) -> Addresses | None:
-        """Return those of entries; None where some of them have to be converted."""
+    def of(cls, entries: Entries, recorded: Schema) -> ManySteps | None:
+        """Return what takes steps of these apart; None where some have to be converted."""
         converted = any(entry.strings or entry.frames.dtype.kind == "c" for entry in entries)
-        return None if converted or entries.stack > 1 or entries.bare or not columns else cls(entries, columns)
+        return None if converted or entries.stack > 1 or entries.bare else cls(entries, recorded)
 
-    def find(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> Int64 | None:
-        """Return (columns, 4) of the first lane: addresses of `n` steps' values, and how far they lie apart.
+    def find(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> dict[str, Any] | None:
+        """Return what `ReplayBuffer.extend` is given for `n` steps of all lanes.
 
         None where something is not as the store has it, or on a device: it takes another way then. `slots` are what is stored of
         the places, (n,). `one` tells that `data` is a step, without an axis.
@@ -93,40 +92,32 @@ class Addresses:
         found = self._wanted.find(data, self._lanes if one else (n, *self._lanes))
         if found is None:
             return None
-        at = {key: value.data_ptr() for key, value in found.items()}
-        rows = []
-        for path in self._columns:
-            entry = self._of.get(path)
-            if entry is not None:
-                apart = self._wanted.of[entry.key][2] * self._n_lanes
-                rows.append((at[entry.key], apart, at[NEXT, *entry.key] if entry.paired else 0, apart))
-            elif path == SLOT:
-                rows.append((address_of(slots), 8, 0, 0))
+        axes = (n,) if self._n_lanes == 1 else (n, self._n_lanes)
+        values: dict[str, Any] = {}
+        for entry in self._entries:
+            put(values, entry.path, found[entry.key].numpy().reshape(*axes, *entry.frames.shape))
+            if entry.paired:
+                put(values, "next_" + entry.path, found[NEXT, *entry.key].numpy().reshape(*axes, *entry.frames.shape))
+        for path, dtype in self._others.items():
+            if path == SLOT:
+                values[path] = slots if len(axes) == 1 else np.broadcast_to(slots[:, None], axes)
             elif path in _FLAGS:
-                flag = self._flag(found, at, path, n)
+                flag = self._flag(found, path, axes)
                 if flag is None:
                     return None
-                rows.append((*flag, 0, 0))
-            else:
-                rows.append(_NOTHING * 2)
-        return np.array(rows, np.int64)
+                values[path] = flag
+            else:  # the observation of what has none, and what else tensordicts lack
+                values[path] = np.zeros(axes, dtype)
+                if path == "obs":
+                    values["next_obs"] = values[path]
+        return values
 
-    def _flag(self, found: Mapping[Key, torch.Tensor], at: Mapping[Key, int], name: str, n: int) -> tuple[int, int] | None:
-        """Return where a flag's values are; None where it is made of several."""
-        key = NEXT, name
-        if key in at:
-            one = found[key].dtype == torch.bool and found[key].numel() == n * self._n_lanes
-            return (at[key], self._n_lanes) if one else None
-        return None if (NEXT, "done") in at else _NOTHING
-
-    def of_lane(self, places: Int64, lane: int) -> Int64:
-        """Return those of another lane."""
-        moved = places.copy()
-        if lane:
-            for row, path in enumerate(self._columns):
-                if path != SLOT:
-                    moved[row, ::2] += lane * (moved[row, 1::2] // self._n_lanes)
-        return moved
+    def _flag(self, found: Mapping[Key, torch.Tensor], name: str, axes: tuple[int, ...]) -> npt.NDArray[Any] | None:
+        """Return a flag's values; None where it is made of several."""
+        flag = found.get((NEXT, name))
+        if flag is None:
+            return None if (NEXT, "done") in found else np.zeros(axes, np.bool_)
+        return flag.numpy().reshape(axes) if flag.dtype == torch.bool and flag.numel() == math.prod(axes) else None
 
 
 def _collect(found: dict[Key, torch.Tensor], data: Any, above: Key) -> bool:

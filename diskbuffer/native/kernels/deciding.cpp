@@ -1,0 +1,168 @@
+// What each step of a block is: whether it goes on, starts an episode, cuts one off, or is a reset.
+#include <cstring>
+
+#include "recording.hpp"
+#include "values.hpp"
+
+namespace diskbuffer {
+
+NewestStacks::NewestStacks(int64_t streams, int64_t frames, int64_t frame_bytes)
+    : frames_(frames), bytes_(frame_bytes), memory_(new uint8_t[streams * frames * frame_bytes]), oldest_(streams), known_(streams) {}
+
+void NewestStacks::put(int64_t stream, const uint8_t* oldest, Known known) {
+    std::memcpy(frame(stream, 0), oldest, frames_ * bytes_);
+    oldest_[stream] = 0;
+    known_[stream] = known;
+}
+
+void NewestStacks::roll(int64_t stream, const uint8_t* newest) {
+    std::memcpy(frame(stream, oldest_[stream]), newest, bytes_);
+    oldest_[stream] = oldest_[stream] + 1 < frames_ ? oldest_[stream] + 1 : 0;
+}
+
+bool NewestStacks::is_same(int64_t stream, const uint8_t* oldest, int64_t number_bytes) const {
+    const int64_t first = oldest_[stream], to_end = (frames_ - first) * bytes_;
+    if (known_[stream] == Known::newest_frame) {
+        const int64_t newest = frames_ - 1;
+        return same_values(frame(stream, (first + newest) % frames_), oldest + newest * bytes_, bytes_, number_bytes);
+    }
+    return same_values(frame(stream, first), oldest, to_end, number_bytes) &&
+           same_values(frame(stream, 0), oldest + to_end, first * bytes_, number_bytes);
+}
+
+const uint8_t* BlockRecorder::before(int64_t c, int64_t step, int64_t environment) const {
+    const Source::Values& values = sources[c].before;
+    return values.first + step * values.step_stride + environment * values.environment_stride;
+}
+
+const uint8_t* BlockRecorder::after(int64_t c, int64_t step, int64_t environment) const {
+    const Source::Values& values = sources[c].after;
+    return values.first + step * values.step_stride + environment * values.environment_stride;
+}
+
+bool BlockRecorder::ends(int64_t step, int64_t environment) const {
+    return *before(target_.terminated, step, environment) | *before(target_.truncated, step, environment);
+}
+
+Verdict BlockRecorder::decide() {
+    done = final_rows_left_ = 0;
+    has_final_stack_ = false;
+    decisions_.resize(steps * environments);
+    for (size_t c = 0; c < sources.size(); c++)
+        if (sources[c].is_stacked && !newest_stacks_[c])
+            newest_stacks_[c] = std::make_unique<NewestStacks>(target_.streams, target_.frame_stack, target_.columns[c].row_bytes);
+    Verdict verdict = find_nan();
+    for (int64_t e = 0; e < environments && verdict.problem == Problem::none; e++) verdict = decide_environment(e);
+    return verdict;
+}
+
+Verdict BlockRecorder::find_nan() const {
+    for (int64_t c = 0; c < static_cast<int64_t>(sources.size()); c++) {
+        const RecordedColumn& column = target_.columns[c];
+        if (!column.refuses_nan) continue;
+        const bool is_observation = column.role == Role::observation;
+        for (int64_t t = 0; t < steps; t++)
+            for (int64_t e = 0; e < environments; e++)
+                for (int is_after = 0; is_after <= is_observation; is_after++) {
+                    const uint8_t* first = is_after ? after(c, t, e) : before(c, t, e);
+                    const int64_t frames = sources[c].is_stacked ? target_.frame_stack : 1;
+                    if (frames > 1) first = oldest(c, first);
+                    if (has_nan(first, frames * column.row_bytes, column.number_bytes))
+                        return Verdict{Problem::has_nan, c, t, e, is_after == 1};
+                }
+    }
+    return Verdict{Problem::none, 0, 0, 0, false};
+}
+
+// An episode goes on if the step begins with what the one before led to, or the caller says so. If that one ended its episode, or something
+// else is observed, the step starts another; one that had not ended is then cut off where it was. Where environments reset in a step of their
+// own, the step after an episode's end which observes that end, earns nothing and ends nothing is the reset; the next one is none.
+Verdict BlockRecorder::decide_environment(int64_t environment) {
+    const int64_t stream = first_stream + environment;
+    const Stream& row = target_.table[stream];
+    const StreamState& state = states_[stream];
+    const bool is_there = row.head >= row.low;  // the newest row: an environment that waits for long may have none left
+    bool is_running = is_there && !row.ended, may_follow = is_there && !state.is_cut, was_reset = state.was_reset;
+    int64_t previous = -1, column = 0;
+    for (int64_t t = 0; t < steps; t++) {
+        Decision& decision = this->decision(t, environment);
+        const bool told_start = told && told[t * environments + environment], told_on = told && !told_start;
+        const bool may_be_reset = !is_running && target_.next_step && !was_reset && is_idle(t, environment);
+        Same same = Same::no;
+        if (may_follow && !told_start && (is_running || may_be_reset))
+            same = is_running && told_on ? Same::yes : is_same(t, previous, environment, &column);
+        if (same == Same::unknown) return Verdict{Problem::unknown_stack, column, t, environment, false};
+        was_reset = may_be_reset && same == Same::yes;
+        if (was_reset) {
+            decision = Decision{Kind::reset, false};
+            continue;
+        }
+        decision = Decision{same == Same::yes ? Kind::goes_on : is_running ? Kind::cuts_off : Kind::starts, false};
+        for (int64_t c = 0; c < static_cast<int64_t>(sources.size()); c++) {
+            if (!sources[c].is_stacked) continue;
+            if (!rolls(c, t, environment)) {
+                if (!any_stack || t + 1 < steps) return Verdict{Problem::does_not_roll, c, t, environment, true};
+                has_final_stack_ = true;
+                final_rows_left_ = target_.frame_stack;
+            }
+            if (decision.kind != Kind::goes_on && !is_filled(c, t, environment)) decision.has_prefix = true;
+        }
+        is_running = !ends(t, environment);
+        may_follow = true;
+        previous = t;
+    }
+    return Verdict{Problem::none, 0, 0, 0, false};
+}
+
+// Return whether a step begins with what a previous one led to, -1 for the stream's newest row.
+BlockRecorder::Same BlockRecorder::is_same(int64_t step, int64_t previous, int64_t environment, int64_t* column) const {
+    const int64_t stream = first_stream + environment;
+    Same same = Same::yes;
+    for (int64_t c = 0; c < static_cast<int64_t>(sources.size()); c++) {
+        const RecordedColumn& recorded = target_.columns[c];
+        if (recorded.role != Role::observation) continue;
+        const bool is_stacked = sources[c].is_stacked;
+        const uint8_t* now = before(c, step, environment);
+        if (is_stacked && previous < 0) {
+            const NewestStacks& newest = *newest_stacks_[c];
+            if (newest.known(stream) == NewestStacks::Known::nothing) {
+                same = Same::unknown;
+                *column = c;
+            } else if (!newest.is_same(stream, oldest(c, now), recorded.number_bytes)) {
+                return Same::no;
+            }
+            continue;
+        }
+        const uint8_t* then = previous < 0 ? row(c, stream, target_.table[stream].head) : after(c, previous, environment);
+        if (now == then) continue;
+        const bool is_equal = is_stacked ? same_values(oldest(c, then), oldest(c, now), target_.frame_stack * recorded.row_bytes, recorded.number_bytes)
+                                         : same_values(then, now, recorded.row_bytes, recorded.number_bytes);
+        if (!is_equal) return Same::no;
+    }
+    return same;
+}
+
+// Return whether a step earns nothing and ends nothing.
+bool BlockRecorder::is_idle(int64_t step, int64_t environment) const {
+    const RecordedColumn& reward = target_.columns[target_.reward];
+    return !ends(step, environment) && all_zero(before(target_.reward, step, environment), reward.row_bytes, reward.number_bytes);
+}
+
+// Return whether a step's stack leads to itself, moved on by one frame.
+bool BlockRecorder::rolls(int64_t c, int64_t step, int64_t environment) const {
+    const RecordedColumn& column = target_.columns[c];
+    const uint8_t* now = oldest(c, before(c, step, environment));
+    const uint8_t* following = oldest(c, after(c, step, environment));
+    return same_values(following, now + column.row_bytes, (target_.frame_stack - 1) * column.row_bytes, column.number_bytes);
+}
+
+// Return whether a stack is filled up as an episode's first one is.
+bool BlockRecorder::is_filled(int64_t c, int64_t step, int64_t environment) const {
+    const RecordedColumn& column = target_.columns[c];
+    const uint8_t* now = oldest(c, before(c, step, environment));
+    const int64_t older = (target_.frame_stack - 1) * column.row_bytes;
+    return target_.fills_zeros ? all_zero(now, older, column.number_bytes)
+                               : same_values(now, now + column.row_bytes, older, column.number_bytes);
+}
+
+}  // namespace diskbuffer
