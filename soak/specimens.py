@@ -128,13 +128,18 @@ def _remember(path: Path, moment: int) -> None:
 
 
 def copy_while_open(path: Path, to: Path) -> None:
-    """Copy a directory in which temporary files come and go, as a kill would leave it."""
+    """Copy a directory as a kill would leave it: while files come and go, or another thread writes to them, begin again."""
     for _ in range(20):
         with contextlib.suppress(shutil.Error):
             shutil.copytree(path, to)
-            return
+            if _contents(path) == _contents(to):
+                return
         shutil.rmtree(to)
     raise RuntimeError(f"files of {path} come and go for ever")
+
+
+def _contents(path: Path) -> dict[Path, bytes]:
+    return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def _steps(kind: Kind, rng: np.random.Generator, n: int) -> dict[str, Any]:

@@ -146,6 +146,17 @@ def _equal(one: Array, other: Array) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
+def guess(shape: tuple[int, ...], dtype: np.dtype[Any], obs: Array, stack: int) -> Frames:
+    """Return how observations of which nothing is known but the first are stacks: along the axis where that begins an episode.
+
+    Where it is none of these, or several, single-channel frames are likelier; a StackError where they cannot be stacks.
+    """
+    ways = ways_to_stack(shape, dtype, stack) if len(shape) > 1 else []
+    if not ways:
+        return recognise(shape, dtype, obs[:0], obs[:0], stack)  # which says why
+    return min(ways, key=lambda way: (not begins(way.split(obs)), way._channels() > 1))
+
+
 def ways_to_stack(shape: tuple[int, ...], dtype: np.dtype[Any], count: int) -> list[Frames]:
     """Return how observations can be stacks of so many frames; not along the last axis where the store would not tell it."""
     ways = [Frames(shape, dtype, count, last) for last in (False, True) if shape[-1 if last else 0] % count == 0]

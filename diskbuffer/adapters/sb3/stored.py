@@ -15,7 +15,7 @@ from gymnasium import spaces
 from torch.utils._pytree import tree_map
 
 from diskbuffer.adapters.advice import ON_CUT_OFFS, advise, advising
-from diskbuffer.adapters.frame_stacks import Frames, padding, recognise, ways_to_stack
+from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.endings import CUT_OFF
@@ -166,6 +166,8 @@ class Stored(OpenedLate):
         befores, afters = ({name: part[known] for name, part in parts_of(given).items()} for given in (obs, next_obs))
         found = {
             name: recognise(shape, dtype, befores[name], afters[name], self._frame_stack)
+            if known.any() or not self._frame_stack or self._frame_stack == 1
+            else guess(shape, dtype, parts_of(obs)[name], self._frame_stack)
             for name, (shape, dtype) in self._shapes.items()
         }
         stacks = {frames.stack for frames in found.values()}
