@@ -100,5 +100,5 @@ def test_the_forecast_is_what_is_mapped(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_plan_tells_that_its_segments_cannot_be_mapped(tmp_path: Path, limit: Callable[[], None]) -> None:
     limit()
-    found = plan(Asked(shape=(4,), dtype="float32", capacity=1_000_000, seconds=1.0), tmp_path)
+    found = plan(Asked(shape=(4,), dtype="float32", capacity=1_000_000, n_envs=100, seconds=1.0), tmp_path)
     assert any("files that are mapped" in problem for problem in found.problems)
