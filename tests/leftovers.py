@@ -27,13 +27,16 @@ _VARIABLES = (
 @contextlib.contextmanager
 def none_left() -> Iterator[None]:
     """Raise an AssertionError if the block leaves something behind; what can be put back is put back."""
+    for number, handler in _handlers().items():
+        if _is_of_library(handler):  # of a fixture for the whole session: children that are forked would have it, too
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     handlers, variables, directory = _handlers(), dict(os.environ), os.getcwd()
     threads, children = set(threading.enumerate()), _children()
     yield
     left = list[str]()
     for number, handler in _handlers().items():
         if handler != handlers[number]:
-            if not getattr(handler, "__module__", "").startswith(_HANDLERS):
+            if not _is_of_library(handler):
                 left.append(f"a handler of {signal.Signals(number).name}: {handler}")
             signal.signal(number, handlers[number])
     for name in variables.keys() | os.environ.keys():
@@ -57,6 +60,10 @@ def none_left() -> Iterator[None]:
 
 def _handlers() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def _is_of_library(handler: Any) -> bool:
+    return getattr(handler, "__module__", "").startswith(_HANDLERS)
 
 
 def _new_threads(before: set[threading.Thread]) -> list[str]:
