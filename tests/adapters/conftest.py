@@ -11,7 +11,13 @@ import pytest
 def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray")
     ray.init(
-        "local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, logging_level="error", log_to_driver=False
+        "local",
+        num_cpus=1,
+        object_store_memory=80 << 20,
+        include_dashboard=False,
+        logging_level="error",
+        log_to_driver=False,
+        _system_config={"worker_niceness": 0},  # with Ray's 15, beside busy cores, an actor starts after minutes
     )
     yield
     ray.shutdown()
