@@ -96,10 +96,6 @@ class Streams:
 
     # Writing
 
-    def start_episode(self, stream: int, position: int) -> None:
-        """Note that an episode starts at a row."""
-        self.start_episodes(stream, np.array([position], np.int64))
-
     def start_episodes(self, stream: int, positions: Int64) -> None:
         """Note that episodes start at rows, in ascending order."""
         self._starts[stream].extend(positions)
@@ -111,10 +107,6 @@ class Streams:
         """Note lead-ins, (n, 2): the first row of the episode, and of the lead-in. All of these rows start episodes, too."""
         self._leads[stream].extend(leads.ravel())
         self._note(stream)
-
-    def advance(self, stream: int, head: int, ended: bool) -> None:
-        """Note the newest row of a stream."""
-        self.table[stream, HEAD], self.table[stream, ENDED] = head, ended
 
     def add_slot(self, stream: int, slot: int) -> None:
         """Note in which slot a stream's next segment lies."""

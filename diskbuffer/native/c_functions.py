@@ -13,10 +13,10 @@ from typing import Any
 BLOSC, CRC = "numcodecs.blosc", "google_crc32c._crc32c"
 
 
-def find(module: str | None, symbol: str) -> Any:
-    """Return a C function of an extension module, or of the C library, as ctypes has it."""
+def find(module: str, symbol: str) -> Any:
+    """Return a C function of an extension module, as ctypes has it."""
     try:
-        return getattr(ctypes.CDLL(importlib.import_module(module).__file__ if module else None), symbol)
+        return getattr(ctypes.CDLL(importlib.import_module(module).__file__), symbol)
     except (ImportError, OSError, AttributeError) as error:
         package = str(module).split(".")[0].replace("_", "-")
         raise ImportError(
@@ -26,6 +26,6 @@ def find(module: str | None, symbol: str) -> Any:
         ) from error
 
 
-def address(module: str | None, symbol: str) -> int:
+def address(module: str, symbol: str) -> int:
     """Return the address of a C function."""
     return int(ctypes.cast(find(module, symbol), ctypes.c_void_p).value or 0)

@@ -438,16 +438,16 @@ cdef class BlockRecorder:
         return self.finish() if self.commit(1) else NEEDS_ROOM
 
     def finish(self):
-        """Return twice the number of steps that were recorded since this was called last, and one more if there is something to note.
+        """Return four times the number of steps that were recorded since this was called last, and what there is to note.
 
-        That is, if episodes were started, or a segment became evictable.
+        That is 1 more if episodes were started, and 2 more if a segment became evictable.
         """
         cdef Recorder* recorder = self.recorder.get()
         cdef int64_t recorded = recorder.recorded
-        cdef bint is_notable = recorder.has_evictable or not recorder.starts.empty()
+        cdef int64_t to_note = 2 * recorder.has_evictable + (not recorder.starts.empty())
         recorder.recorded = 0
         recorder.has_evictable = False
-        return 2 * recorded + is_notable
+        return 4 * recorded + to_note
 
     @property
     def done(self):

@@ -220,7 +220,7 @@ class Recorder:
 
     def _recorded(self, code: int) -> int:
         """Note what was committed of a single step, where a signal may come at any instant; return how many steps that were."""
-        if code & 1:
+        if code & 3:
             with Uninterrupted():
                 self._note(code, is_counted=True)
         else:
@@ -228,7 +228,7 @@ class Recorder:
         if self._log.is_due:
             with Uninterrupted():
                 self._log.evict()
-        return code >> 1
+        return code >> 2
 
     def _note_rows(self, first: int) -> int:
         """Note what was committed of streams from one on, and evict what is too old now; return how many steps that were."""
@@ -239,12 +239,13 @@ class Recorder:
 
     def _note(self, code: int, *, is_counted: bool) -> int:
         """Note what was committed; return how many steps that were."""
-        steps = code >> 1
+        steps = code >> 2
         self.cut_offs.steps += steps
         if is_counted:
             self._log.added += steps
         if code & 1:
             self._note_starts()
+        if code & 2:
             self._log.note_evictable()
         return steps
 
@@ -261,7 +262,7 @@ class Recorder:
 
     def _take_stock(self) -> None:
         """After a Ctrl-C or an error at any instant: if a step was recorded, note what follows from it."""
-        self.cut_offs.steps += self._native.finish() >> 1
+        self.cut_offs.steps += self._native.finish() >> 2
         self._note_starts()
         self._native.forget()
         self._log.count()

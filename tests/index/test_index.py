@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskbuffer.index.fields import FLOOR
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD
 from diskbuffer.index.index import Index
 from tests.amounts import examples
 
@@ -63,9 +63,9 @@ class Indexed:
                 rows.slots.append(self.made)
                 self.index.add_slot(stream, self.made)
             rows.last.append(last)
-        self.index.advance(stream, rows.head, rows.last[-1])
+        self.index.table[stream, [HEAD, ENDED]] = rows.head, rows.last[-1]
         if starts:
-            self.index.start_episode(stream, rows.head - 1)
+            self.index.start_episodes(stream, np.array([rows.head - 1]))
 
     def evict(self, stream: int) -> None:
         rows = self.rows[stream]

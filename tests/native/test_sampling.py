@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.native import sampling
 from diskbuffer.samplers.sum_tree import SumTree
@@ -24,7 +25,7 @@ def some_index(rng: np.random.Generator) -> Index:
         for _ in range(head // SEGMENT_ROWS + 1):
             index.add_slot(stream, next(slots))
         index.start_episodes(stream, starts)
-        index.advance(stream, head, bool(rng.random() < 0.5))
+        index.table[stream, [HEAD, ENDED]] = head, bool(rng.random() < 0.5)
         for _ in range(int(rng.integers(0, head // SEGMENT_ROWS + 1))):
             index.drop_segment(stream)
     return index

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.samplers.population import Everything
 from tests.amounts import examples
@@ -33,8 +34,8 @@ def test_the_newest_of_each_environment_come_before_the_second_newest_of_any(ste
     index = Index(len(steps), 1024, 0)
     for stream, n in enumerate(steps):
         index.add_slot(stream, stream)
-        index.start_episode(stream, 0)
-        index.advance(stream, n, ended=False)
+        index.start_episodes(stream, np.array([0]))
+        index.table[stream, [HEAD, ENDED]] = n, False
     streams, positions, *_ = Everything().newest(index, wanted, np.random.default_rng(seed))
     ages = np.array(steps)[streams] - 1 - positions
     assert len(set(zip(streams.tolist(), ages.tolist(), strict=True))) == len(streams) == min(wanted, sum(steps))

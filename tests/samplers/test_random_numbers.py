@@ -9,6 +9,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.draws import Draw
+from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.native.sampling import Philox, draw_steps
 from diskbuffer.samplers import Uniform
@@ -40,8 +41,8 @@ def test_a_generator_draws_what_numpy_s_philox_draws(any_seed: int) -> None:
 def table(steps: int) -> Index:
     """Return an index of one episode of so many steps."""
     index = Index(1, 1, 0)
-    index.start_episode(0, 0)
-    index.advance(0, steps, False)
+    index.start_episodes(0, np.array([0]))
+    index.table[0, [HEAD, ENDED]] = steps, False
     return index
 
 
