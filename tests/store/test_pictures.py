@@ -426,6 +426,7 @@ def test_threads_decode_the_same(tmp_path: Path, stack: int) -> None:
     for threads in (1, 4):
         with make(tmp_path / f"store-{threads}", frames, frame_stack=stack, segment_rows=64, threads=threads) as buffer:
             extend(buffer, frames, 0, amount(150, 199))
+            buffer.flush()  # until then, rows are what was given or what was packed
             for n in (3, 40):
                 found.append([{k: v.numpy() for k, v in buffer.at(np.arange(n) * 7 % 149).items()} for _ in range(10)])
     half = len(found) // 2

@@ -116,7 +116,7 @@ class Compression:
         some = shrunk if len(shrunk) else entries
         n = max(1, min(_SAMPLED, len(entries) // _SAMPLED, len(some)))
         some = np.ascontiguousarray(some[np.linspace(0, len(some) - 1, n).astype(np.int64)])
-        trials = [self._try(shard, some, method) for method in (CANDIDATES if len(shrunk) else (PICTURES, COPY))]
+        trials = [self._try(shard, some, method) for method in (CANDIDATES if len(shrunk) else (COPY, PICTURES))]
         if any(trial.bytes < 0 for trial in trials):  # a damaged chunk, of which sealing will tell
             self._chosen, self._hurried = self._chosen or COPY, self._hurried or COPY
             self._until_anew = 0
