@@ -52,7 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     elif (seed := config.getoption("--seed")) is None:
         seed = secrets.randbits(32) if amounts.nightly else 0
     config.stash[_SEED] = seed
-    hypothesis.settings.register_profile("tests", deadline=None, derandomize=not amounts.nightly, print_blob=True)
+    phases = [
+        p for p in hypothesis.Phase if amounts.nightly or p is not hypothesis.Phase.shrink
+    ]  # which takes longer than a test may
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=not amounts.nightly, print_blob=True, phases=phases)
     hypothesis.settings.load_profile("tests")
     hypothesis.core.global_force_seed = seed if amounts.nightly else None
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED:

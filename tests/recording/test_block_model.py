@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskbuffer as db
+from soak.specimens import copy_while_open
 from tests.amounts import examples
 
 Array = npt.NDArray[Any]
@@ -213,7 +214,7 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
         )
         buffer._expect_cut_offs()
         for _ in range(data.draw(st.integers(1, 8))):
-            what = data.draw(st.sampled_from(["add", "add", "extend", "block", "reopen", "flush", "cut off"]))
+            what = data.draw(st.sampled_from(["add", "add", "extend", "block", "reopen", "kill", "flush", "cut off"]))
             tell = data.draw(st.booleans())
             if what == "add":
                 for _ in range(data.draw(st.integers(1, 20))):
@@ -229,13 +230,13 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
                 call = given_as(world, steps, 1 if alone else None)
                 told = told[:, 0] if told is not None and alone else told
                 assert buffer.extend(**call, env=envs[0] if what == "extend" else None, new_episode=told) == added
-            elif what == "reopen":
+            elif what in ("reopen", "kill"):
+                if what == "kill":
+                    copy_while_open(path, path := path.with_name(f"{path.name}+"))
                 buffer.close()
                 buffer = db.ReplayBuffer(path, **options)
                 buffer._expect_cut_offs()
                 world.cut_offs = 0
-                for stream in world.streams:
-                    stream.was_reset = False
             elif what == "flush":
                 buffer.flush()
             else:
@@ -323,3 +324,23 @@ def test_an_environment_that_looks_the_same_resets_once_at_an_end(tmp_path: Path
         assert buffer.add(same, 0, 0.0, same, True, False) == 1
         assert [buffer.add(same, 0, 0.0, same, **none) for _ in range(3)] == [0, 1, 1]
         assert buffer.episodes.length.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["close", "kill", "cut off, close"])
+def test_that_the_reset_came_is_known_after_opening_again(tmp_path: Path, how: str) -> None:
+    """After a reset, or where an episode was cut off, what looks like one more reset is a step."""
+    same, none = np.zeros(2, np.float32), {"terminated": False, "truncated": False}
+    columns, path = {"obs": db.Column((2,)), "action": db.Column((), "int64")}, tmp_path / "store"
+    buffer = db.ReplayBuffer(path, columns=columns, autoreset="next_step")
+    assert buffer.add(same, 0, 0.0, same, how != "cut off, close", False) == 1
+    if how == "cut off, close":
+        buffer.cut_off()
+    else:
+        assert buffer.add(same, 0, 0.0, same, **none) == 0
+    if how == "kill":
+        copy_while_open(path, path := tmp_path / "killed")
+    buffer.close()
+    with db.ReplayBuffer(path) as buffer:
+        assert [buffer.add(same, 0, 0.0, same, **none) for _ in range(3)] == [1, 1, 1]
+        assert buffer.episodes.length.tolist() == [1, 3]
+    assert db.check(path, progress=False).ok

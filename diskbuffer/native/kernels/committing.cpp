@@ -12,13 +12,14 @@ namespace diskbuffer {
 namespace {
 
 constexpr int64_t of_observation = 0, of_step = 1;  // words of a row's checksum
-constexpr uint32_t not_yet = 0x5A5A5A5A;            // combined with the second word of a newest row whose episode is not over
+// What is combined, by exclusive or, with the second word of a newest row: its episode is not over; it is, and no reset step follows.
+constexpr uint32_t not_yet = 0x5A5A5A5A, no_reset = 0xC3C3C3C3;
 constexpr int64_t narrow = 256;                     // bytes of a row, up to which its values are put side by side for one checksum
 
 }  // namespace
 
 BlockRecorder::BlockRecorder(Target target)
-    : sources(target.columns.size()), target_(std::move(target)), states_(target_.streams), newest_stacks_(target_.columns.size()) {
+    : sources(target.columns.size()), target_(std::move(target)), prefixes_(target_.streams), newest_stacks_(target_.columns.size()) {
     int64_t widest = 0;
     for (int64_t c = 0; c < static_cast<int64_t>(target_.columns.size()); c++) {
         const RecordedColumn& column = target_.columns[c];
@@ -80,8 +81,8 @@ int64_t BlockRecorder::prefix_rows_of(int64_t head) const {
 
 // Return how many rows of the prefix are to be written with which the next step begins.
 int64_t BlockRecorder::prefix_left(int64_t environment, int64_t head) const {
-    const StreamState& state = states_[first_stream + environment];
-    return state.prefix_rows ? state.prefix_rows - state.prefix_written : prefix_rows_of(head);
+    const Prefix& prefix = prefixes_[first_stream + environment];
+    return prefix.rows ? prefix.rows - prefix.written : prefix_rows_of(head);
 }
 
 bool BlockRecorder::has_rows_to_come(int64_t environment) const {
@@ -91,11 +92,11 @@ bool BlockRecorder::has_rows_to_come(int64_t environment) const {
 void BlockRecorder::commit_environment(int64_t environment, int64_t until, int64_t* positions) {
     const int64_t stream = first_stream + environment;
     Stream& newest = target_.table[stream];
-    StreamState& state = states_[stream];
+    Prefix& prefix = prefixes_[stream];
     for (int64_t t = done; t < until;) {
         const Decision& first = decision(t, environment);
         if (first.kind == Kind::reset) {
-            state.was_reset = true;
+            write_word(stream, newest.head, of_step, no_reset);
             if (positions) positions[t * environments + environment] = -1;
             t++;
             continue;
@@ -104,14 +105,14 @@ void BlockRecorder::commit_environment(int64_t environment, int64_t until, int64
         if (first.has_prefix) commit_prefix(environment, t);
         else if (first.kind == Kind::cuts_off) end_newest(stream);
         cut_offs += first.kind == Kind::cuts_off;
-        if (starts_episode) note_start(stream, newest.head + 1, first.has_prefix ? newest.head + 1 - state.prefix_rows : -1);
+        if (starts_episode) note_start(stream, newest.head + 1, first.has_prefix ? newest.head + 1 - prefix.rows : -1);
         int64_t last = t;
         while (last + 1 < until && decision(last + 1, environment).kind == Kind::goes_on) last++;
         const int64_t position = newest.head + starts_episode;
         if (positions)
             for (int64_t k = t; k <= last; k++) positions[k * environments + environment] = position + k - t;
         commit_run(environment, t, last, starts_episode);
-        state = StreamState{};
+        prefix = Prefix{};
         remember_stacks(environment, t, last, starts_episode);
         recorded += last - t + 1;
         t = last + 1;
@@ -176,21 +177,21 @@ void BlockRecorder::clear_rows(int64_t c, int64_t stream, int64_t position, int6
 void BlockRecorder::commit_prefix(int64_t environment, int64_t step) {
     const int64_t stream = first_stream + environment, frames = target_.frame_stack - 1;
     const Stream& newest = target_.table[stream];
-    StreamState& state = states_[stream];
-    if (state.prefix_rows == 0) {
-        state.prefix_rows = prefix_rows_of(newest.head);
+    Prefix& prefix = prefixes_[stream];
+    if (prefix.rows == 0) {
+        prefix.rows = prefix_rows_of(newest.head);
         end_newest(stream);
     }
     std::vector<const uint8_t*> observations(target_.columns.size());
-    for (; state.prefix_written < state.prefix_rows && newest.head + 1 < target_.limits[stream]; state.prefix_written++) {
-        const int64_t frame = state.prefix_written - (state.prefix_rows - frames);  // below 0 it is what fills up an episode's first stack
+    for (; prefix.written < prefix.rows && newest.head + 1 < target_.limits[stream]; prefix.written++) {
+        const int64_t frame = prefix.written - (prefix.rows - frames);  // below 0 it is what fills up an episode's first stack
         for (int64_t c : of_word_[of_observation]) {
             const uint8_t* now = before(c, step, environment);
             const uint8_t* first = sources[c].is_stacked ? oldest(c, now) : now;
             const bool is_given = sources[c].is_stacked && frame >= 0;
             observations[c] = is_given ? first + frame * target_.columns[c].row_bytes : target_.fills_zeros ? zeros_.data() : first;
         }
-        commit_row_alone(stream, observations, state.prefix_written == 0, true);
+        commit_row_alone(stream, observations, prefix.written == 0, true);
     }
 }
 
@@ -248,7 +249,7 @@ void BlockRecorder::end_newest(int64_t stream) {
 bool BlockRecorder::cut_off(int64_t stream) {
     const bool was_running = target_.table[stream].head >= 0 && !target_.table[stream].ended;
     end_newest(stream);
-    states_[stream].is_cut = true;
+    if (target_.next_step && target_.table[stream].head >= 0) write_word(stream, target_.table[stream].head, of_step, no_reset);
     return was_running;
 }
 
@@ -276,19 +277,19 @@ void BlockRecorder::remember_stacks(int64_t environment, int64_t first, int64_t 
 
 void BlockRecorder::forget() {
     for (int64_t stream = 0; stream < target_.streams; stream++) {
-        if (states_[stream].prefix_written) {
+        if (prefixes_[stream].written) {
             const int64_t newest = target_.table[stream].head;
             *row(target_.terminated, stream, newest) = *row(target_.truncated, stream, newest) = 0;
-            write_word(stream, newest, of_step, 0);
+            write_word(stream, newest, of_step, target_.next_step ? no_reset : 0);
         }
-        states_[stream].prefix_rows = states_[stream].prefix_written = 0;
+        prefixes_[stream].rows = prefixes_[stream].written = 0;
         for (const auto& stacks : newest_stacks_)
             if (stacks) stacks->forget(stream);
     }
 }
 
-// Write one word of a row's checksum, of what is stored: another thread may change what was given.
-void BlockRecorder::write_word(int64_t stream, int64_t position, int64_t word, uint32_t to_come) const {
+// Return one word of a row's checksum, of what is stored: another thread may change what was given.
+uint32_t BlockRecorder::checksum(int64_t stream, int64_t position, int64_t word) const {
     uint32_t crc = row_seed(target_.salt, stream, position, word);
     const int64_t size = word_bytes_[word];
     if (size <= narrow) {
@@ -304,7 +305,18 @@ void BlockRecorder::write_word(int64_t stream, int64_t position, int64_t word, u
         for (int64_t c : of_word_[word]) crc = crc32c(crc, row(c, stream, position), target_.columns[c].row_bytes);
         crc = pad(crc, size);
     }
-    store<uint32_t>(row(checksum_column_, stream, position) + 4 * word, crc ^ to_come);
+    return crc;
+}
+
+void BlockRecorder::write_word(int64_t stream, int64_t position, int64_t word, uint32_t combined) const {
+    store<uint32_t>(row(checksum_column_, stream, position) + 4 * word, checksum(stream, position, word) ^ combined);
+}
+
+// Return whether the next step may be a reset, in next-step mode: the newest row is the last of an episode that was not cut off, and no reset
+// came since. The row itself tells, so that a kill does not change it.
+bool BlockRecorder::awaits_reset(int64_t stream) const {
+    const Stream& newest = target_.table[stream];
+    return newest.ended && load<uint32_t>(row(checksum_column_, stream, newest.head) + 4 * of_step) == checksum(stream, newest.head, of_step);
 }
 
 // Have rows up to a position count, with one aligned store for each segment, one after the other.

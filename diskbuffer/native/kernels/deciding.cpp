@@ -80,20 +80,19 @@ Verdict BlockRecorder::find_nan() const {
 Verdict BlockRecorder::decide_environment(int64_t environment) {
     const int64_t stream = first_stream + environment;
     const Stream& row = target_.table[stream];
-    const StreamState& state = states_[stream];
     const bool is_there = row.head >= row.low;  // the newest row: an environment that waits for long may have none left
-    bool is_running = is_there && !row.ended, may_follow = is_there && !state.is_cut, was_reset = state.was_reset;
+    bool is_running = is_there && !row.ended, awaits_reset = is_there && target_.next_step && this->awaits_reset(stream);
     int64_t previous = -1, column = 0;
     for (int64_t t = 0; t < steps; t++) {
         Decision& decision = this->decision(t, environment);
         const bool told_start = told && told[t * environments + environment], told_on = told && !told_start;
-        const bool may_be_reset = !is_running && target_.next_step && !was_reset && is_idle(t, environment);
+        const bool may_be_reset = awaits_reset && is_idle(t, environment);
         Same same = Same::no;
-        if (may_follow && !told_start && (is_running || may_be_reset))
+        if (!told_start && (is_running || may_be_reset))
             same = is_running && told_on ? Same::yes : is_same(t, previous, environment, &column);
         if (same == Same::unknown) return Verdict{Problem::unknown_stack, column, t, environment, false};
-        was_reset = may_be_reset && same == Same::yes;
-        if (was_reset) {
+        awaits_reset = false;
+        if (may_be_reset && same == Same::yes) {
             decision = Decision{Kind::reset, false};
             continue;
         }
@@ -108,7 +107,7 @@ Verdict BlockRecorder::decide_environment(int64_t environment) {
             if (decision.kind != Kind::goes_on && !is_filled(c, t, environment)) decision.has_prefix = true;
         }
         is_running = !ends(t, environment);
-        may_follow = true;
+        awaits_reset = target_.next_step && !is_running;
         previous = t;
     }
     return Verdict{Problem::none, 0, 0, 0, false};

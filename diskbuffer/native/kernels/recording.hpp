@@ -146,10 +146,8 @@ class BlockRecorder {
     bool has_evictable = false;  // whether a segment became evictable, likewise
 
   private:
-    struct StreamState {
-        bool is_cut = false;     // the next step starts an episode, whatever it observes
-        bool was_reset = false;  // the step before was a reset
-        int64_t prefix_rows = 0, prefix_written = 0;
+    struct Prefix {
+        int64_t rows = 0, written = 0;
     };
 
     // Where values of the block are.
@@ -182,12 +180,14 @@ class BlockRecorder {
     void commit_row_alone(int64_t stream, const std::vector<const uint8_t*>& observations, bool terminated, bool truncated);
     void end_newest(int64_t stream);
     void remember_stacks(int64_t environment, int64_t first, int64_t last, bool starts_episode);
-    void write_word(int64_t stream, int64_t position, int64_t word, uint32_t to_come) const;
+    uint32_t checksum(int64_t stream, int64_t position, int64_t word) const;
+    void write_word(int64_t stream, int64_t position, int64_t word, uint32_t combined) const;
+    bool awaits_reset(int64_t stream) const;
     void have_count(int64_t stream, int64_t first, int64_t last) const;
     void note_start(int64_t stream, int64_t position, int64_t prefix) { starts.push_back(Start{stream, position, prefix}); }
 
     Target target_;
-    std::vector<StreamState> states_;
+    std::vector<Prefix> prefixes_;  // by stream: of the episode that is being begun
     std::vector<Decision> decisions_;
     std::vector<std::unique_ptr<NewestStacks>> newest_stacks_;  // by column; null where no stack was seen
     std::vector<uint8_t> zeros_;

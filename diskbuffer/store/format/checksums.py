@@ -27,7 +27,8 @@ UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
 OBS, STEP = 0, 1  # words of a row's checksum
-NOT_YET = 0x5A5A5A5A  # combined with the second word, by exclusive or, of a stream's newest row if its episode is not over
+# Combined with the second word of a stream's newest row, by exclusive or: its episode is not over; it is, and no reset follows.
+NOT_YET, NO_RESET = 0x5A5A5A5A, 0xC3C3C3C3
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD = 2**64 - 1
 

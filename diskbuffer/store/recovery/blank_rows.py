@@ -16,7 +16,7 @@ from diskbuffer.errors import CorruptionError
 from diskbuffer.native.arrays import address_of
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, Summed, covered, row_checksums
+from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, Summed, covered, row_checksums
 from diskbuffer.store.format.encoding import encode_chunks
 from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.recovery import power_loss
@@ -59,6 +59,8 @@ def blank(
         words[:, word] = row_checksums(layout.schema, layout.salt, found.stream, found.first, length, some, word)
     if newest and not rows["is_last"][-1].any():
         words[-1, STEP] ^= NOT_YET
+    elif newest and found.word(length - 1, STEP) == int(words[-1, STEP]) ^ NO_RESET:
+        words[-1, STEP] ^= NO_RESET
     rows[CHECKSUM] = words.view(np.uint8)
     for path, values in rows.items():
         if path in layout.chunks_of:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diskbuffer.errors import CorruptionError
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.format import codec, pictures
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, Summed, UInt32, covered, row_checksums
+from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, Summed, UInt32, covered, row_checksums
 from diskbuffer.store.format.chunks import decode_entry, verify_picture
 from diskbuffer.store.format.layout import SEGMENTS, Layout
 from diskbuffer.store.segments import shard
@@ -150,7 +150,11 @@ class Inspected:
             n = min(at_once, self.length - at)
             rows = {path: self._rows_or_sums(path, at, n) for path in paths}
             found = self._checksums(word, at, n, rows)
-            good[at : at + n] = found == self._words[at : at + n, word]
+            words = self._words[at : at + n, word]
+            good[at : at + n] = found == words
+            if word == STEP:
+                is_last = self.rows("is_last", at, n)[:, 0] != 0
+                good[at : at + n] |= is_last & (found ^ np.uint32(NO_RESET) == words)
             if word == OBS and at + n == self.length and not good[-1] and self._layout.lossy:
                 good[-1] = self._is_last_in_tail(rows)
             if newest and word == STEP and at + n == self.length:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diskbuffer.schema import CHECKSUM
 from diskbuffer.store.directory import tail_file
-from diskbuffer.store.format.checksums import NOT_YET, OBS, STEP, covered, row_checksums
+from diskbuffer.store.format.checksums import NO_RESET, NOT_YET, OBS, STEP, covered, row_checksums
 from diskbuffer.store.store import Store
 from diskbuffer.store.writing.open_segments import OpenSegments
 from diskbuffer.store.writing.packer import Packer
@@ -181,7 +181,11 @@ class Writer:
             else:
                 rows[path] = self.segments.flat(path, stream, head)[at : at + 1]  # as it is: bytes of flags may be anything
         word = row_checksums(layout.schema, layout.salt, stream, head, 1, rows, STEP)
-        self.segments.flat(CHECKSUM, stream, head)[at, STEP] = int(word[0]) ^ (0 if rows["is_last"].any() else NOT_YET)
+        words = self.segments.flat(CHECKSUM, stream, head)[at]
+        if not rows["is_last"].any():
+            words[STEP] = word[0] ^ NOT_YET
+        elif words[STEP] != word[0] ^ NO_RESET:  # that stays
+            words[STEP] = word[0]
 
     def checksum_all_newest(self, heads: Int64) -> None:
         """Do that for all streams: a step that failed may have left something there."""
