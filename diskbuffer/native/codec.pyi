@@ -12,6 +12,7 @@ BAD_CHECKSUM: int
 BAD_HEADER: int
 BAD_STREAM: int
 BAD_PICTURE: int
+OUTSIDE: int
 
 def decode(chunk: int, size: int, chunk_bytes: int, wanted: int, target: int, scratch: int) -> int: ...
 def encode(rows: int, chunk_bytes: int, compressor: bytes, level: int, item_bytes: int, target: int) -> int: ...

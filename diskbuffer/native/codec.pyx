@@ -18,6 +18,7 @@ cdef extern from "codec.hpp" namespace "diskbuffer" nogil:
         BAD_HEADER_ "diskbuffer::BAD_HEADER"
         BAD_STREAM_ "diskbuffer::BAD_STREAM"
         BAD_PICTURE_ "diskbuffer::BAD_PICTURE"
+        OUTSIDE_ "diskbuffer::OUTSIDE"
     int decode_ "diskbuffer::decode"(
         const uint8_t* chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, uint8_t* target, uint8_t* scratch
     )
@@ -91,7 +92,8 @@ cdef extern from *:
     ) except + nogil
 
 HEADER, CHECKSUM, PICTURE_HEADER = HEADER_, CHECKSUM_, PICTURE_HEADER_
-BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM, BAD_PICTURE = BAD_ENTRY_, BAD_CHECKSUM_, BAD_HEADER_, BAD_STREAM_, BAD_PICTURE_
+BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM = BAD_ENTRY_, BAD_CHECKSUM_, BAD_HEADER_, BAD_STREAM_
+BAD_PICTURE, OUTSIDE = BAD_PICTURE_, OUTSIDE_
 
 
 def decode(uintptr_t chunk, int64_t size, int64_t chunk_bytes, int64_t wanted, uintptr_t target, uintptr_t scratch):

@@ -168,7 +168,20 @@ cdef Batch batch_of(targets, runs, sources) except *:
         or length(sources, 2) != 2
     ):
         raise ValueError(f"expected targets, runs and sources, found {targets.shape}, {runs.shape} and {sources.shape}")
+    check_columns(batch)
     return batch
+
+
+cdef int check_columns(const Batch& batch) except -1:
+    """Refuse targets of columns that sources do not have, and runs of stores that targets do not have."""
+    cdef int64_t i
+    for i in range(batch.stores * batch.n_targets):
+        if not (0 <= batch.targets[i].column < batch.columns and -1 <= batch.targets[i].checksums < batch.columns):
+            raise ValueError(f"expected one of {batch.columns} columns, found {batch.targets[i].column}, {batch.targets[i].checksums}")
+    for i in range(batch.n_runs):
+        if not (0 <= batch.runs[i].store < batch.stores and batch.runs[i].lane >= 0):
+            raise ValueError(f"expected one of {batch.stores} stores, found {batch.runs[i].store}")
+    return 0
 
 
 cdef object new_int64s(int64_t rows, int64_t n, int64_t fields=0):
@@ -315,6 +328,8 @@ def gather_random(
     if length(targets, 2) * sizeof(int64_t) != sizeof(Target):
         raise ValueError(f"expected targets, found {targets.shape}")
     batch.runs, batch.sources, batch.columns, shared.parts = runs.data(), sources.data(), files.columns, 1
+    batch.n_runs = 0
+    check_columns(shared.batch)
     cdef bint complete = False
     with nogil:
         steps = draw_steps_(streams, random.random, n, located)

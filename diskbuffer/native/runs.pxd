@@ -10,13 +10,13 @@ cdef extern from "runs.hpp" namespace "diskbuffer" nogil:
         int64_t segment_rows, lanes
 
     struct Run:
-        pass
+        int64_t lane, store
 
     struct Source:
         pass
 
     struct Target:
-        pass
+        int64_t column, checksums
 
     struct MappedFiles:
         const Source* sources

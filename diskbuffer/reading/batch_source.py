@@ -16,6 +16,7 @@ import torch
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
+from diskbuffer.native.sampling import Philox
 from diskbuffer.native.single_steps import copy_drawn
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
@@ -240,12 +241,9 @@ class Sampling:
         """Return the next batch, or what a function makes of it, on a device if one is given."""
         self.wait()
         if transform is None and device is None and self._is_single:
-            single = self._readers[0].single_steps(None)
-            batch = self._sample_at_once(single) if single is not None or self._is_small else None
+            batch = self._sample_at_once()
             if batch is not None:
                 return batch
-            if single is not None and self._parts[0].size <= single.most:
-                return self._copy_drawn(single)
         self._readers[0].gatherer.call_helpers()
         delivery = self._to_cpu if transform is None and device is None else delivery_to(device, transform, self._pool)
         begun = self.begin()
@@ -259,57 +257,61 @@ class Sampling:
         self.deliver(begun)
         return batch
 
-    def _sample_at_once(self, single: SingleSteps | None) -> Batch | None:
-        """Return the next batch of single steps, if native code draws it, and it takes so short that the lock can be held."""
+    def _sample_at_once(self) -> Batch | None:
+        """Return the next batch of single steps, if it takes so short that the lock can be held from the draw to the tensors."""
         reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
         with reader.lock:
             self._check()
-            random = sampler.random()
-            if random is None:
-                return None
             self._look_again()
-            try:
-                batch = (
-                    reader.gather_random(self._request, random) if single is None else reader.copy_random(single, size, random)
-                )
-            except BaseException as error:
-                ahead = sampler.next(reader.index, size)  # the same again
-                sampler.keep(ahead)
-                self._fail(DrawnBatch([ahead], None), error)
-                raise
-            if batch is None:
+            single, random = reader.single_steps(None), sampler.random()
+            if random is None:
+                begun, batch = (None, None) if single is None or size > single.most else self._copy_drawn()
+            elif single is not None or self._is_small:
+                begun, batch = None, self._copy_random(single, random)
+            else:
                 return None
-            sampler.batches += 1
-        if limiter is not None:
+        if begun is not None:
+            self.deliver(begun)
+        elif batch is not None and limiter is not None:
             limiter.note_sampled(size)
         return batch
 
-    def _copy_drawn(self, single: SingleSteps) -> Batch:
-        """Return the next batch of single steps: copied while the lock is held, or planned then where that would take long."""
-        reader, planned = self._readers[0], None
-        with reader.lock:
-            self._check()
-            aheads, whole = until_found(self._readers, self._draw)
-            self._keep(aheads)
+    def _copy_random(self, single: SingleSteps | None, random: Philox) -> Batch | None:
+        """Return the next batch, which native code draws; None where it has to be planned. The lock must be held."""
+        reader, (_, sampler, size, _) = self._readers[0], self._parts[0]
+        try:
+            batch = reader.gather_random(self._request, random) if single is None else reader.copy_random(single, size, random)
+        except BaseException as error:
+            ahead = sampler.next(reader.index, size)  # the same again
+            sampler.keep(ahead)
+            self._fail(DrawnBatch([ahead], None), error)
+            raise
+        if batch is not None:
+            sampler.batches += 1
+        return batch
+
+    def _copy_drawn(self) -> tuple[DrawnBatch | None, Batch | None]:
+        """Return the next batch as it was drawn and as it is; None, and it is left, where it has to be planned.
+
+        The lock must be held.
+        """
+        reader = self._readers[0]
+        aheads, whole = until_found(self._readers, self._draw)
+        self._keep(aheads)
         begun = DrawnBatch(aheads, None)
         try:
-            with reader.lock:
-                if not whole:
-                    until_found(self._readers, lambda: self._replace(aheads))
-                drawn = aheads[0].drawn
+            if not whole:
+                until_found(self._readers, lambda: self._replace(aheads))
+            single, drawn = reader.single_steps(None), aheads[0].drawn  # as columns are, once steps that are gone were looked for
+            if single is not None:
                 filled = reader.copy_at_once(single, copy_drawn, drawn.size, drawn.streams, drawn.positions)
-                if filled is None:  # it is on the disk, or some of it was evicted elsewhere
-                    planned = until_found(self._readers, lambda: self._mend(begun)).planned
-            if filled is not None:
-                batch = as_batch(single, filled, drawn.delivered_notes())
-            else:
-                assert planned is not None
-                batch = planned.batch(self._to_cpu)
+                if filled is not None:
+                    return begun, as_batch(single, filled, drawn.delivered_notes())
         except BaseException as error:
             self._fail(begun, error)
             raise
-        self.deliver(begun)
-        return batch
+        self.leave(begun)  # it is on the disk, or some of it was evicted elsewhere
+        return None, None
 
 
 def _common(found: list[Columns]) -> Columns:

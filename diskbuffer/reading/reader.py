@@ -221,9 +221,9 @@ class Reader(ABC):
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
-        found = self._at_once(paths, copy_numbered, ids) if length is None else None
-        if found is not None:
-            return as_batch(*found)
+        batch = self._at_once(as_batch, paths, copy_numbered, ids) if length is None else None
+        if batch is not None:
+            return batch
         return self._delivered(self.planned_at(ids, length, paths), kept=paths is None)
 
     def planned_at(self, ids: Int64, length: int | None, paths: tuple[str, ...] | None) -> Planned:
@@ -260,14 +260,18 @@ class Reader(ABC):
     def recent(self, ages: Any, streams: Any, form: Form, paths: tuple[str, ...] | None = None) -> Batch:
         """Return steps by how many steps of their stream came after them."""
         back, of = _by_age(ages, streams)
-        found = self._at_once(paths, copy_recent, back, of) if isinstance(form, Steps) and form.length is None else None
-        if found is not None:
-            return as_batch(*found)
+        single = isinstance(form, Steps) and form.length is None
+        batch = self._at_once(as_batch, paths, copy_recent, back, of) if single else None
+        if batch is not None:
+            return batch
         self.gatherer.call_helpers()
         return self._delivered(self.plan(_draw_recent(back, of), form, paths), kept=paths is None)
 
     def single_steps(self, paths: tuple[str, ...] | None) -> SingleSteps | None:
-        """Return what reads single steps without a plan; None where there are stacks, or chunks."""
+        """Return what reads single steps without a plan; None where there are stacks, or chunks.
+
+        The lock must be held until it was used: columns may be removed meanwhile.
+        """
         try:
             return self._single[paths]
         except KeyError:
@@ -284,27 +288,26 @@ class Reader(ABC):
 
     def recent_arrays(self, ages: Any, streams: Any, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
         """Return columns of single steps by age, by path, ``next_`` before it for what came after; None where `recent` has to."""
-        return self._arrays(paths, copy_recent, *_by_age(ages, streams))
+        return self._at_once(_by_name, paths, copy_recent, *_by_age(ages, streams))
 
     def arrays_at(self, ids: Int64, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
         """Return columns of single steps by name, as `recent_arrays` does."""
-        return self._arrays(paths, copy_numbered, ids)
+        return self._at_once(_by_name, paths, copy_numbered, ids)
 
-    def _arrays(self, paths: tuple[str, ...], copy: Copy, *steps: Int64) -> dict[str, npt.NDArray[Any]] | None:
-        found = self._at_once(paths, copy, *steps)
-        return None if found is None else dict(zip(found[0].names, found[1], strict=False))
-
-    def _at_once(self, paths: tuple[str, ...] | None, copy: Copy, *steps: Int64) -> tuple[SingleSteps, Filled] | None:
-        """Copy single steps; None where there are stacks, or chunks, or they have to be planned."""
-        single = self.single_steps(paths)
-        if single is None:
-            return None
+    def _at_once(
+        self, make: Callable[[SingleSteps, Filled], T], paths: tuple[str, ...] | None, copy: Copy, *steps: Int64
+    ) -> T | None:
+        """Copy single steps, and make a batch of them; None where there are stacks, or chunks, or they have to be planned."""
         with self._store.lock:
-            filled = self.copy_at_once(single, copy, len(steps[0]), *steps)
-        return None if filled is None else (single, filled)
+            single = self.single_steps(paths)
+            filled = None if single is None else self.copy_at_once(single, copy, len(steps[0]), *steps)
+            return None if single is None or filled is None else make(single, filled)
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
-        """Return the arrays of so many single steps; None where they have to be planned. The lock must be held."""
+        """Return the arrays of so many single steps; None where they have to be planned.
+
+        The lock must be held until there are tensors over them: what nobody holds is filled with the next batch.
+        """
         return self.gatherer.quickly(size, single.filled, copy, self.index, self._store.maps.sources, size, *steps)
 
     def copy_random(self, single: SingleSteps, size: int, random: Philox) -> Batch | None:
@@ -484,6 +487,10 @@ def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
         return Draw(*found)
 
     return draw
+
+
+def _by_name(single: SingleSteps, filled: Filled) -> dict[str, npt.NDArray[Any]]:
+    return dict(zip(single.names, filled, strict=False))
 
 
 def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:

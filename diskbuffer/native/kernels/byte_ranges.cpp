@@ -13,6 +13,7 @@ namespace {
 template <typename Read>
 void for_each_part(const Target& target, const Source& source, const Run& run, bool whole, Read read) {
     const Shard shard(target, source);
+    if (!shard.has(target, run.row, run.count)) return;
     for (const Chunk chunk : Chunks(target, shard, run, run.row, run.row + run.count)) {
         const Entry entry = load_entry(chunk.entry);
         if (!shard.contains(entry) || entry.size == 0) continue;
@@ -45,6 +46,7 @@ void request_pages(const Batch& batch, int64_t page_bytes) noexcept {
                 continue;
             }
             const Shard shard(target, source);
+            if (!shard.has(target, run.row, run.count)) continue;
             const int64_t last = (run.row + run.count - 1) / target.chunk_rows;
             const Entry* first = shard.entry_at(target, run.lane, run.row / target.chunk_rows);
             const Entry* end = shard.entry_at(target, run.lane, last) + 1;

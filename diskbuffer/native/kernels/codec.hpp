@@ -18,7 +18,7 @@ struct BloscHeader {
 static_assert(sizeof(BloscHeader) == HEADER);
 
 // What is wrong with a chunk; 0 is nothing.
-enum Reason : int { NOTHING_WRONG, BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM, BAD_PICTURE };
+enum Reason : int { NOTHING_WRONG, BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER, BAD_STREAM, BAD_PICTURE, OUTSIDE };
 
 // Decode the first `wanted` of a chunk's `chunk_bytes` bytes to `target`; return 0 or a Reason.
 //

@@ -55,8 +55,8 @@ int64_t find_weighted(const SumTree& weights, Table table, int64_t segment_rows,
         const Stream& stream = table.streams[ids[i] % table.n];
         const int64_t position = ids[i] / table.n, segment = position / segment_rows;
         if (position < stream.floor || position >= stream.head) continue;
-        const int64_t row = (slot_of(stream, segment, segment_rows) - segment) * segment_rows + position;
-        if (!weights.is_above_zero(row)) continue;
+        const int64_t slot = slot_of(stream, segment, segment_rows), row = (slot - segment) * segment_rows + position;
+        if (slot < 0 || !weights.is_above_zero(row)) continue;
         rows[i] = row;
         found++;
     }

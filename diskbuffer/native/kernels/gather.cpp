@@ -36,16 +36,13 @@ public:
     void gather() {
         for (int64_t t = 0; t < batch_.n_targets; t++) {
             const Target& target = batch_.targets[t];  // of several stores, only what is said to be a store's own differs
-            if (target.chunk_rows == 0)
-                copy(t);
-            else if (!(target.width != 0 ? decode_pictures(t) : decode_chunks(t)))
-                return;
+            if (!(target.chunk_rows == 0 ? copy(t) : target.width != 0 ? decode_pictures(t) : decode_chunks(t))) return;
         }
     }
 
 private:
-    // Copy the rows of a flat column.
-    void copy(int64_t t) {
+    // Copy the rows of a flat column; return whether all could be.
+    bool copy(int64_t t) {
         const Target& target = batch_.targets[t];
         const int64_t row_bytes = target.row_bytes;
         for (int64_t r = begin_; r < end_; r++) {
@@ -57,10 +54,13 @@ private:
             const Run& run = batch_.runs[r];
             const Wanted wanted = wanted_of(target, run);
             if (wanted.count <= 0) continue;
-            const uint8_t* rows = row_at(target, batch_.source(r, target.column), run, run.row + wanted.cut, row_bytes);
-            copy_bytes(wanted.out, rows, wanted.count * row_bytes);
+            const Source& source = batch_.source(r, target.column);
+            const int64_t first = run.row + wanted.cut;
+            if (!contains_rows(target, source, run, first, wanted.count, row_bytes)) return fail(OUTSIDE, t, r, 0);
+            copy_bytes(wanted.out, row_at(target, source, run, first, row_bytes), wanted.count * row_bytes);
             finish(target, run, wanted);
         }
+        return true;
     }
 
     // Decode the rows of a column in chunks; return whether all could be.
@@ -76,6 +76,7 @@ private:
             if (r + 1 < end_) look_ahead(t, r + 1);
             const Shard shard(target, batch_.source(r, target.column));
             const int64_t first = run.row + wanted.cut;
+            if (!shard.has(target, first, wanted.count)) return fail(OUTSIDE, t, r, 0);
             for (const Chunk chunk : Chunks(target, shard, run, first, first + wanted.count)) {
                 uint8_t* out = wanted.out + (chunk.first - first) * row_bytes;
                 const int64_t rows_needed = chunk.until - chunk.begin, bytes = chunk.count() * row_bytes;
@@ -118,9 +119,11 @@ private:
             const Run& run = batch_.runs[r];
             const Target& target = batch_.target(t, run);
             const Wanted wanted = wanted_of(target, run);
+            if (wanted.count <= 0) continue;
             const Shard shard(target, batch_.source(r, target.column));
             const int64_t first = run.row + wanted.cut;
-            for (const Chunk chunk : Chunks(target, shard, run, first, first + std::max<int64_t>(wanted.count, 0))) {
+            if (!shard.has(target, first, wanted.count)) return fail(OUTSIDE, t, r, 0);
+            for (const Chunk chunk : Chunks(target, shard, run, first, first + wanted.count)) {
                 uint8_t* out = wanted.out + (chunk.first - first) * target.row_bytes;
                 const uint8_t* decoded = other < 0 ? nullptr : find_row(batch_.target(other, run), run, chunk.first - run.row);
                 for (const Decoded& one : last)
@@ -132,7 +135,7 @@ private:
                 if (const int reason = decode_one(target, run, shard, chunk, out)) return fail(reason, t, r, chunk.number);
                 last[n++ % PICTURES] = {chunk.entry, out};
             }
-            if (wanted.count > 0) finish(target, run, wanted);
+            finish(target, run, wanted);
         }
         return true;
     }
@@ -175,7 +178,9 @@ private:
     bool copy_stored(const Target& target, int64_t r, const Chunk& chunk, const uint8_t* stored, uint8_t* out) const {
         const Run& run = batch_.runs[r];
         const int64_t row_bytes = target.row_bytes;
-        const uint8_t* sums = row_at(target, batch_.source(r, target.checksums), run, chunk.first, ROW_CHECKSUM);
+        const Source& source = batch_.source(r, target.checksums);
+        if (!contains_rows(target, source, run, chunk.first, chunk.count(), ROW_CHECKSUM)) return false;
+        const uint8_t* sums = row_at(target, source, run, chunk.first, ROW_CHECKSUM);
         std::memcpy(out, stored + HEADER + chunk.skipped() * row_bytes, chunk.count() * row_bytes);
         for (int64_t k = 0; k < chunk.count(); k++) {
             const uint32_t seed = row_seed(target.salt, run.stream, run.position - run.row + chunk.first + k, OBSERVATION);
@@ -194,6 +199,7 @@ private:
             prefetch(Shard(target, batch_.source(r + 1, target.column)).entry_at(target, next.lane, next.row / target.chunk_rows));
         }
         const Shard shard(target, batch_.source(r, target.column));
+        if (!shard.has(target, run.row, 1)) return;
         const Entry entry = load_entry(shard.entry_at(target, run.lane, run.row / target.chunk_rows));
         if (shard.contains(entry)) prefetch_lines(shard.chunk(entry), CHUNK_AHEAD);
     }

@@ -159,8 +159,9 @@ void episodes_along(Table table, const int64_t* streams, const int64_t* position
 
 void find_rows(Table table, const int64_t* streams, const int64_t* positions, int64_t n, int64_t segment_rows, int64_t* rows) noexcept {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t segment = positions[i] / segment_rows;
-        rows[i] = slot_of(table.streams[streams[i]], segment, segment_rows) * segment_rows + positions[i] % segment_rows;
+        const bool is_stream = streams[i] >= 0 && streams[i] < table.n && positions[i] >= 0;
+        const int64_t slot = is_stream ? slot_of(table.streams[streams[i]], positions[i] / segment_rows, segment_rows) : -1;
+        rows[i] = slot < 0 ? -1 : slot * segment_rows + positions[i] % segment_rows;
     }
 }
 

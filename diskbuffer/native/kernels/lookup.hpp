@@ -34,9 +34,10 @@ inline int64_t last_row(const Stream& stream, int64_t episode) {
     return episode + 1 < stream.episodes ? stream.starts[episode + 1] - 1 : stream.head;
 }
 
-// Return the slot of a segment, given by its number in the stream: its position divided by the rows of a segment.
+// Return the slot of a segment, given by its number in the stream: its position divided by the rows of a segment. -1 where it is not kept.
 inline int64_t slot_of(const Stream& stream, int64_t segment, int64_t segment_rows) {
-    return stream.slots[segment - stream.low / segment_rows];
+    const int64_t place = segment - stream.low / segment_rows;
+    return place >= 0 && place < stream.segments ? stream.slots[place] : -1;
 }
 
 // Return the place in `starts` of the episode that a position lies in; the first for what lies before all.
@@ -62,7 +63,7 @@ void find_episodes(Table table, const int64_t* streams, const int64_t* positions
 void episodes_along(Table table, const int64_t* streams, const int64_t* positions, int64_t n, int64_t length, int64_t* firsts,
                     int64_t* lasts) noexcept;
 
-// Find rows in the store, `slot * segment_rows + offset`, of positions that exist.
+// Find rows in the store, `slot * segment_rows + offset`; -1 for what is not kept.
 void find_rows(Table table, const int64_t* streams, const int64_t* positions, int64_t n, int64_t segment_rows, int64_t* rows) noexcept;
 
 }  // namespace diskbuffer

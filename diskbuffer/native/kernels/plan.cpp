@@ -6,7 +6,8 @@ namespace diskbuffer {
 
 namespace {
 
-// Append the runs of one window to `n` others: the part of it that is in the episode, and in the store. Return how many there are then.
+// Append the runs of one window to `n` others: the part of it that is in the episode, and in the store. Return how many there are then; -1 if
+// the table does not have a segment of it.
 int64_t plan_window(const Stream& stream, const Windows& windows, int64_t i, const Layout& layout, Run* runs, int64_t n) {
     const int64_t wanted = windows.positions[i] - windows.before;
     int64_t start = windows.starts[i];
@@ -15,6 +16,7 @@ int64_t plan_window(const Stream& stream, const Windows& windows, int64_t i, con
     const int64_t end = std::min({wanted + windows.rows, windows.lasts[i] + 1, stream.head + 1});
     for (int64_t pad = position - wanted; position < end; pad = 0) {
         const Place place = layout.place_of(stream, position);
+        if (place.file < 0) return -1;
         const int64_t count = std::min(end - position, layout.segment_rows - place.row);
         runs[n++] = {place.file, place.lane, place.row, count, i, position - wanted, pad, stream.own, position, stream.store};
         position += count;
@@ -30,8 +32,9 @@ int64_t find_runs(Table table, const Windows& windows, const Layout& layout, int
         const int64_t number = windows.streams[i] - first_stream;
         if (number < 0 || number >= table.n) continue;
         const Stream& stream = table.streams[number];
-        if (windows.positions[i] < stream.low) return -1;
+        if (windows.positions[i] < stream.low || windows.positions[i] > stream.head) return -1;
         n = plan_window(stream, windows, i, layout, runs, n);
+        if (n < 0) return -1;
     }
     return n;
 }

@@ -26,9 +26,10 @@ struct Run;
 struct Layout {
     int64_t segment_rows, lanes;
 
-    // Return the place of a row that is kept.
+    // Return the place of a row; file -1 where it is not kept.
     Place place_of(const Stream& stream, int64_t position) const {
         const int64_t segment = position / segment_rows, slot = slot_of(stream, segment, segment_rows);
+        if (slot < 0 || position < stream.low || position > stream.head) return {-1, 0, 0};
         return {slot / lanes, slot % lanes, position - segment * segment_rows};
     }
 
@@ -65,8 +66,11 @@ struct MappedFiles {
     const Source* sources;
     int64_t columns, files;
 
-    // Return where a file is mapped; of one that came after these were mapped, too.
-    Source source(int64_t column, int64_t file) const { return file < files ? sources[column * files + file] : Source{0, 0}; }
+    // Return where a file is mapped; nowhere, if there is no such column, or the file came after these were mapped.
+    Source source(int64_t column, int64_t file) const {
+        const bool is_there = column >= 0 && column < columns && file >= 0 && file < files;
+        return is_there ? sources[column * files + file] : Source{0, 0};
+    }
 };
 
 // One column of a batch, as one store has it.
@@ -129,9 +133,14 @@ inline const uint8_t* row_at(const Target& target, const Source& source, const R
     return source.at((run.lane * target.lane_rows + row) * row_bytes);
 }
 
+// Return whether rows of a run's lane lie inside of a file, as it is mapped.
+inline bool contains_rows(const Target& target, const Source& source, const Run& run, int64_t row, int64_t count, int64_t row_bytes) {
+    return source.address != 0 && row >= 0 && (run.lane * target.lane_rows + row + count) * row_bytes <= source.size;
+}
+
 constexpr int64_t ROW_CHECKSUM = 8;  // bytes of a row's two checksums, of which the first is the observation's
 
-// A shard as it is mapped. Neither its chunks nor its index are trusted; that it has room for the index was seen when it was mapped.
+// A shard as it is mapped. Neither its chunks nor its index are trusted.
 struct Shard {
     const Source& source;
     int64_t end;  // of the chunks, where the index begins
@@ -143,6 +152,11 @@ struct Shard {
     const Entry* entry_at(const Target& target, int64_t lane, int64_t chunk) const {
         const int64_t number = chunk * target.lanes + lane;
         return reinterpret_cast<const Entry*>(source.at(end + number * static_cast<int64_t>(sizeof(Entry))));
+    }
+
+    // Return whether rows are of chunks that its index has. All that looks into the index asks this.
+    bool has(const Target& target, int64_t row, int64_t count) const {
+        return source.address != 0 && end >= 0 && row >= 0 && row + count <= target.chunks * target.chunk_rows;
     }
 
     // Return whether a chunk lies inside of the file, as its entry says. All that reads chunks asks this.

@@ -35,6 +35,7 @@ ChunkList list_chunks(const Batch& batch, const Target& target, StoredChunk* lis
             file = run.file, lane = run.lane, store = run.store, begin = until = first;
         firsts[r] = static_cast<int32_t>(found.n - (until - first));
         const Shard shard(target, batch.source(r, target.column));
+        if (!shard.has(target, row, wanted.count)) return {-1, 0, 0};
         for (const Chunk chunk : Chunks(target, shard, run, std::max(row, until * target.chunk_rows), row + wanted.count)) {
             const Entry entry = load_entry(chunk.entry);
             if (entry.is_empty())
@@ -58,6 +59,7 @@ int64_t copy_chunks(const Batch& batch, const Target& target, const StoredChunk*
     for (int64_t k = 0; k < n; k++) {
         const Run& run = batch.runs[list[k].run];
         const Shard shard(target, batch.source(list[k].run, target.column));
+        if (!shard.has(target, list[k].number * target.chunk_rows, 1)) return -1;
         const Entry* at = shard.entry_at(target, run.lane, list[k].number);
         Entry entry = load_entry(at);
         const uint8_t* chunk = nullptr;
@@ -100,7 +102,10 @@ void copy_rows(const Batch& batch, const Target& target, const int32_t* firsts, 
         const Run& run = batch.runs[r];
         const Wanted wanted = wanted_of(target, run);
         if (wanted.count <= 0) continue;
-        const uint8_t* rows = row_at(target, batch.source(r, target.column), run, run.row + wanted.cut, target.row_bytes);
+        const Source& source = batch.source(r, target.column);
+        const int64_t first = run.row + wanted.cut;
+        if (!contains_rows(target, source, run, first, wanted.count, target.row_bytes)) continue;
+        const uint8_t* rows = row_at(target, source, run, first, target.row_bytes);
         std::memcpy(blob + firsts[r], rows, wanted.count * target.row_bytes);
     }
 }

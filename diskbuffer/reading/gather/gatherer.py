@@ -172,9 +172,12 @@ class Gatherer:
         reason, target, r, chunk = damage
         run, path = plan.runs[r].tolist(), memory.paths[target]
         chunk_rows = int(memory.targets[0, target, gather.CHUNK_ROWS])
-        first = run[gather.POSITION] - run[gather.ROW] + chunk * chunk_rows
-        where = self._describe(path, run[gather.FILE], run[gather.STREAM], first, first + chunk_rows - 1)
+        first, rows = run[gather.POSITION] - run[gather.ROW] + chunk * chunk_rows, chunk_rows
+        if not chunk_rows:
+            first, rows = run[gather.POSITION], run[gather.COUNT]
+        where = self._describe(path, run[gather.FILE], run[gather.STREAM], first, first + rows - 1)
+        what = f"chunk {chunk}" if chunk_rows else "these rows"
         return CorruptionError(
-            f"{where} cannot be read: chunk {chunk}: {codec.REASONS[reason]}. The file was damaged after it was written; "
-            "`diskbuffer check --repair` goes on without these steps, or restore it from a copy, or sample others"
+            f"{where} cannot be read: {what}: {codec.REASONS[reason]}. The file was damaged after it was "
+            "written; `diskbuffer check --repair` goes on without these steps, or restore it from a copy, or sample others"
         )

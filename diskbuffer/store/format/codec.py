@@ -46,13 +46,14 @@ HEADER, CHECKSUM = native.HEADER, native.CHECKSUM
 
 # What is wrong with a chunk. Zero is nothing.
 BAD_ENTRY, BAD_CHECKSUM, BAD_HEADER = native.BAD_ENTRY, native.BAD_CHECKSUM, native.BAD_HEADER
-BAD_STREAM, BAD_PICTURE = native.BAD_STREAM, native.BAD_PICTURE
+BAD_STREAM, BAD_PICTURE, OUTSIDE = native.BAD_STREAM, native.BAD_PICTURE, native.OUTSIDE
 REASONS = {
     BAD_ENTRY: "its entry in the shard's index points outside of the file",
     BAD_CHECKSUM: "its checksum does not match",
     BAD_HEADER: "its Blosc header is not that of a chunk of this column",
     BAD_STREAM: "it cannot be decompressed",
     BAD_PICTURE: "it is no picture of this column",
+    OUTSIDE: "the file that it should be in ends before it",
 }
 MOST = 2**31 - 1  # bytes that LZ4 and Blosc can be told of: their sizes are 32 bits with a sign
 MEMCPYED = 0x2  # a flag of a Blosc header
