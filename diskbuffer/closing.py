@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from diskbuffer.errors import DiskBufferError
+from diskbuffer.runtime.signals import Uninterrupted
 
 if TYPE_CHECKING:
     from diskbuffer.gathering.store import GatheredStore
@@ -48,17 +49,21 @@ class Closing:
         self._dropped.atexit = False
 
     def close(self) -> None:
-        """Write the newest rows to their columns, sync everything, and give back locks, threads and maps. Twice is fine."""
-        with self._store.lock:
-            if self.closed:
-                return
-            self.closed = True
-        with contextlib.ExitStack() as last_first:
-            last_first.callback(self._release)
-            if self._process == os.getpid():  # of a fork, the store and its lock are the other's
-                last_first.callback(self._write_and_sync)
-            if self.limiter is not None:
-                self.limiter.close()
+        """Write the newest rows to their columns, sync everything, and give back locks, threads and maps. Twice is fine.
+
+        A Ctrl-C meanwhile is put off until that is done: who closes once more would find it closed, and not given back.
+        """
+        with Uninterrupted():
+            with self._store.lock:
+                if self.closed:
+                    return
+                self.closed = True
+            with contextlib.ExitStack() as last_first:
+                last_first.callback(self._release)
+                if self._process == os.getpid():  # of a fork, the store and its lock are the other's
+                    last_first.callback(self._write_and_sync)
+                if self.limiter is not None:
+                    self.limiter.close()
 
     def _write_and_sync(self) -> None:
         if self.log is not None:
@@ -69,7 +74,7 @@ class Closing:
     def abandon(self) -> None:
         """Give back locks, threads and maps, and leave the store as a kill would."""
         self.closed = True
-        with contextlib.ExitStack() as last_first:
+        with Uninterrupted(), contextlib.ExitStack() as last_first:
             last_first.callback(self._release)
             if self.log is not None:
                 last_first.callback(self.log.abandon)

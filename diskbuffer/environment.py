@@ -112,9 +112,13 @@ def _wrappers(env: Any) -> Iterator[Any]:
 def stack_of(env: Any, observation_space: Any) -> tuple[int | None, str | None]:
     """Return how many frames an environment's observations are stacks of, and what first ones are filled up with.
 
-    None where no `FrameStackObservation` is among its wrappers, or among those of a vector's first environment, or where
-    others have changed the shape since.
+    None where it is no `AtariVectorEnv` of ALE, and no `FrameStackObservation` is among its wrappers, or among those of a
+    vector's first environment; or where others have changed the shape since.
     """
+    base = getattr(env, "unwrapped", env)
+    if type(base).__name__ == "AtariVectorEnv" and base.single_observation_space.shape == observation_space.shape:
+        frames = observation_space.shape[0]
+        return (frames, "zeros") if frames > 1 else (None, None)
     of_first = (getattr(env, "envs", None) or [None])[0]
     for wrapper in [*_wrappers(env), *_wrappers(of_first)]:
         if type(wrapper).__name__ == "FrameStackObservation":

@@ -177,9 +177,9 @@ class Options:
             return self
         observation_space, action_space, envs, mode = _spaces_of(self.env)
         frames, padding = self.frame_stack, self.padding
-        if frames is None:
-            frames, filled = stack_of(self.env, observation_space)
-            padding = padding or filled
+        stacked, filled = stack_of(self.env, observation_space)
+        if frames in (None, stacked):
+            frames, padding = stacked, padding or filled
         if self.n_envs not in (None, envs):
             raise InputError(f"env has {counted(envs, 'environment')}, but n_envs is {self.n_envs}")
         return dataclasses.replace(

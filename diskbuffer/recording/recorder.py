@@ -12,12 +12,12 @@ from diskbuffer.errors import InputError, StackError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.native.recording import DOES_NOT_ROLL, HAS_NAN, MISFIT, NEEDS_ROOM, BlockRecorder
-from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording.blocks import Axes, Blocks, Slot, on_host
 from diskbuffer.recording.cut_offs import CutOffs
+from diskbuffer.recording.final_obs import FinalObservations
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.stream_log import StreamLog
-from diskbuffer.recording.values import check_names, flags, refuse_nan
+from diskbuffer.recording.values import flags, refuse_nan
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import CHECKSUM, Schema
 from diskbuffer.store.format.layout import NEXT_STEP, SAME_STEP, Layout
@@ -50,7 +50,6 @@ class Recorder:
 
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
         self._layout, self._schema, self._log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
-        self._same_step = layout.autoreset == SAME_STEP
         self.cut_offs = CutOffs()
         self._environments = log.environments
         pictures = Pictures(self._schema, log.environments)
@@ -58,6 +57,7 @@ class Recorder:
         self._blocks = Blocks(self._schema, layout.frame_stack)
         self._native = _native(layout, self._schema, self._blocks.slots, log, index)
         self._axes = Axes((log.environments,), log.environments == 1)  # of a single step
+        self._final_obs = FinalObservations(self._blocks, self._axes) if layout.autoreset == SAME_STEP else None
         self._is_single = False  # whether the native recorder expects single steps
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 
@@ -73,8 +73,8 @@ class Recorder:
         if self.cut_offs.due:
             self.cut_offs.warn_if_due()
         told = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
-        if self._same_step:
-            next_obs = self._with_final_obs(next_obs, info, step)
+        if self._final_obs is not None:
+            next_obs = self._final_obs.in_place_of(next_obs, info, step[2:], obs)
         if self._pictures is not None:
             obs, next_obs = self._pictures.of_step(obs, next_obs)
         values = self._blocks.of_step(obs, next_obs, step, more)
@@ -86,7 +86,7 @@ class Recorder:
 
     def add_as_given(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any]) -> int:
         """Do as `add` where that takes no conversion and no warning, and nothing is wrong; else nothing, and return -1."""
-        if self._same_step or self._pictures is not None or self.cut_offs.due:
+        if self._final_obs is not None or self._pictures is not None or self.cut_offs.due:
             return -1
         try:
             return max(-1, self._add(self._blocks.of_step(obs, next_obs, step, more), None))
@@ -283,43 +283,6 @@ class Recorder:
         streams = range(len(table) if protected else self._environments)
         self.cut_off(np.flatnonzero((table[: len(streams), HEAD] >= 0) & (table[: len(streams), ENDED] == 0)).tolist())
         self._log.clear(streams)
-
-    # Same-step mode
-
-    def _with_final_obs(self, next_obs: Any, info: Any, step: tuple[Any, ...]) -> Any:
-        """Put the observations that ended episodes in place of those that the environments were reset to."""
-        slots = (Slot("terminated", None), Slot("truncated", None))
-        terminated, truncated = (
-            self._blocks.fit(slot, on_host(flag), self._axes) for slot, flag in zip(slots, step[2:], strict=True)
-        )
-        ended = terminated | truncated
-        if not ended.any():
-            return next_obs
-        final, found = _final_obs(info, ended), flatten({"next_obs": next_obs})
-        replaced = {path: np.array(value) for path, value in found.items()}
-        for env in np.flatnonzero(ended).tolist():
-            last = flatten({"next_obs": one_of(final, env)})
-            check_names(last, found)
-            for path, value in last.items():
-                replaced[path][env] = value
-        nested: dict[str, Any] = {}
-        for path, value in replaced.items():
-            put(nested, path, value)
-        return nested["next_obs"]
-
-
-def _final_obs(info: Any, ended: Bools) -> Any:
-    """Return the observations that ended episodes, as Gymnasium's vectors have them, or those of Stable-Baselines3."""
-    if isinstance(info, dict) and "final_obs" in info:
-        return info["final_obs"]
-    if isinstance(info, list | tuple) and len(info) == len(ended):
-        found = [each.get("terminal_observation") if isinstance(each, dict) else None for each in info]
-        if all(found[env] is not None for env in np.flatnonzero(ended)):
-            return found
-    raise InputError(
-        "this buffer's environments reset in the same step (AutoresetMode.SAME_STEP): next_obs is then the next "
-        "episode's first observation, and the real last one is in the info of step(). Give it: add(..., info=info)"
-    )
 
 
 def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: StreamLog, index: Index) -> BlockRecorder:

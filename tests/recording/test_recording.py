@@ -245,6 +245,38 @@ def test_a_next_step_reset_right_after_reopening_is_no_transition(tmp_path: Path
     envs.close()
 
 
+@pytest.mark.parametrize("kind", ["the same array", "copies", "nothing moves"])
+def test_same_step_autoreset_of_environments_that_use_their_array_again_is_warned_of(
+    kind: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Walk(gymnasium.Env[Any, Any]):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 9, (2,), np.float32), gymnasium.spaces.Discrete(100)
+
+        def __init__(self) -> None:
+            self.state = np.zeros(2, np.float32)
+
+        def observe(self, t: int) -> Any:
+            self.state[:] = 0 if kind == "nothing moves" else t
+            return self.state if kind == "the same array" else self.state.copy()
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+            self.t = 0
+            return self.observe(0), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.t += 1
+            return self.observe(self.t), 1.0, self.t == 3, False, {}
+
+    envs = SyncVectorEnv([Walk, Walk], autoreset_mode=AutoresetMode.SAME_STEP)
+    with db.ReplayBuffer(tmp_path / "store", env=envs) as buffer:
+        play_vector(envs, buffer, 30)
+        ended = buffer.at(buffer.steps())["terminated"]
+        assert (buffer.at(buffer.steps())["next_obs"][ended] == (3 if kind == "copies" else 0)).all()
+    envs.close()
+    found = [warning for warning in recwarn if "that ended are those" in str(warning.message)]
+    assert [warning.filename for warning in found] == [__file__] * (kind == "the same array")
+
+
 def test_same_step_autoreset_without_info_is_refused_where_an_episode_ends(tmp_path: Path) -> None:
     envs = SyncVectorEnv([lambda: Counting(0), lambda: Counting(1)], autoreset_mode=AutoresetMode.SAME_STEP)
     with db.ReplayBuffer(tmp_path / "store", env=envs) as buffer:
@@ -329,8 +361,9 @@ def test_stacks_of_vector_environments_are_rebuilt(mode: AutoresetMode, padding:
 def test_ale_frames_are_recorded_as_its_vector_environment_gives_them(tmp_path: Path) -> None:
     envs = ale_py.vector_env.AtariVectorEnv("breakout", num_envs=2, stack_num=4, max_num_frames_per_episode=240)
     happened: list[list[dict[str, Any]]] = [[], []]
-    with db.ReplayBuffer(tmp_path / "store", 10_000, env=envs, frame_stack=4, padding="zeros") as buffer:
+    with db.ReplayBuffer(tmp_path / "store", 10_000, env=envs) as buffer:
         assert buffer.columns["obs"] == db.Column((84, 84), "uint8")
+        assert buffer.frame_stack == 4
         obs, _ = envs.reset(seed=3)
         rng, ended = np.random.default_rng(0), np.zeros(2, bool)
         for _ in range(250):
@@ -347,7 +380,8 @@ def test_ale_frames_are_recorded_as_its_vector_environment_gives_them(tmp_path: 
             check(buffer, happened[n], n)
         buffer.seal()
         stats = buffer.stats()
-        assert stats["raw_bytes"] > 500 * 84 * 84
+        rows = len(buffer) + len(buffer.episodes)  # and none for the frames before an episode's first
+        assert rows * 84 * 84 <= stats["raw_bytes"] < (rows + 10) * (84 * 84 + 100)
     with db.ReplayBuffer(tmp_path / "store") as buffer:
         for n in range(2):
             check(buffer, happened[n], n)

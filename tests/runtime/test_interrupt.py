@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer import closing as buffer_closing
 from diskbuffer.runtime import signals
 from diskbuffer.store.segments import mapped
 
@@ -258,13 +260,45 @@ def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Pat
     run_alone("mapping", str(tmp_path / "store"), str(amount(211, 43)))
 
 
+def closing(path: Path, apart: int) -> None:
+    """Strike at instructions of `close` and of the guard within: the buffer is whole, and whoever closes it again can open it."""
+    for file in (buffer_closing.__file__, signals.__file__):
+        at, struck, interrupted, added = 0, True, 0, 0
+        while struck:
+            at += apart
+            buffer = db.ReplayBuffer(path, columns=COLUMNS, n_envs=2, segment_rows=64, autoreset="disabled")
+            assert buffer.stats()["added"] == 2 * added
+            n, none = added, np.zeros(2, np.bool_)
+            buffer.add(frames(n), np.full(2, n), np.zeros(2), frames(n + 1), none, none, new_episode=n == 0)
+            added += 1
+            strike = Strike(at, signal.SIGINT, file)
+            try:
+                sys.settrace(strike.trace)
+                buffer.close()
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            struck = strike.instructions >= at
+            buffer.close()
+        assert interrupted > 10
+        shutil.rmtree(path)
+
+
+@pytest.mark.some(1)
+def test_a_buffer_that_is_closed_when_a_signal_comes_can_be_opened_again(
+    tmp_path: Path, amount: Callable[[int, int], int]
+) -> None:
+    run_alone("closing", str(tmp_path / "store"), str(amount(7, 1)))
+
+
 if __name__ == "__main__":
     scenario, argument, *more = sys.argv[1:]
     if scenario == "striking":
         for also in (None, signal.SIGTERM, signal.SIGINT):
             striking(int(argument), also)
-    elif scenario == "mapping":
-        mapping(Path(argument), *map(int, more))
+    elif scenario in ("mapping", "closing"):
+        {"mapping": mapping, "closing": closing}[scenario](Path(argument), *map(int, more))
     else:
         storm = Storm()
         signal.signal(signal.SIGALRM, storm.strike)
