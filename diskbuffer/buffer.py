@@ -1060,7 +1060,7 @@ class ReplayBuffer:
         SchemaError
             The column has another dtype or shape, or was recorded with the steps.
         InputError
-            A step was never added, a value is NaN, or there is not one for each step. Nothing was written.
+            A step was never added, a value is NaN or infinite, or there is not one for each step. Nothing was written.
         """
         with self._store.lock:
             self._writing_columns()

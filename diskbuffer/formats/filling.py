@@ -104,7 +104,7 @@ class _Filler:
             values: dict[str, Any] = {}
             for path in episode.columns:
                 if path in self.columns:
-                    put_argument(values, path, _without_nan(path, self.columns[path], _rows(episode, path, first, last)))
+                    put_argument(values, path, _finite(path, self.columns[path], _rows(episode, path, first, last)))
             if "reward" in self.columns and "reward" not in values:  # a store has one anyway
                 column = self.columns["reward"]
                 values["reward"] = np.zeros((last - first, *column.shape), column.np_dtype)
@@ -114,7 +114,7 @@ class _Filler:
         for first in range(0, episode.steps if self.derived else 0, _MOST_ROWS):
             last = min(first + _MOST_ROWS, episode.steps)
             values = {
-                name: _without_nan(name, column, np.asarray(episode.columns[name][first:last]))
+                name: _finite(name, column, np.asarray(episode.columns[name][first:last]))
                 for name, column in self.derived.items()
             }
             self._later.append((stream, number + first, values))
@@ -144,7 +144,7 @@ class _Filler:
         for path in episode.columns:
             if path not in self.columns:
                 continue
-            found = _without_nan(path, self.columns[path], _rows(episode, path, 0, 1))
+            found = _finite(path, self.columns[path], _rows(episode, path, 0, 1))
             if is_obs(path):
                 rows = np.concatenate([episode.lead[path][-frames:], found])
                 put_argument(values, path, rows[None, :-1])
@@ -190,11 +190,11 @@ class _Filler:
                 self._buffer.tag(tag, starts[(wanted == tag) & (there != tag)])
 
 
-def _without_nan(path: str, column: Column, rows: Array) -> Array:
-    """Return rows as they are; an InputError where one is NaN, and the column may have none: `extend` has no option for it."""
-    if rows.dtype.kind in "fc" and not column.allow_nan and np.isnan(rows).any():
+def _finite(path: str, column: Column, rows: Array) -> Array:
+    """Return rows as they are; an InputError where one is not finite, and must be: `extend` has no option for it."""
+    if rows.dtype.kind in "fc" and not column.allow_nan and not np.isfinite(rows).all():
         accept = either("allow_nan=True", "--allow-nan")
-        raise InputError(f"{path}: found NaN; find where it comes from, or accept it: {accept}")
+        raise InputError(f"{path}: found NaN or infinity; find where it comes from, or accept it: {accept}")
     return rows
 
 

@@ -62,7 +62,7 @@ def import_(
         What pictures become before they are stored, by column: ``{"obs/camera": (db.Greyscale(), db.Resize(84, 84))}``. All by
         default as they are.
     allow_nan : bool
-        Whether floats may be NaN. If not, one is an error that names it.
+        Whether floats may be NaN or infinite. If not, one is an error that names its column.
     allow_loss : collection of str
         Losses to put up with: what the source has and a store cannot hold is an error that names it, otherwise.
     trust : bool
@@ -80,7 +80,7 @@ def import_(
     Raises
     ------
     InputError
-        There is no such format, option or column; something is at `store` already; or a value is NaN.
+        There is no such format, option or column; something is at `store` already; or a value is NaN or infinite.
     LossError
         Something would be lost.
     SourceError

@@ -28,7 +28,7 @@ cdef extern from "numpy/arrayobject.h":
 cdef extern from "values.hpp" namespace "diskbuffer" nogil:
     bint same_values_ "diskbuffer::same_values"(const uint8_t* a, const uint8_t* b, int64_t size, int64_t number_bytes)
     bint all_zero_ "diskbuffer::all_zero"(const uint8_t* values, int64_t size, int64_t number_bytes)
-    bint has_nan_ "diskbuffer::has_nan"(const uint8_t* values, int64_t size, int64_t number_bytes)
+    bint has_nonfinite_ "diskbuffer::has_nonfinite"(const uint8_t* values, int64_t size, int64_t number_bytes)
     bint are_bools_ "diskbuffer::are_bools"(const uint8_t* values, int64_t size)
     bint round_to_float32_ "diskbuffer::round_to_float32"(const uint8_t* doubles, int64_t n, float* rounded)
 
@@ -68,7 +68,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
     enum class Problem(int64_t):
         none
         unknown_stack
-        has_nan
+        nonfinite
         does_not_roll
 
     struct Verdict:
@@ -97,7 +97,7 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         vector[Start] starts
 
 NEEDS_ROOM, HAS_PROBLEM, MISFIT = -1, -2, -3  # of `BlockRecorder.add`
-UNKNOWN_STACK, HAS_NAN, DOES_NOT_ROLL = <int64_t>Problem.unknown_stack, <int64_t>Problem.has_nan, <int64_t>Problem.does_not_roll
+UNKNOWN_STACK, NOT_FINITE, DOES_NOT_ROLL = <int64_t>Problem.unknown_stack, <int64_t>Problem.nonfinite, <int64_t>Problem.does_not_roll
 
 cdef enum:
     MOST_AXES = 32
@@ -505,9 +505,9 @@ def all_zero(values, int64_t number_bytes):
     return bool(all_zero_(uint8s(values), length(values), number_bytes))
 
 
-def has_nan(values, int64_t number_bytes):
-    """Return whether a number among bytes, (n,) uint8, is NaN."""
-    return bool(has_nan_(uint8s(values), length(values), number_bytes))
+def has_nonfinite(values, int64_t number_bytes):
+    """Return whether a number among bytes, (n,) uint8, is NaN or infinite."""
+    return bool(has_nonfinite_(uint8s(values), length(values), number_bytes))
 
 
 def are_bools(values):

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError, StackError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.native.recording import DOES_NOT_ROLL, HAS_NAN, MISFIT, NEEDS_ROOM, BlockRecorder
+from diskbuffer.native.recording import DOES_NOT_ROLL, MISFIT, NEEDS_ROOM, NOT_FINITE, BlockRecorder
 from diskbuffer.recording.blocks import Axes, Blocks, Slot, on_host
 from diskbuffer.recording.cut_offs import CutOffs
 from diskbuffer.recording.final_obs import FinalObservations
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.stream_log import StreamLog
-from diskbuffer.recording.values import flags, refuse_nan
+from diskbuffer.recording.values import flags, refuse_nonfinite
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import CHECKSUM, Schema
 from diskbuffer.store.format.layout import NEXT_STEP, SAME_STEP, Layout
@@ -130,8 +130,8 @@ class Recorder:
         """Look up what native code has to know of the stacks that streams end with, or raise what is wrong with a block."""
         kind, column, step, env, is_after = self._native.problem
         path = tuple(self._schema)[column]
-        if kind == HAS_NAN:
-            refuse_nan(Slot(path, is_after).name)
+        if kind == NOT_FINITE:
+            refuse_nonfinite(Slot(path, is_after).name)
         if kind == DOES_NOT_ROLL:
             whose = f" of environment {env}" if count > 1 or not are_steps else ""
             self._refuse_stack(f"{path}{f' of step {step} of the arrays' if are_steps else ''}{whose}")

@@ -41,7 +41,7 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
     """Return `value` as a contiguous array of the column's dtype and the first of `shapes`.
 
     Other `shapes` are accepted where they hold the same number of values. An InputError where the shape is none of them, a
-    value does not fit the dtype, or is NaN where the column forbids it.
+    value does not fit the dtype, or is not finite where the column forbids it.
     """
     dtype = column.np_dtype
     try:
@@ -54,15 +54,15 @@ def fit(path: str, column: Column, value: Any, shapes: tuple[tuple[int, ...], ..
         expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
         raise InputError(f"{path}: expected shape {expected}, found {array.shape}")
     array = bools(array) if array.dtype == dtype else convert(path, dtype, array)
-    if dtype.kind in "fc" and not column.allow_nan and np.isnan(array).any():
-        refuse_nan(path)
+    if dtype.kind in "fc" and not column.allow_nan and not np.isfinite(array).all():
+        refuse_nonfinite(path)
     return np.ascontiguousarray(array).reshape(shapes[0])
 
 
-def refuse_nan(path: str) -> NoReturn:
-    """Raise the InputError for NaN in a column that may not have it."""
+def refuse_nonfinite(path: str) -> NoReturn:
+    """Raise the InputError for NaN or infinity in a column that may not have them."""
     raise InputError(
-        f"{path}: found NaN, which this column does not allow; find where it comes from, or declare the column with "
+        f"{path}: found NaN or infinity, which this column does not allow; find where it comes from, or declare the column with "
         "Column(..., allow_nan=True)"
     )
 

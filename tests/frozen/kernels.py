@@ -267,7 +267,7 @@ def _comparisons(_: Path) -> Iterator[Any]:
         each = [recording.same_values(x, y, width) for x, y in zip(left, right, strict=True)]
         yield dtype, np.array(each), each, [recording.all_zero(x, width) for x in left]
         if width:
-            yield [recording.has_nan(x, width) for x in left]
+            yield [recording.has_nonfinite(x, width) for x in left]
         obs = kinds[numbers.integers(3, (60, 3, 1))]
         following = np.concatenate([obs[:, 1:], kinds[numbers.integers(3, (60, 1, 1))]], axis=1)
         following[::7] = obs[::7]

@@ -296,7 +296,11 @@ def test_nothing_of_a_block_is_recorded_where_something_in_it_does_not_fit(wrong
     with db.ReplayBuffer(
         tmp_path / "store", columns=columns, n_envs=2, frame_stack=3, segment_rows=8, autoreset="disabled"
     ) as buffer:
-        message = "reward: found NaN" if wrong == "nan" else "obs of step 499 of the arrays of environment 1: expected a rolling"
+        message = (
+            "reward: found NaN or infinity"
+            if wrong == "nan"
+            else "obs of step 499 of the arrays of environment 1: expected a rolling"
+        )
         with pytest.raises(db.DiskBufferError, match=message):
             buffer.extend(before, np.zeros((500, 2), int), reward, after)
         assert len(buffer) == 0

@@ -51,15 +51,15 @@ Verdict BlockRecorder::decide() {
     for (size_t c = 0; c < sources.size(); c++)
         if (sources[c].is_stacked && !newest_stacks_[c])
             newest_stacks_[c] = std::make_unique<NewestStacks>(target_.streams, target_.frame_stack, target_.columns[c].row_bytes);
-    Verdict verdict = find_nan();
+    Verdict verdict = find_nonfinite();
     for (int64_t e = 0; e < environments && verdict.problem == Problem::none; e++) verdict = decide_environment(e);
     return verdict;
 }
 
-Verdict BlockRecorder::find_nan() const {
+Verdict BlockRecorder::find_nonfinite() const {
     for (int64_t c = 0; c < static_cast<int64_t>(sources.size()); c++) {
         const RecordedColumn& column = target_.columns[c];
-        if (!column.refuses_nan) continue;
+        if (!column.refuses_nonfinite) continue;
         const bool is_observation = column.role == Role::observation;
         for (int64_t t = 0; t < steps; t++)
             for (int64_t e = 0; e < environments; e++)
@@ -67,8 +67,8 @@ Verdict BlockRecorder::find_nan() const {
                     const uint8_t* first = is_after ? after(c, t, e) : before(c, t, e);
                     const int64_t frames = sources[c].is_stacked ? target_.frame_stack : 1;
                     if (frames > 1) first = oldest(c, first);
-                    if (has_nan(first, frames * column.row_bytes, column.number_bytes))
-                        return Verdict{Problem::has_nan, c, t, e, is_after == 1};
+                    if (has_nonfinite(first, frames * column.row_bytes, column.number_bytes))
+                        return Verdict{Problem::nonfinite, c, t, e, is_after == 1};
                 }
     }
     return Verdict{Problem::none, 0, 0, 0, false};

@@ -20,7 +20,7 @@ struct RecordedColumn {
     Role role;
     int64_t row_bytes;
     int64_t number_bytes;  // of a floating-point number, 0 where values are others
-    int64_t refuses_nan;
+    int64_t refuses_nonfinite;
     int64_t cycle;  // rows of the tail, after which a place is used again; 0 where rows lie in segments
 };
 static_assert(sizeof(RecordedColumn) == 5 * sizeof(int64_t));
@@ -81,7 +81,7 @@ struct Start {
 static_assert(sizeof(Start) == 3 * sizeof(int64_t));
 
 // Why a block was not taken.
-enum class Problem : int64_t { none, unknown_stack, has_nan, does_not_roll };
+enum class Problem : int64_t { none, unknown_stack, nonfinite, does_not_roll };
 
 struct Verdict {
     Problem problem;
@@ -158,7 +158,7 @@ class BlockRecorder {
     Decision& decision(int64_t step, int64_t environment) { return decisions_[environment * steps + step]; }
 
     // Deciding
-    Verdict find_nan() const;
+    Verdict find_nonfinite() const;
     Verdict decide_environment(int64_t environment);
     enum class Same : uint8_t { no, yes, unknown };
     Same is_same(int64_t step, int64_t previous, int64_t environment, int64_t* column) const;

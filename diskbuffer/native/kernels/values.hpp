@@ -13,8 +13,8 @@ bool same_values(const uint8_t* a, const uint8_t* b, int64_t size, int64_t numbe
 // Return whether `size` bytes hold zeros only; -0.0 is one.
 bool all_zero(const uint8_t* values, int64_t size, int64_t number_bytes) noexcept;
 
-// Return whether a number among `size` bytes is NaN.
-bool has_nan(const uint8_t* values, int64_t size, int64_t number_bytes) noexcept;
+// Return whether a number among `size` bytes is NaN or infinite.
+bool has_nonfinite(const uint8_t* values, int64_t size, int64_t number_bytes) noexcept;
 
 // Return whether `size` bytes are 0 or 1 each, as truth values that are stored must be.
 bool are_bools(const uint8_t* values, int64_t size) noexcept;
