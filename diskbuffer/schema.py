@@ -64,7 +64,7 @@ class Column:
     dtype : dtype-like
         Boolean, integer, floating or complex. Stored little-endian.
     allow_nan : bool
-        Whether NaN and infinity may be stored. Refused by default: in a replay buffer they are found long after they were written.
+        Whether NaN and infinity may be stored. Refused by default: in a replay buffer they are found long after they came.
     codec : str, optional
         How rows of 1 KiB and more are compressed: ``"none"``, ``"lz4"``, ``"lz4hc:1"`` to ``"lz4hc:9"``, ``"zstd:1"`` to
         ``"zstd:9"``; with one of these, items of several bytes are shuffled by byte. By default that is chosen from the data,

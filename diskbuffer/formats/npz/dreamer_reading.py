@@ -173,7 +173,5 @@ def _flags(arrays: Mapping[str, ZippedRows], rows: int, ends: bool) -> dict[str,
 
 
 def _flag(array: ZippedRows, rows: int, invert: bool = False) -> npt.NDArray[np.bool_]:
-    if array.shape[1:] not in ((), (1,)):
-        raise SourceError(f"{array.path}: flags should be single values, found {list(array.shape[1:])} in each row")
-    values: npt.NDArray[Any] = np.asarray(array[:rows]).reshape(rows)
+    values = array.flags(rows)
     return values == 0 if invert else values.astype(bool)

@@ -58,10 +58,7 @@ class OGBenchSource:
     def _find_ends(self) -> npt.NDArray[np.int64]:
         """Return the number of rows up to the end of each episode."""
         name = "valids" if "valids" in self._arrays and not self._shifted else "terminals"
-        flags = self._arrays[name]
-        if flags.shape[1:] not in ((), (1,)):
-            raise SourceError(f"{self._path}: {name} should be single values, found {list(flags.shape[1:])} in each row")
-        values = flags.whole().reshape(-1)
+        values = self._arrays[name].flags(self._rows)
         ends = np.flatnonzero(values == 0 if name == "valids" else values) + 1
         if not len(ends) or ends[-1] < self._rows:
             ends = np.append(ends, self._rows)  # which was cut off

@@ -128,9 +128,12 @@ class ZippedRows:
             self.close()
         return found
 
-    def whole(self) -> npt.NDArray[Any]:
-        """Return all rows."""
-        return self[: self.shape[0]]
+    def flags(self, n: int) -> npt.NDArray[Any]:
+        """Return the first `n` rows, (n,), which must be single numbers or truth values."""
+        if self.shape[1:] not in ((), (1,)) or self.dtype.kind not in "biuf":
+            name = self._member.name.removesuffix(".npy")
+            raise SourceError(f"{self.path}: {name} should be a number in each row, found {self.dtype}{list(self.shape[1:])}")
+        return self[:n].reshape(n)
 
     def close(self) -> None:
         """Close the file, until more is read."""

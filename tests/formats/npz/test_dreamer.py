@@ -141,6 +141,8 @@ HOSTILE = {
     "a single value": saved(**FINE, other=np.float32(1)),
     "rows of nothing": saved(**FINE, other=np.zeros((5, 0))),
     "flags of pictures": saved(**{**FINE, "is_last": np.zeros((5, 3), bool)}),
+    "flags of records": saved(**{**FINE, "is_last": np.zeros(5, [("a", "?"), ("b", "i4")])}),
+    "flags of texts": saved(**{**FINE, "is_last": np.array(["0"] * 5)}),
     "two episodes": saved(**{**FINE, "is_first": np.array([1, 0, 1, 0, 0], bool)}),
     "one row": saved(**{name: value[:1] for name, value in FINE.items()}),
     "a shape larger than its bytes": claiming(header(SHAPE % 10**15) + bytes(20)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -107,3 +107,14 @@ def test_the_three_forms_of_ogbench(tmp_path: Path, form: str) -> None:
         of["truncated"] |= of["terminated"]
         assert_holds(one, of, {"obs": "vector", "action": "action", "truncated": "truncated", "qpos": "qpos"})
         assert not one["terminated"].any()
+
+
+@pytest.mark.parametrize("name", ["terminals", "valids"])
+@pytest.mark.parametrize("dtype", [[("a", "?"), ("b", "i4")], "U1", "S1", "complex64", "datetime64[s]"])
+def test_ends_of_ogbench_that_are_no_numbers_are_refused(tmp_path: Path, name: str, dtype: Any) -> None:
+    n, save = 6, cast(Any, np.savez)
+    arrays = {"observations": np.zeros((n, 2)), "actions": np.zeros((n, 1)), "terminals": np.arange(n) % 3 == 2}
+    save(tmp_path / "set.npz", **(arrays | {name: np.zeros(n, dtype)}))
+    with pytest.raises(db.SourceError, match=f"{name} should be a number in each row"):
+        import_("ogbench", tmp_path / "set.npz", tmp_path / "store", progress=False)
+    assert not (tmp_path / "store").exists()
