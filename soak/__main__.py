@@ -32,6 +32,7 @@ from soak import (
     rings,
     sb3_buffers,
     schedules,
+    threads,
     torchrl_and_tianshou,
 )
 from soak.table import Row
@@ -58,6 +59,7 @@ CAMPAIGNS: dict[str, Callable[[float, int], Iterable[Row]]] = {
     "examples": _one(examples.main),
     "rings": _one(rings.main),
     "schedules": _one(schedules.main),
+    "threads": _one(threads.main),
     "sb3_buffers": lambda scale, seed: [sb3_buffers.main(max(1, round(1000 * scale)), seed=seed)],
     "links": lambda scale, seed: [links.main(round(4000 * scale), seed)],
     "mounts": lambda scale, seed: [mounts.main(max(3, round(60 * scale)), seed)],

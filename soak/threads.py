@@ -1,0 +1,297 @@
+"""Threads that read a buffer, each in its way, beside one that changes it: ``python -m soak.threads --seconds 600 --seed 0``.
+
+Python switches from thread to thread a thousand times as often as it does by default. Every value of a row follows from the row's
+number, so that a batch tells by itself whether all of it is of the same rows; and a step's name stands for one number, whoever
+reads it. `soak.schedules` varies where threads wait, by seeds that can be had again; this one, anything, and nothing can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import diskbuffer as db
+from diskbuffer.errors import ClosedError, EmptyBufferError, InputError
+from diskbuffer.nested import flatten
+from soak.table import Row
+
+Array = npt.NDArray[Any]
+ENVS = 2
+MOST = 10**6  # numbers of rows are below it
+ROUND = 5.0  # seconds until a buffer is closed, and the next is made
+GONE = (EmptyBufferError, InputError)  # what was asked for, by then
+
+
+class WrongError(Exception):
+    """Something was read that is not what was written."""
+
+
+class Kind:
+    """How a row's observation follows from its number: flat, or in chunks, or as stacks of frames."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.stack = name, 3 if name == "stacks" else 1
+        self.column = db.Column((4,), "float64") if name == "flat" else db.Column((40, 40), "uint8")
+
+    def obs(self, numbers: Array) -> Array:
+        """Return the observations of rows, by their numbers."""
+        if self.name == "flat":
+            return np.stack([numbers, numbers * 3.0, numbers % 97, numbers * 0.5], -1)
+        digits = numbers[..., None] // 200 ** np.arange(4) % 200
+        return np.tile(digits, 400).reshape(*numbers.shape, 40, 40).astype(np.uint8)
+
+    def check(self, batch: dict[str, Any], named: dict[int, int]) -> int:
+        """Compare all that a batch has with the numbers in its actions; return how many rows there are."""
+        found = {path: value.numpy() for path, value in flatten(batch).items() if hasattr(value, "numpy")}
+        steps, number = found["steps"].reshape(-1), found["action"].reshape(-1)
+        if len(steps) == 0:
+            return 0
+        kept = steps >= 0
+        wanted = {"obs": self.obs(number), "next_obs": self.obs(number + 1), "reward": (number % 1000).astype(np.float32)}
+        for path, values in wanted.items():
+            given = found[path][..., -1, :, :] if self.stack > 1 and path != "reward" else found[path]
+            other = (given.reshape(values.shape) != values).reshape(len(values), -1).any(axis=1) & kept
+            if other.any():
+                shown = given.reshape(len(values), -1)[other][:3, :4]
+                raise WrongError(f"{path} of {number[other][:3].tolist()}: {shown.tolist()}")
+        for path, sign in (("up", 1), ("down", -1)):
+            if path in found:
+                value = found[path].reshape(-1)[kept] * sign
+                if not ((value == 0) | ((value > 0) & ((value - number[kept]) % MOST == 0))).all():
+                    raise WrongError(f"{path} of {number[:3].tolist()}: {found[path].reshape(-1)[:3].tolist()}")
+        for step, of in zip(steps[kept].tolist(), number[kept].tolist(), strict=True):
+            if named.setdefault(step, of) != of:
+                raise WrongError(f"step {step} was number {named[step]}, and is {of}")
+        return int(kept.sum())
+
+
+class World:
+    """A buffer, what its threads do, and what they found."""
+
+    def __init__(self, kind: Kind, path: Path, seed: int) -> None:
+        self.kind, self.path, self.seed = kind, path, seed
+        self.buffer = db.ReplayBuffer(
+            path,
+            512,
+            columns={"obs": kind.column, "action": db.Column((), "int64")},
+            n_envs=ENVS,
+            frame_stack=kind.stack,
+            segment_rows=32,
+            seed=seed,
+            threads=2,
+        )
+        self.named: dict[int, int] = {}  # steps' names, and their numbers
+        self.numbers, self.generation = [env * MOST // ENVS for env in range(ENVS)], 0  # of the next rows
+        self.done, self.wrong, self.over = Counter[str](), list[str](), threading.Event()
+
+    # Changing it
+
+    def change(self, rng: random.Random) -> None:
+        """Do something at random."""
+        often = (self._extend, self._extend, self._add, self._write, self._remove, self._tag)
+        act = rng.choice((self._clear, self._resize, self._flush, self._cut_off, self._map) if rng.random() < 0.1 else often)
+        act(rng)
+        self.done[act.__name__[1:]] += 1
+
+    def _extend(self, rng: random.Random) -> None:
+        env, n = rng.randrange(ENVS), rng.choice([7, 64, 300])
+        steps = np.arange(self.numbers[env], self.numbers[env] + n)
+        obs, following = self.kind.obs(steps), self.kind.obs(steps + 1)
+        self.buffer.extend(obs=obs, next_obs=following, action=steps, reward=steps % 1000, env=env)
+        self.numbers[env] += n + 1 if rng.random() < 0.5 else n  # the next episode's first, or the next step
+
+    def _add(self, rng: random.Random) -> None:
+        for _ in range(20):
+            now = np.array(self.numbers)
+            ends = np.array([rng.random() < 0.1 for _ in range(ENVS)])
+            self.buffer.add(self.kind.obs(now), now, now % 1000, self.kind.obs(now + 1), ends, [False] * ENVS)
+            self.numbers = [n + 1 + end for n, end in zip(self.numbers, ends.tolist(), strict=True)]
+
+    def _write(self, _: random.Random) -> None:
+        self.generation += 1
+        steps = self.buffer.steps()
+        number = self.buffer.at(steps, columns=["action"])["action"].numpy()
+        for path, sign in (("up", 1), ("down", -1)):
+            self.buffer.write(path, steps, sign * (self.generation * MOST + number))
+
+    def _remove(self, rng: random.Random) -> None:
+        self.buffer.remove_column(rng.choice(["up", "down"]))
+
+    def _tag(self, rng: random.Random) -> None:
+        self.buffer.tag(rng.choice(["good", "bad"]), self.buffer.steps()[:50])
+
+    def _clear(self, _: random.Random) -> None:
+        self.buffer.clear()
+
+    def _resize(self, rng: random.Random) -> None:
+        self.buffer.resize(rng.choice([200, 512, 900]))
+
+    def _flush(self, _: random.Random) -> None:
+        self.buffer.flush()
+
+    def _cut_off(self, _: random.Random) -> None:
+        self.buffer.cut_off()
+
+    def _map(self, _: random.Random) -> None:
+        self.generation += 1
+        self.buffer.map(lambda batch: batch["action"] + self.generation * MOST, 64, "up", progress=False)
+
+    # Reading it
+
+    def _readers(self) -> list[Callable[[], Iterator[int]]]:
+        """Return generators that read something at each turn, and say how many rows were compared."""
+        sampler = db.Uniform
+        flat = [sampler(), sampler(newest=4), sampler(max_age=100), sampler(replace=False), sampler(n_step=3), db.Prioritized()]
+        return [
+            *(lambda sampler=sampler: self._samples(self.buffer, sampler) for sampler in [None, *flat, db.Slices(4)]),
+            self._named_steps,
+            self._recent,
+            self._whole_episodes,
+            self._loaded,
+            self._another,
+        ]
+
+    def _samples(self, buffer: db.ReplayBuffer, sampler: Any) -> Iterator[int]:
+        rng = random.Random(id(sampler))
+        while True:
+            batch = buffer.sample(rng.choice([8, 64, 200]), sampler)
+            rows = len(batch["steps"])
+            if getattr(sampler, "form", None) is None or "n_step" not in repr(sampler.form).lower():
+                rows = self.kind.check(batch, self.named)
+            if isinstance(sampler, db.Prioritized):
+                sampler.update(batch["steps"], batch["reward"].abs() % 5 + 0.1)
+            yield rows
+
+    def _named_steps(self) -> Iterator[int]:
+        rng = np.random.default_rng(self.seed)
+        while True:
+            steps = rng.permutation(self.buffer.steps())[:100]
+            batch = self.buffer.at(steps)
+            if batch["steps"].tolist() != steps.tolist():
+                raise WrongError("at: other steps than were asked for")
+            yield self.kind.check(batch, self.named)
+
+    def _recent(self) -> Iterator[int]:
+        rng = np.random.default_rng(self.seed)
+        while True:
+            yield self.kind.check(self.buffer.recent(rng.integers(0, 40, 120), rng.integers(0, ENVS, 120)), self.named)
+
+    def _whole_episodes(self) -> Iterator[int]:
+        while True:
+            number = self.buffer.episode(-1)["action"].numpy()
+            if (np.diff(number) <= 0).any():
+                raise WrongError(f"an episode: {number[:5].tolist()}")
+            yield len(number)
+
+    def _loaded(self) -> Iterator[int]:
+        while True:
+            for n, batch in enumerate(self.buffer.loader(32, threads=2)):
+                yield self.kind.check(batch, self.named)
+                if n == 20:
+                    break
+
+    def _another(self) -> Iterator[int]:
+        with db.ReplayBuffer(self.path, mode="r", seed=self.seed, frame_stack=self.kind.stack) as buffer:
+            reader = self._samples(buffer, db.Uniform())
+            while True:
+                buffer.refresh()
+                yield next(reader)
+
+    def run(self, turn: Callable[[], Any], name: str) -> None:
+        """Take turns until it is over."""
+        while not self.over.is_set():
+            try:
+                turn()
+            except ClosedError:
+                return
+            except GONE:
+                self.done["refused"] += 1
+                time.sleep(0.001)
+            except Exception as error:  # noqa: BLE001
+                self.wrong.append(f"{self.kind.name}, {name}: {type(error).__name__}: {error}"[:400])
+                self.over.set()
+
+    def read(self, number: int) -> None:
+        """Read in one of the ways until it is over."""
+        make = self._readers()[number]
+        reading = make()
+
+        def turn() -> None:
+            nonlocal reading
+            try:
+                self.done["rows"] += next(reading)
+            except BaseException:
+                reading = make()
+                raise
+
+        self.run(turn, f"reader {number}")
+        reading.close()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def switching(interval: float) -> Iterator[None]:
+    """Have Python switch threads so often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def together(kind: Kind, path: Path, seed: int, seconds: float) -> World:
+    """Have all threads run for so long; at the end, close the buffer under them."""
+    world = World(kind, path, seed)
+    rng = random.Random(seed)
+    world._extend(rng)
+    numbers = rng.sample(range(len(world._readers())), 4)
+    threads = [threading.Thread(target=world.read, args=(number,), name=f"read-{number}") for number in numbers]
+    threads.append(threading.Thread(target=world.run, args=(lambda: world.change(rng), "changes"), name="change"))
+    with switching(1e-6):
+        for thread in threads:
+            thread.start()
+        world.over.wait(seconds)
+        world.buffer.close()
+        world.over.set()
+        for thread in threads:
+            thread.join()
+    report = db.check(path, progress=False)
+    if not report.ok:
+        world.wrong.append(f"{kind.name}: the store is damaged: {report.problems[:2]}")
+    return world
+
+
+def main(scale: float, seconds: float = 600.0, *, seed: int = 0) -> Row:
+    """Run rounds of all kinds, by turns, for so long times `scale`."""
+    done, wrong, until, number = Counter[str](), list[str](), time.monotonic() + seconds * scale, 0
+    while time.monotonic() < until and len(wrong) < 20:
+        kind = Kind(("flat", "packed", "stacks")[number % 3])
+        with tempfile.TemporaryDirectory() as room:
+            world = together(kind, Path(room) / "store", seed * 10_000 + number, min(ROUND, seconds * scale))
+        done += world.done
+        wrong += world.wrong
+        number += 1
+    notes = [f"{number} rounds: " + ", ".join(f"{n:,} {what}" for what, n in sorted(done.items()))]
+    return Row("rows that threads read beside one that changes the buffer", done["rows"], len(wrong), [*notes, *wrong[:20]])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m soak.threads", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    row = main(1.0, options.seconds, seed=options.seed)
+    print(row)
+    sys.exit(int(row.broken > 0))
