@@ -15,7 +15,18 @@ from typing import Any
 GRACE = 2.0  # seconds in which children and threads may still end
 _TASKS = Path("/proc/self/task")  # Linux's; elsewhere children are not looked for
 # Threads and processes that stay for the next test: of servers and libraries that a session starts once.
-_THREADS = ("zarr", "asyncio_", "ray", "pin_memory", "QueueFeederThread", "tqdm_monitor", "serve_forever", "ThreadPoolExecutor-")
+# "Dummy-1" is one that native code began, such as Ray's, which called Python.
+_THREADS = (
+    "Dummy-",
+    "zarr",
+    "asyncio_",
+    "ray",
+    "pin_memory",
+    "QueueFeederThread",
+    "tqdm_monitor",
+    "serve_forever",
+    "ThreadPoolExecutor-",
+)
 _COMMANDS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "soak.writers", "ray", "chromedriver")
 _HANDLERS = ("torch", "ray")  # modules of libraries; what they set is put back, and no failure
 _VARIABLES = (

@@ -417,7 +417,7 @@ def _webp(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 def _golden(name: str) -> None:
     @_store(f"golden: {name}", "few")
     def _unpacked(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         with db.ReplayBuffer(unpack(name, path), mode="r", seed=3, threads=threads) as buffer:
             yield buffer
 

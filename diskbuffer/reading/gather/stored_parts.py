@@ -110,7 +110,7 @@ def plan_of(parts: Parts, targets: Int64, columns: int) -> Plan:
             sources[:, column, 0], sources[:, column, 1] = at, limit + target[gather.CHUNKS] * ENTRY_BYTES
         else:
             sources[:, column, 0] = at + firsts - (runs[:, ROW] + cut) * target[gather.ROW_BYTES]
-            sources[:, column, 1] = blob.nbytes
+            sources[:, column, 1] = at + blob.nbytes - sources[:, column, 0]
     return Plan(runs, sources, None, [parts])
 
 
