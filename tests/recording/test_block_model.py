@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from soak.specimens import copy_while_open
-from tests.amounts import examples
+from tests.amounts import amount, examples
 
 Array = npt.NDArray[Any]
 SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (40, 30))  # the last is packed
@@ -74,8 +75,9 @@ class World:
     def __init__(self, data: st.DataObject) -> None:
         draw = data.draw
         self.rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-        self.n, self.stack = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 3]))
-        self.zeros, self.next_step = draw(st.booleans()), draw(st.booleans())
+        self.n, self.stack = draw(st.sampled_from([1, 2, 3, amount(4, 64)])), draw(st.sampled_from([1, 1, 3]))
+        self.zeros, self.mode = draw(st.booleans()), draw(st.sampled_from(["next_step", "same_step", "disabled"]))
+        self.next_step = self.mode == "next_step"
         names = draw(st.sampled_from([("obs",), ("obs/a", "obs/b")]))
         self.parts = {path: db.Column(draw(st.sampled_from(SHAPES)), draw(st.sampled_from(DTYPES))) for path in names}
         self.stacked = {path: self.stack > 1 and draw(st.booleans()) for path in names}
@@ -141,6 +143,17 @@ class World:
         self.now[env] = self.first() if ends and not self.next_step else after
         return {"added": added} | step | now | {"next_" + path: value for path, value in after.items()}
 
+    def reset_in_the_same_step(self, steps: dict[str, Any]) -> dict[str, Any]:
+        """Put what environments were reset to in place of what ended their episodes; return the info that has that."""
+        ended = np.flatnonzero(steps["terminated"][0] | steps["truncated"][0])
+        final: list[Any] = [None] * self.n
+        for env in ended.tolist():
+            last = {path: steps["next_" + path][0, env].copy() for path in self.parts}
+            final[env] = last["obs"] if "obs" in last else {path.split("/")[1]: value for path, value in last.items()}
+            for path in self.parts:
+                steps["next_" + path][0, env] = self.now[env][path]
+        return {"final_obs": final}
+
     def check(self, buffer: db.ReplayBuffer) -> None:
         for env, stream in enumerate(self.streams):
             episodes = [episode for episode in stream.episodes if episode.actions]
@@ -201,26 +214,30 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
         "n_envs": world.n,
         "frame_stack": world.stack,
         "padding": "zeros" if world.zeros else "first",
-        "autoreset": "next_step" if world.next_step else "disabled",
+        "autoreset": world.mode,
     }
     rows = data.draw(st.sampled_from([8, 32, 256]))
-    with tempfile.TemporaryDirectory() as where:
+    with tempfile.TemporaryDirectory() as where, contextlib.ExitStack() as opened:
         path = Path(where) / "store"
-        buffer = db.ReplayBuffer(
-            path,
+
+        def reopen(**more: Any) -> db.ReplayBuffer:
+            buffer = opened.enter_context(db.ReplayBuffer(path, **options, **more))
+            buffer._expect_cut_offs()
+            return buffer
+
+        buffer = reopen(
             columns=world.parts | {"action": db.Column((), "int64")},
             segment_rows=max(rows, 32) if any(c.shape == SHAPES[2] for c in world.parts.values()) else rows,
-            **options,
         )
-        buffer._expect_cut_offs()
         for _ in range(data.draw(st.integers(1, 8))):
             what = data.draw(st.sampled_from(["add", "add", "extend", "block", "reopen", "kill", "flush", "cut off"]))
             tell = data.draw(st.booleans())
             if what == "add":
                 for _ in range(data.draw(st.integers(1, 20))):
                     steps, told, added = world.steps(1, [*range(world.n)], tell)
+                    info = world.reset_in_the_same_step(steps) if world.mode == "same_step" else None
                     call = given_as(world, steps, 0)
-                    assert buffer.add(**call, new_episode=None if told is None else told[0]) == added
+                    assert buffer.add(**call, info=info, new_episode=None if told is None else told[0]) == added
             elif what in ("extend", "block"):
                 n, envs = data.draw(st.integers(1, 60)), [*range(world.n)]
                 if what == "extend":
@@ -234,8 +251,7 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
                 if what == "kill":
                     copy_while_open(path, path := path.with_name(f"{path.name}+"))
                 buffer.close()
-                buffer = db.ReplayBuffer(path, **options)
-                buffer._expect_cut_offs()
+                buffer = reopen()
                 world.cut_offs = 0
             elif what == "flush":
                 buffer.flush()
