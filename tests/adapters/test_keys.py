@@ -184,6 +184,30 @@ def test_a_tensor_is_not_taken_for_an_entry_without_a_name(path: Path) -> None:
         storage.close()
 
 
+def test_torchrl_extends_by_entries_of_any_name(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchrl")
+    from tensordict import TensorDict
+    from torchrl.data import TensorDictReplayBuffer
+
+    from diskbuffer.adapters.torchrl import DiskStorage
+
+    steps = []
+    for t in range(6):
+        now, after = ({name: torch.from_numpy(value) for name, value in numbered([*ODD], at).items()} for at in (t, t + 1))
+        flags = {flag: torch.zeros(1, dtype=torch.bool) for flag in ("done", "terminated", "truncated")}
+        following = flags | {f"seen {name}": after[name] for name in ODD}
+        steps.append(TensorDict(now | {f"seen {name}": now[name] for name in ODD} | {"next": following}, []))
+    known, storage = torch.stack(steps), DiskStorage(20, path)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=4)
+    for first, last in ((0, 2), (2, 6)):  # the second without looking at what there is
+        buffer.extend(known[first:last])
+    found = storage[:].exclude("index")
+    for key in known.keys(True, True):
+        assert found[key].tolist() == known[key].tolist(), key
+    storage.close()
+
+
 def test_sb3_takes_parts_of_any_name(path: Path) -> None:
     pytest.importorskip("stable_baselines3")
     from gymnasium import spaces

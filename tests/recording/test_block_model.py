@@ -206,7 +206,7 @@ def given_as(world: World, rows: dict[str, Any], squeeze: int | None) -> dict[st
     return found
 
 
-@examples(30, 1500)
+@examples(30, 1000)
 @given(st.data())
 def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -> None:
     world = World(data)

@@ -11,6 +11,7 @@ import gc
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,16 @@ class Holder:
 
     def open(self) -> None:
         if self.buffer is None:
-            gc.collect()  # closes what was dropped, or another thread does
-            for thread in threading.enumerate():
-                if thread.name == "diskbuffer-close":
-                    thread.join(60)
-            self.buffer = db.ReplayBuffer(self.path, columns=COLUMNS, segment_rows=8)
+            for _ in range(600):
+                gc.collect()  # closes what was dropped, or another thread does, which may be collecting already
+                for thread in threading.enumerate():
+                    if thread.name == "diskbuffer-close":
+                        thread.join(60)
+                with contextlib.suppress(db.LockedError):
+                    self.buffer = db.ReplayBuffer(self.path, columns=COLUMNS, segment_rows=8)
+                    break
+                time.sleep(0.1)
+            assert self.buffer is not None, f"{self.path} stays locked"
             steps = len(self.buffer)
             assert steps == self.added, f"{steps} steps of {self.added}"
             self.sampler = db.Prioritized()

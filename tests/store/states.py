@@ -60,6 +60,7 @@ def live(root: Path, world: Experience, feeder: type[Feeder], writers: Writers) 
     buffer.seal()
     feed.extend(1, 77)
     feed.add(75)
+    buffer.seal()  # or files were replaced while they are read
     return buffer, False
 
 
@@ -76,6 +77,7 @@ def killed_and_opened_again(
     killed(root, world, feeder, writers)[0].close()
     buffer = db.ReplayBuffer(root)
     feeder(world, buffer).add(9)
+    buffer.seal()
     return buffer, False
 
 
@@ -100,6 +102,7 @@ def wrapped_around(root: Path, world: Experience, feeder: type[Feeder], writers:
         feed.add(100)
         feed.extend(0, 150)
     assert len(buffer) < 200
+    buffer.seal()
     return buffer, False
 
 

@@ -61,6 +61,8 @@ def chunks_of(root: Path, path: str = "obs") -> dict[int, bytes]:
     layout: Any = zarr.open_group(root, mode="r").attrs["diskbuffer"]
     rows, found = int(layout["segment_rows"]), dict[int, bytes]()
     for file in (root / path).glob("c.*"):
+        if file.suffix == ".tmp":  # of a segment that is just being sealed
+            continue
         data, slot = file.read_bytes(), int(file.name.split(".")[1])
         for row, (at, size) in enumerate(np.frombuffer(data[-16 * rows :], "<i8").reshape(-1, 2).tolist()):
             if at >= 0:

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key
-from diskbuffer.nested import put
+from diskbuffer.nested import put_argument
 from diskbuffer.schema import Schema
 
 Int64 = npt.NDArray[np.int64]
@@ -95,9 +95,9 @@ class ManySteps:
         axes = (n,) if self._n_lanes == 1 else (n, self._n_lanes)
         values: dict[str, Any] = {}
         for entry in self._entries:
-            put(values, entry.path, found[entry.key].numpy().reshape(*axes, *entry.frames.shape))
+            put_argument(values, entry.path, found[entry.key].numpy().reshape(*axes, *entry.frames.shape))
             if entry.paired:
-                put(values, "next_" + entry.path, found[NEXT, *entry.key].numpy().reshape(*axes, *entry.frames.shape))
+                put_argument(values, "next_" + entry.path, found[NEXT, *entry.key].numpy().reshape(*axes, *entry.frames.shape))
         for path, dtype in self._others.items():
             if path == SLOT:
                 values[path] = slots if len(axes) == 1 else np.broadcast_to(slots[:, None], axes)
