@@ -132,14 +132,15 @@ def copy_while_open(path: Path, to: Path) -> None:
     for _ in range(20):
         with contextlib.suppress(shutil.Error):
             shutil.copytree(path, to)
-            if _contents(path) == _contents(to):
+            if contents(path) == contents(to):
                 return
         shutil.rmtree(to)
     raise RuntimeError(f"files of {path} come and go for ever")
 
 
-def _contents(path: Path) -> dict[Path, bytes]:
-    return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+def contents(path: Path) -> dict[str, bytes]:
+    """Return what is in all files of a directory, by their paths below it."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def _steps(kind: Kind, rng: np.random.Generator, n: int) -> dict[str, Any]:

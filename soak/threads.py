@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 import diskbuffer as db
+from diskbuffer.draws import NSteps
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError
 from diskbuffer.nested import flatten
 from soak.table import Row
@@ -164,12 +165,11 @@ class World:
         ]
 
     def _samples(self, buffer: db.ReplayBuffer, sampler: Any) -> Iterator[int]:
-        rng = random.Random(id(sampler))
+        rng = random.Random(self.seed)
         while True:
             batch = buffer.sample(rng.choice([8, 64, 200]), sampler)
-            rows = len(batch["steps"])
-            if getattr(sampler, "form", None) is None or "n_step" not in repr(sampler.form).lower():
-                rows = self.kind.check(batch, self.named)
+            is_n_step = sampler is not None and isinstance(sampler.form, NSteps)  # whose next_obs are of later steps
+            rows = len(batch["steps"]) if is_n_step else self.kind.check(batch, self.named)
             if isinstance(sampler, db.Prioritized):
                 sampler.update(batch["steps"], batch["reward"].abs() % 5 + 0.1)
             yield rows

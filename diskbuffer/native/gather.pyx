@@ -423,7 +423,7 @@ def copy_chunks(targets, runs, sources, int64_t t, chunks, blob, int64_t room, i
 
 
 def list_rows(targets, runs, sources, int64_t t, firsts):
-    """List the rows that runs want of a flat target: the first byte of each run's; return how many bytes there are."""
+    """List the rows that runs want of a flat target: the first byte of each run's; return how many bytes there are, -1 where some are not."""
     cdef Batch batch = batch_of(targets, runs, sources)
     cdef const Target* target = target_of(batch, t)
     cdef int32_t* places = int32s(firsts)

@@ -263,13 +263,14 @@ class Sampling:
         with reader.lock:
             self._check()
             self._look_again()
-            single, random = reader.single_steps(None), sampler.random()
-            if random is None:
-                begun, batch = (None, None) if single is None or size > single.most else self._copy_drawn()
-            elif single is not None or self._is_small:
-                begun, batch = None, self._copy_random(single, random)
-            else:
+            single, begun, batch = reader.single_steps(None), None, None
+            if single is None and not self._is_small:
                 return None
+            random = sampler.random()
+            if random is not None:
+                batch = self._copy_random(single, random)
+            elif single is not None and size <= single.most:
+                begun, batch = self._copy_drawn()
         if begun is not None:
             self.deliver(begun)
         elif batch is not None and limiter is not None:

@@ -20,6 +20,7 @@ from diskbuffer import editing
 from diskbuffer.formats import export, import_
 from diskbuffer.formats.filling import _Filler
 from diskbuffer.formats.stored import StoreSource
+from soak.specimens import contents
 from tests.amounts import examples
 from tests.formats import episodes as made
 
@@ -220,10 +221,6 @@ def nested(episode: Any) -> dict[str, Any]:
         else:
             found[top] = rows
     return found
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 @examples(5, 40)

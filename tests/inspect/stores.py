@@ -48,8 +48,3 @@ def make_store(path: Path, lengths: tuple[int, ...] = (30, 45, 20, 60), **option
         for episode, length in enumerate(lengths):
             add_episode(buffer, episode, length, episode % buffer.n_envs, terminated=episode % 3 != 2)
     return path
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """Return all files of a store."""
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}

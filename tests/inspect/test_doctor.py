@@ -11,6 +11,7 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer.commands.doctor import doctor
+from soak.specimens import contents
 
 COLUMNS = {"obs": db.Column((40, 40), "uint8"), "action": db.Column((), "int64")}
 LIMITS = ("disk", "decoding", "copying", "fixed cost")
@@ -19,10 +20,6 @@ LIMITS = ("disk", "decoding", "copying", "fixed cost")
 def fill(buffer: db.ReplayBuffer, steps: int = 300) -> None:
     frames = np.random.default_rng(0).integers(0, 4, (steps + 1, 40, 40), np.uint8)
     buffer.extend(frames, np.zeros(steps, np.int64), np.zeros(steps))
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_it_says_what_limits_and_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import diskbuffer as db
 from diskbuffer.inspect.disk import ColumnFiles, seconds_a_step, share_in_memory
 from diskbuffer.inspect.limits import find_limits, limit_of
+from soak.specimens import contents
 
 
 @pytest.fixture
@@ -35,10 +36,6 @@ def fill(path: Path, shape: tuple[int, ...], steps: int, *, noise: bool) -> None
     with db.ReplayBuffer(path, columns=columns, segment_rows=256) as buffer:
         buffer.extend(frames, np.zeros(steps, np.int64), np.zeros(steps))
         buffer.seal()
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_the_parts_add_up_and_nothing_is_written(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from diskbuffer.inspect import pictures
 from diskbuffer.native.gather import COUNT
 from diskbuffer.nested import flatten
 from soak.experience import Experience, Feeder
+from soak.specimens import contents
 from tests.amounts import examples
 
 Array = np.ndarray[Any, Any]
@@ -349,20 +350,17 @@ def test_it_is_shown_while_a_thread_writes_and_evicts(tmp_path: Path, amount: Ca
 
 
 def test_looking_changes_no_byte(tmp_path: Path) -> None:
-    def contents() -> dict[str, bytes]:
-        return {str(file): file.read_bytes() for file in (tmp_path / "store").rglob("*") if file.is_file()}
-
     with db.ReplayBuffer(tmp_path / "store", **STORES["wrapped around"]) as writer:
         fill(writer, np.random.default_rng(0))
         writer.seal()  # or that goes on in the background
-        before = contents()
+        before = contents(tmp_path / "store")
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             for shown in (reader, reader.episodes, reader.episodes[0]):
                 checked(shown._repr_html_())
             reader.episodes[0].video()
             reader.to_pandas()
             reader.to_xarray().load()
-        assert contents() == before
+        assert contents(tmp_path / "store") == before
 
 
 def test_what_is_shown_is_made_of_a_few_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Findings
 from diskbuffer.inspect.statistics import statistics
 from diskbuffer.inspect.view import StoreView
+from soak.specimens import contents
 
 Array = npt.NDArray[Any]
 DTYPES = ("bool", "uint8", "int8", "int16", "int64", "float32", "float64")
@@ -257,10 +258,6 @@ def test_a_stretch_of_equal_frames_is_measured_across_parts(tmp_path: Path, at: 
 
 
 # The command
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_the_command_tells_in_words_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import diskbuffer as db
-from soak.specimens import copy_while_open
+from soak.specimens import contents, copy_while_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,10 +151,6 @@ def test_a_refused_writer_changes_nothing(tmp_path: Path, experience: type[Exper
         db.ReplayBuffer(tmp_path / "store")
     assert contents(tmp_path / "store") == before
     writers.kill()
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_reader_beside_a_living_writer_sees_new_steps_when_refreshed(

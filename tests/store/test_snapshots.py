@@ -23,16 +23,13 @@ from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.origin import Origin
 from diskbuffer.store.system.files import Files
+from soak.specimens import contents
 from tests.conftest import steps_of
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
 
 OPTIONS: dict[str, Any] = {"segment_rows": 16}
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def is_well(path: Path) -> bool:

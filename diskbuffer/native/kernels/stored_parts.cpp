@@ -91,8 +91,12 @@ int64_t copy_chunks(const Batch& batch, const Target& target, const StoredChunk*
 int64_t list_rows(const Batch& batch, const Target& target, int32_t* firsts) noexcept {
     int64_t bytes = 0;
     for (int64_t r = 0; r < batch.n_runs; r++) {
+        const Run& run = batch.runs[r];
+        const Wanted wanted = wanted_of(target, run);
         firsts[r] = static_cast<int32_t>(bytes);
-        bytes += std::max<int64_t>(wanted_of(target, batch.runs[r]).count, 0) * target.row_bytes;
+        if (wanted.count <= 0) continue;
+        if (!contains_rows(target, batch.source(r, target.column), run, run.row + wanted.cut, wanted.count, target.row_bytes)) return -1;
+        bytes += wanted.count * target.row_bytes;
     }
     return bytes;
 }

@@ -29,7 +29,8 @@ ChunkList list_chunks(const Batch& batch, const Target& target, StoredChunk* lis
 int64_t copy_chunks(const Batch& batch, const Target& target, const StoredChunk* list, int64_t n, uint8_t* blob, int64_t room,
                     int64_t before, uint8_t* scratch) noexcept;
 
-// List the rows of a flat column; `firsts` becomes, for each run, the first byte of its own. Return how many bytes there are.
+// List the rows of a flat column; `firsts` becomes, for each run, the first byte of its own. Return how many bytes there are, -1 where some lie
+// outside of their file.
 int64_t list_rows(const Batch& batch, const Target& target, int32_t* firsts) noexcept;
 
 // Copy the rows of a flat column to where `list_rows` says.

@@ -84,7 +84,7 @@ def take_parts(plan: Plan, targets: Int64, most: int) -> Parts | None:
                 return None
         else:
             end = gather.list_rows(*what, t, firsts[t])
-            if end > left:
+            if not 0 <= end <= left:
                 return None
             blob = np.empty(end, np.uint8)
             gather.copy_rows(*what, t, firsts[t], blob)

@@ -151,10 +151,10 @@ class Inspected:
             rows = {path: self._rows_or_sums(path, at, n) for path in paths}
             found = self._checksums(word, at, n, rows)
             words = self._words[at : at + n, word]
-            good[at : at + n] = found == words
-            if word == STEP:
-                is_last = self.rows("is_last", at, n)[:, 0] != 0
-                good[at : at + n] |= is_last & (found ^ np.uint32(NO_RESET) == words)
+            same = found == words
+            if word == STEP and not same.all():
+                same |= (found ^ np.uint32(NO_RESET) == words) & (self.rows("is_last", at, n)[:, 0] != 0)
+            good[at : at + n] = same
             if word == OBS and at + n == self.length and not good[-1] and self._layout.lossy:
                 good[-1] = self._is_last_in_tail(rows)
             if newest and word == STEP and at + n == self.length:

@@ -21,7 +21,8 @@ import diskbuffer as db
 from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.static_files import static_files
 from diskbuffer.inspect.page.watched import Watched
-from tests.inspect.stores import COLUMNS, EXTRA, add_episode, contents, make_store
+from soak.specimens import contents
+from tests.inspect.stores import COLUMNS, EXTRA, add_episode, make_store
 
 LENGTHS = (30, 45, 20, 60, 33, 7)
 OUTSIDE = (

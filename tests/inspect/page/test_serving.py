@@ -16,7 +16,8 @@ import pytest
 from diskbuffer.commands.app import run
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.page.serving import FIRST_PORT, bind
-from tests.inspect.stores import contents, make_store
+from soak.specimens import contents
+from tests.inspect.stores import make_store
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.com", "", "127.0.0.2"])
