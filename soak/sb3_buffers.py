@@ -28,6 +28,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from diskbuffer.adapters import sb3
+from soak.specimens import copy_while_open
 from soak.table import Row
 
 Array = npt.NDArray[Any]
@@ -130,7 +131,7 @@ class World:
         self.space, self.n_envs = space, n_envs
         self._rng, self._stack, self._axis, self._jumps = rng, stack, -1 if last else 0, jumps
         self._length, self._still = float(rng.choice([1.3, 4, 15, 100])), float(rng.choice([0, 0, 0.5]))
-        self._zeros = bool(rng.random() < 0.5)
+        self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
         self.obs = [self._first() for _ in range(n_envs)]
 
     def _draw(self) -> Any:
@@ -143,18 +144,19 @@ class World:
             return drawn
         size = drawn.shape[self._axis] // self._stack
         newest = np.take(drawn, range(size), self._axis)
-        older = np.zeros_like(newest) if self._zeros else newest
+        if self._older == "others":  # as of an episode that was played for a while before
+            return drawn
+        older = np.zeros_like(newest) if self._older == "zeros" else newest
         return np.concatenate([older] * (self._stack - 1) + [newest], self._axis)
 
     def _next(self, obs: Any) -> Any:
-        if self._rng.random() < self._still and self._stack == 1:
-            return obs
-        drawn = self._draw()
+        still = self._rng.random() < self._still
         if self._stack == 1:
-            return drawn
-        size = drawn.shape[self._axis] // self._stack
+            return obs if still else self._draw()
+        size = obs.shape[self._axis] // self._stack
         older = np.take(obs, range(size, size * self._stack), self._axis)
-        return np.concatenate([older, np.take(drawn, range(size), self._axis)], self._axis)
+        newest = np.take(obs if still else self._draw(), range(-size, 0), self._axis)
+        return np.concatenate([older, newest], self._axis)
 
     def step(self) -> tuple[Any, Any, Array, Array, list[dict[str, Any]]]:
         """Return (obs, next_obs, reward, done, infos), with a leading axis of environments."""
@@ -168,7 +170,8 @@ class World:
                 infos[env]["TimeLimit.truncated"] = bool(rng.random() < 0.5)
             if done[env] or rng.random() < self._jumps:
                 self.obs[env] = self._first()
-        reward = rng.normal(size=self.n_envs).astype(rng.choice(["float32", "float64"]))
+        reward = rng.normal(size=self.n_envs) * (rng.random(self.n_envs) < self._earns)
+        reward = reward.astype(rng.choice(["float32", "float64"]))
         return _together(before), _together(after), reward, done, infos
 
 
@@ -257,7 +260,7 @@ class _Replay:
         stack, last = 1, False
         if kind in ("replay", "n_step", "optimized") and rng.random() < 0.4:
             self.space, stack, last = _stack_space(rng)
-        self.actions, self.n_envs = _action_space(rng), int(rng.choice([1, 1, 2, 3]))
+        self.actions, self.n_envs = _action_space(rng), int(rng.choice([1, 1, 2, 3, 64], p=[0.3, 0.3, 0.2, 0.17, 0.03]))
         self.size = int(rng.choice([1, 2, 7, 20, 50])) * self.n_envs + int(rng.integers(self.n_envs))
         timeouts = kind != "optimized" and bool(rng.random() < 0.7)
         given = [self.size, self.space, self.actions]
@@ -350,12 +353,15 @@ class _Replay:
 
     def disturb(self) -> None:
         """Do what a user may between two steps."""
-        what = self.rng.choice(["close", "reopen", "pickle", "flush", "seal", "nothing"])
+        what = self.rng.choice(["close", "reopen", "kill", "pickle", "flush", "seal", "nothing"])
         if what in ("close", "flush"):
             getattr(self.ours, str(what))()
         elif what == "seal" and self.ours.stored.writes:
             self.ours.stored.buffer.seal()
-        elif what == "reopen" and not self.options.get("copy_info_dict"):
+        elif what in ("reopen", "kill") and not self.options.get("copy_info_dict"):
+            if what == "kill" and self.ours.stored.writes:
+                copy_while_open(self.path, path := self.path.with_name(f"{self.path.name}+"))
+                self.path = path
             self.ours.close()
             self.open()
         elif what == "pickle":

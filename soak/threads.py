@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,14 @@ import diskbuffer as db
 from diskbuffer.draws import NSteps
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError
 from diskbuffer.nested import flatten
+from soak import adapter_threads
+from soak.adapter_threads import AdapterWorld
 from soak.table import Row
 
 Array = npt.NDArray[Any]
 ENVS = 2
 MOST = 10**6  # numbers of rows are below it
+NAMES = ("flat", "packed", "stacks", *adapter_threads.KINDS)
 ROUND = 5.0  # seconds until a buffer is closed, and the next is made
 GONE = (EmptyBufferError, InputError)  # what was asked for, by then
 
@@ -79,10 +82,12 @@ class Kind:
 
 
 class World:
-    """A buffer, what its threads do, and what they found."""
+    """A buffer, and what threads do with it."""
+
+    READERS = 4
 
     def __init__(self, kind: Kind, path: Path, seed: int) -> None:
-        self.kind, self.path, self.seed = kind, path, seed
+        self.kind, self.name, self.path, self.seed = kind, kind.name, path, seed
         self.buffer = db.ReplayBuffer(
             path,
             512,
@@ -95,7 +100,7 @@ class World:
         )
         self.named: dict[int, int] = {}  # steps' names, and their numbers
         self.numbers, self.generation = [env * MOST // ENVS for env in range(ENVS)], 0  # of the next rows
-        self.done, self.wrong, self.over = Counter[str](), list[str](), threading.Event()
+        self.done = Counter[str]()
 
     # Changing it
 
@@ -151,7 +156,7 @@ class World:
 
     # Reading it
 
-    def _readers(self) -> list[Callable[[], Iterator[int]]]:
+    def readers(self) -> list[Callable[[], Iterator[int]]]:
         """Return generators that read something at each turn, and say how many rows were compared."""
         sampler = db.Uniform
         flat = [sampler(), sampler(newest=4), sampler(max_age=100), sampler(replace=False), sampler(n_step=3), db.Prioritized()]
@@ -209,7 +214,25 @@ class World:
                 buffer.refresh()
                 yield next(reader)
 
-    def run(self, turn: Callable[[], Any], name: str) -> None:
+    def close(self) -> None:
+        """Close the buffer."""
+        self.buffer.close()
+
+
+class Threads:
+    """Threads that read in a world and change it, and what they found."""
+
+    def __init__(self, world: World | AdapterWorld, rng: random.Random) -> None:
+        self._world, self.wrong, self.over = world, list[str](), threading.Event()
+        makers = world.readers()
+        world.change(rng)
+        self._all = [self._thread(self._reading(makers[n]), f"reader {n}") for n in rng.sample(range(len(makers)), world.READERS)]
+        self._all.append(self._thread(lambda: world.change(rng), "changes"))
+
+    def _thread(self, turn: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=self._run, args=(turn, name), name=name)
+
+    def _run(self, turn: Callable[[], None], name: str) -> None:
         """Take turns until it is over."""
         while not self.over.is_set():
             try:
@@ -217,27 +240,37 @@ class World:
             except ClosedError:
                 return
             except GONE:
-                self.done["refused"] += 1
+                self._world.done["refused"] += 1
                 time.sleep(0.001)
             except Exception as error:  # noqa: BLE001
-                self.wrong.append(f"{self.kind.name}, {name}: {type(error).__name__}: {error}"[:400])
+                self.wrong.append(f"{self._world.name}, {name}: {type(error).__name__}: {error}"[:400])
                 self.over.set()
 
-    def read(self, number: int) -> None:
-        """Read in one of the ways until it is over."""
-        make = self._readers()[number]
+    def _reading(self, make: Callable[[], Iterator[int]]) -> Callable[[], None]:
+        """Return what reads once; after an error it begins anew."""
         reading = make()
 
         def turn() -> None:
             nonlocal reading
             try:
-                self.done["rows"] += next(reading)
+                self._world.done["rows"] += next(reading)
             except BaseException:
                 reading = make()
                 raise
 
-        self.run(turn, f"reader {number}")
-        reading.close()  # type: ignore[attr-defined]
+        return turn
+
+    def run(self, seconds: float) -> None:
+        """Have all of them run for so long; at the end, close the buffer under them."""
+        with switching(1e-6):
+            for thread in self._all:
+                thread.start()
+            self.over.wait(seconds)
+            self._world.close()
+            self.over.set()
+            for thread in self._all:
+                thread.join()
+        self._world.close()  # adapters' buffers open again where one is added to
 
 
 @contextmanager
@@ -251,37 +284,25 @@ def switching(interval: float) -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def together(kind: Kind, path: Path, seed: int, seconds: float) -> World:
-    """Have all threads run for so long; at the end, close the buffer under them."""
-    world = World(kind, path, seed)
-    rng = random.Random(seed)
-    world._extend(rng)
-    numbers = rng.sample(range(len(world._readers())), 4)
-    threads = [threading.Thread(target=world.read, args=(number,), name=f"read-{number}") for number in numbers]
-    threads.append(threading.Thread(target=world.run, args=(lambda: world.change(rng), "changes"), name="change"))
-    with switching(1e-6):
-        for thread in threads:
-            thread.start()
-        world.over.wait(seconds)
-        world.buffer.close()
-        world.over.set()
-        for thread in threads:
-            thread.join()
+def together(name: str, path: Path, seed: int, seconds: float) -> tuple[Counter[str], list[str]]:
+    """Run a round with a kind of observation, or a library's buffer; return what was done, and what was wrong."""
+    world = AdapterWorld(name, path, seed) if name in adapter_threads.KINDS else World(Kind(name), path, seed)
+    threads = Threads(world, random.Random(seed))
+    threads.run(seconds)
     report = db.check(path, progress=False)
-    if not report.ok:
-        world.wrong.append(f"{kind.name}: the store is damaged: {report.problems[:2]}")
-    return world
+    damaged = [] if report.ok else [f"{name}: the store is damaged: {report.problems[:2]}"]
+    return world.done, threads.wrong + damaged
 
 
-def main(scale: float, seconds: float = 600.0, *, seed: int = 0) -> Row:
+def main(scale: float, seconds: float = 600.0, *, seed: int = 0, names: Sequence[str] = NAMES) -> Row:
     """Run rounds of all kinds, by turns, for so long times `scale`."""
     done, wrong, until, number = Counter[str](), list[str](), time.monotonic() + seconds * scale, 0
     while time.monotonic() < until and len(wrong) < 20:
-        kind = Kind(("flat", "packed", "stacks")[number % 3])
         with tempfile.TemporaryDirectory() as room:
-            world = together(kind, Path(room) / "store", seed * 10_000 + number, min(ROUND, seconds * scale))
-        done += world.done
-        wrong += world.wrong
+            name = names[number % len(names)]
+            more, found = together(name, Path(room) / "store", seed * 10_000 + number, min(ROUND, seconds * scale))
+        done += more
+        wrong += found
         number += 1
     notes = [f"{number} rounds: " + ", ".join(f"{n:,} {what}" for what, n in sorted(done.items()))]
     return Row("rows that threads read beside one that changes the buffer", done["rows"], len(wrong), [*notes, *wrong[:20]])
@@ -291,7 +312,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m soak.threads", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     options = parser.parse_args()
-    row = main(1.0, options.seconds, seed=options.seed)
+    row = main(1.0, options.seconds, seed=options.seed, names=options.only)
     print(row)
     sys.exit(int(row.broken > 0))

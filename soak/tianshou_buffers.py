@@ -45,6 +45,7 @@ class World:
     def __init__(self, rng: np.random.Generator, obs: Any, act: Values, rew: Values, info: Any, only_last: int) -> None:
         self._rng, self._obs, self._act, self._rew, self._info, self._stack = rng, obs, act, rew, info, only_last
         self._episode = float(rng.choice([1.5, 5, 40]))
+        self._still = float(rng.choice([0, 0, 0.5]))
         self._now = self._observe()
 
     def _observe(self) -> Any:
@@ -58,7 +59,8 @@ class World:
 
     def step(self) -> Any:
         """Take a step."""
-        now, after, over = self._now, self._observe(), self._rng.random() < 1 / self._episode
+        now, over = self._now, self._rng.random() < 1 / self._episode
+        after = now if self._rng.random() < self._still else self._observe()
         terminated = bool(over and self._rng.random() < 0.6)
         self._now = self._observe() if over else after
         return Batch(
@@ -108,7 +110,7 @@ class Both:
 
     def __init__(self, path: Path, rng: np.random.Generator) -> None:
         self._rng, self._path, self._opened = rng, path / "store", list[Any]()
-        self.n_envs = int(rng.choice([0, 1, 2, 4]))  # 0 for a buffer that is none of several environments
+        self.n_envs = int(rng.choice([0, 1, 2, 4, 64], p=[0.3, 0.2, 0.2, 0.27, 0.03]))  # 0 for one that takes a single step
         self._prioritized = bool(rng.random() < 0.35)
         self._how = self._random_options()
         self._size = int(rng.integers(max(2, self._how["stack_num"]), 40)) * max(self.n_envs, 1)

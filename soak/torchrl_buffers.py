@@ -57,6 +57,8 @@ class World:
     ) -> None:
         self._rng, self._entries, self._stack, self._flags, self._resets = rng, entries, stack, flags, resets
         self._episode = float(rng.choice([1.5, 5, 40]))
+        self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
+        self._still = float(rng.choice([0, 0, 0.5]))
         self._number, self.words = 0, list[str]()
         self._now = self._observe({})
 
@@ -65,8 +67,13 @@ class World:
         for key, (values, paired) in self._entries.items():
             if paired and self._stack > 1 and len(values.shape) == 2 and values.shape[0] >= 8:
                 frames = before.get(key)
+                if frames is not None:
+                    new = frames[-1] if self._rng.random() < self._still else values()
+                    found[key] = np.concatenate([frames[1:], new[None]])
+                    continue
                 new = values()
-                found[key] = np.stack([new] * self._stack) if frames is None else np.concatenate([frames[1:], new[None]])
+                older = [np.zeros_like(new) if self._older == "zeros" else new] * (self._stack - 1)
+                found[key] = np.stack([*([values() for _ in older] if self._older == "others" else older), new])
             elif paired:
                 found[key] = values()
         return found
@@ -82,7 +89,7 @@ class World:
         step |= {("next", *_path(key)): torch.from_numpy(np.asarray(value)) for key, value in after.items()}
         step |= {name: torch.tensor([value]) for name, value in flags.items()}
         step |= {("next", name): torch.tensor([ending[name]]) for name in flags}
-        reward = torch.tensor([float(self._rng.normal())])
+        reward = torch.tensor([float(self._rng.normal() * (self._rng.random() < self._earns))])
         step.setdefault(("next", "reward"), reward)  # where it is observed, too, it is what the next step starts with
         step["episode"] = torch.tensor(self._number)
         reset = over or (self._resets and self._rng.random() < 0.03)
@@ -140,7 +147,7 @@ class Both:
     def __init__(self, path: Path, rng: np.random.Generator) -> None:
         self._rng, self._path, self._dumps, self._in_order = rng, path, 0, True
         self._opened = list[DiskStorage]()
-        self.lanes = int(rng.integers(2, 5)) if rng.random() < 0.3 else 0
+        self.lanes = int(rng.choice([2, 3, 4, 64], p=[0.4, 0.3, 0.2, 0.1])) if rng.random() < 0.3 else 0
         ranked = not self.lanes and rng.random() < 0.1
         self._stack = int(rng.choice([1, 1, 2, 4])) if not ranked else 1
         flags = [name for name in ("done", "terminated", "truncated") if name == "done" or rng.random() < 0.7]

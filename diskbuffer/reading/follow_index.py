@@ -115,7 +115,7 @@ def _growth(store: Store, index: Streams, stream: int, evicted: int, low: int, s
     if empty.any():
         truncated, terminated = (_flags(store, path, slots, low, begin, end) for path in ("truncated", "terminated"))
         of_leads = np.flatnonzero(empty & truncated)
-        leads = lead_ins(np.stack([begin + of_leads, terminated[of_leads]], axis=1), low, end - 1)
+        leads = lead_ins(np.stack([begin + of_leads, terminated[of_leads]], axis=1), end - 1)
         leads = leads[leads[:, 0] > newest]
     more = slots[len(index.slots(stream)) - evicted :]
     return Growth(stream, evicted, more, starts[starts > newest], end - 1, bool(flags[-1:].any()), leads)

@@ -94,9 +94,7 @@ def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
             head, last = first + n * rows + length - 1, int(flags[-1])
         found = np.concatenate(starts)
         ended = store.open_ends.get(stream, bool(last))
-        index.restore(
-            stream, slots, found[found <= head], head, ended, steps_before, lead_ins(np.concatenate(leads), first, head)
-        )
+        index.restore(stream, slots, found[found <= head], head, ended, steps_before, lead_ins(np.concatenate(leads), head))
     return index
 
 
@@ -107,10 +105,10 @@ def _lead_rows(store: Store, slot: int, empty: Bools, first: int) -> Int64:
     return np.stack([first + rows, terminated[rows]], axis=1)
 
 
-def lead_ins(rows: Int64, low: int, head: int) -> Int64:
-    """Put the rows of lead-ins together, as `Index.add_leads` takes them; one that began before the oldest row did so by one."""
+def lead_ins(rows: Int64, head: int) -> Int64:
+    """Put the rows of lead-ins together, as `Index.add_leads` takes them; where the first is gone, it was the row before."""
     at, begins = rows[:, 0], rows[:, 1] != 0
     apart = np.flatnonzero(np.append(True, (np.diff(at) != 1) | begins[1:])) if len(at) else np.empty(0, np.int64)
     firsts, ends = at[apart], at[np.append(apart[1:] - 1, len(at) - 1)] + 1 if len(at) else at
-    firsts = np.where((firsts == low) & (low > 0) & ~begins[apart], low - 1, firsts)
+    firsts -= (firsts > 0) & ~begins[apart]
     return np.stack([ends, firsts], axis=1)[ends <= head]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,6 +313,7 @@ def test_misuse_is_told(tmp_path: Path) -> None:
 
 KILLED = """
 import sys
+import threading
 sys.path.insert(0, {tests!r})
 from test_tianshou import Batch, Environment, DiskVectorReplayBuffer
 buffer = DiskVectorReplayBuffer(200, 2, path={path!r}, segment_rows=16)
@@ -744,3 +747,29 @@ def test_true_is_one_byte_only(tmp_path: Path) -> None:
     assert np.array_equal(ours.done[:40], flags.view(np.uint8).any(axis=(1, 2)))
     ours.close()
     assert bytes_of_bools(tmp_path / "store") == {0, 1}
+
+
+def test_a_step_is_read_as_it_is_while_another_thread_adds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards are in memory and observations on disk, and places are counted from the newest step."""
+    with contextlib.closing(DiskReplayBuffer(64, path=tmp_path / "store")) as buffer:
+
+        def add(n: int) -> None:
+            step = {"obs": np.full(3, n), "act": n, "rew": float(n), "terminated": False, "truncated": False}
+            buffer.add(Batch(**step, obs_next=np.full(3, n + 1), info={}))
+
+        real, found = Stored._move_on, list[Any]()
+
+        def moved_on_while_read(stored: Stored, envs: Any) -> None:
+            other = threading.Thread(target=lambda: found.append(buffer[np.arange(10)]))
+            other.start()
+            other.join(0.2)  # where it must wait for the step, it goes on after it
+            real(stored, envs)
+            others.append(other)
+
+        others = list[threading.Thread]()
+        for n in range(10):
+            add(n)
+        monkeypatch.setattr(Stored, "_move_on", moved_on_while_read)
+        add(10)
+        others[0].join()
+        assert found[0].rew.tolist() == found[0].obs[:, 0].tolist() == list(range(10))

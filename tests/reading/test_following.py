@@ -408,3 +408,26 @@ def test_entries_of_some_slots_are_those_of_the_whole_table(tmp_path: Path, any_
         for name in ("stream", "first_row", "length"):
             np.testing.assert_array_equal(table.entries(name, slots), table.column(name)[slots])
             assert len(table.entries(name, slots[:0])) == 0
+
+
+def test_frames_before_an_episode_that_a_repair_dropped_in_part_count_the_same_once_those_are_evicted(tmp_path: Path) -> None:
+    """The segment that began with them is gone then, and what is left tells only that there were more."""
+    obs = np.arange(200, dtype=np.uint8).reshape(-1, 1, 1) + np.arange(3, dtype=np.uint8)[:, None]
+    actions, rewards = np.arange(200), np.ones(200)
+    columns = {"obs": db.Column((1,), "uint8"), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", 40, columns=columns, frame_stack=3, segment_rows=16) as buffer:
+        ends = np.arange(12) == 11
+        buffer.extend(obs=obs[:12], next_obs=obs[1:13], action=actions[:12], reward=rewards[:12], terminated=ends)
+        buffer.extend(obs=obs[20:30], next_obs=obs[21:31], action=actions[:10], reward=rewards[:10])
+    file = tmp_path / "store" / "action" / "c.0"
+    contents = bytearray(file.read_bytes())
+    contents[15 * 8] ^= 1  # of the first of two frames before the second episode, in rows 15 and 16
+    file.write_bytes(contents)
+    assert not db.check(tmp_path / "store", repair=True, progress=False).ok
+    with db.ReplayBuffer(tmp_path / "store", threads=1) as buffer:
+        for n in range(30, 100):
+            buffer.extend(obs=obs[n : n + 1], next_obs=obs[n + 1 : n + 2], action=actions[:1], reward=rewards[:1])
+            buffer.flush()
+            with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+                np.testing.assert_array_equal(reader.steps(), buffer.steps())
+                assert len(reader.episodes) == len(buffer.episodes)

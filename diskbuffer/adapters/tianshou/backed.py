@@ -190,9 +190,12 @@ class StoreBacked:
 
         Arguments and results are Tianshou's.
         """
-        told = self._added_plainly(batch, buffer_ids)
-        if told is not None:
-            return told
+        with self.stored.lock:
+            told = self._added_plainly(batch, buffer_ids)
+            return self._added_converted(batch, buffer_ids) if told is None else told
+
+    def _added_converted(self, batch: Any, buffer_ids: Any) -> tuple[Array, Array, Array, Array]:
+        """Add a step, or one for each environment, which may have to be converted."""
         alone = not self._has_rings
         given = Batch()
         for key in batch.get_keys():
@@ -263,8 +266,9 @@ class StoreBacked:
 
     def reset(self, keep_statistics: bool = False) -> None:
         """Have no steps. They are back where the buffer is opened again before others were added."""
-        super().reset(keep_statistics)  # type: ignore[misc]
-        self.stored.reset()
+        with self.stored.lock:
+            super().reset(keep_statistics)  # type: ignore[misc]
+            self.stored.reset()
 
     def flush(self) -> None:
         """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""
@@ -299,6 +303,10 @@ class StoreBacked:
 
     def __getitem__(self, index: Any) -> Any:
         """Return steps as a Batch."""
+        with self.stored.lock:  # or another thread could add between what is in memory and what is read
+            return self._at(index)
+
+    def _at(self, index: Any) -> Any:
         index = self._without_slices(index)
         is_list = isinstance(index, np.ndarray) and index.dtype == np.int64 and index.ndim == 1 and len(index)
         is_within = is_list and index.view(np.uint64).max() < self.maxsize  # and none is negative
@@ -326,8 +334,9 @@ class StoreBacked:
         """Draw steps, as Tianshou does; all of them (0) as `LazySteps`, which are on disk until they are split."""
         batch_size = integer_or_none("batch_size", batch_size, 0)
         if batch_size != 0:
-            drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
-            return drawn
+            with self.stored.lock:
+                drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
+                return drawn
         places = self.sample_indices(0)  # type: ignore[attr-defined]
         return LazySteps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
 

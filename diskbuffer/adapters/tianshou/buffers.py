@@ -87,8 +87,9 @@ class _Prioritized(StoreBacked):
 
     def reset(self, keep_statistics: bool = False) -> None:
         """Have no steps, and draw none of those that there were; Tianshou's own would."""
-        super().reset(keep_statistics)
-        self._forget_what_is_gone()
+        with self.stored.lock:
+            super().reset(keep_statistics)
+            self._forget_what_is_gone()
 
     def _noted(self, batch: Any, envs: Sequence[int]) -> tuple[Array, Array, Array, Array]:
         told = super()._noted(batch, envs)
@@ -97,10 +98,11 @@ class _Prioritized(StoreBacked):
 
     def __getitem__(self, index: Any) -> Any:
         """Return steps, with their weights."""
-        index = self._without_slices(index)
-        batch = super().__getitem__(index)
-        batch.weight = self._weights(index)
-        return batch
+        with self.stored.lock:
+            index = self._without_slices(index)
+            batch = super().__getitem__(index)
+            batch.weight = self._weights(index)
+            return batch
 
     def _weights(self, index: Any) -> Any:
         weight = self.get_weight(index)  # type: ignore[attr-defined]
