@@ -121,6 +121,7 @@ def main() -> None:
         explore.step(data.numel())
         torch.save(loss_module.state_dict(), checkpoint)
         print(f"{done} steps, loss {float(loss.detach()):.4f}", flush=True)
+    storage.close()
 
 
 if __name__ == "__main__":

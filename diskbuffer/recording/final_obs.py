@@ -46,13 +46,13 @@ class FinalObservations:
         if not ended.any():
             return next_obs
         final, given, before = _final_obs(info, ended), flatten({"next_obs": next_obs}), flatten({"next_obs": obs})
-        replaced = {path: np.array(value) for path, value in given.items()}
+        replaced = {path: np.array(np.asarray(on_host(value))) for path, value in given.items()}
         for env in np.flatnonzero(ended).tolist():
             last = flatten({"next_obs": one_of(final, env)})
             check_names(last, given)
             self._compare(last, replaced, before, env)
             for path, value in last.items():
-                replaced[path][env] = value
+                replaced[path][env] = on_host(value)
         nested: dict[str, Any] = {}
         for path, value in replaced.items():
             put(nested, path, value)

@@ -136,7 +136,7 @@ def test_one_environment(kind: str, tmp_path: Path) -> None:
     same(theirs.rew[:10], ours.rew[:10])
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["plain", "nested", "stack", "without next"])
 def test_environments_side_by_side_that_step_unevenly(kind: str, tmp_path: Path) -> None:
     worlds, rng = [Environment(10 + n, nested=kind == "nested") for n in range(3)], np.random.default_rng(0)
@@ -157,6 +157,7 @@ def test_environments_side_by_side_that_step_unevenly(kind: str, tmp_path: Path)
             assert np.array_equal(theirs.next(places), ours.next(places))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_priorities(lanes: int, tmp_path: Path) -> None:
     worlds = [Environment(20 + n) for n in range(lanes)]

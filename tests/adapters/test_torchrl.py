@@ -94,7 +94,7 @@ def same(one: TensorDict, other: TensorDict) -> None:
         assert torch.equal(one[key], other[key]), key
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(num_slices=4)])
 def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
@@ -452,6 +452,7 @@ def test_an_emptied_storage_is_empty_where_it_goes_on(then: str, tmp_path: Path)
     assert ours[:]["x"].tolist() == [100, 101, 102]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("sampler", [db.Uniform(0), db.Slices(5, seed=0), db.Prioritized(seed=0)])
 def test_our_samplers_draw_what_is_in_use(sampler: Any, tmp_path: Path) -> None:
     storage = DiskStorage(100, tmp_path / "store", segment_rows=32)

@@ -47,6 +47,7 @@ def url(server: S3Server, root: Path) -> str:
     return server.put(root)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("mark", [None, "early"])
 @pytest.mark.parametrize("blocks", [3, 10_000])
 def test_what_is_read_from_a_bucket_is_what_is_in_the_directory(

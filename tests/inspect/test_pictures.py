@@ -232,7 +232,7 @@ def test_an_mp4_has_every_frame_in_even_sizes(n: int, height: int, width: int, c
     for frame, found in zip(film, shown, strict=True):
         wanted = frame.repeat(scale, 0).repeat(scale, 1)
         difference = (found[: wanted.shape[0], : wanted.shape[1]].astype(int) - wanted).mean(-1)  # colours have half the pixels
-        assert np.abs(difference).mean() < 5
+        assert np.abs(difference).mean() < 10  # 120 on average, were it another frame
 
 
 def test_what_is_no_movie_is_refused() -> None:

@@ -38,7 +38,7 @@ def run(buffer: db.ReplayBuffer, feed: Feeder, batches: Iterator[Any], rounds: i
     return found
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_same_batches(name: str, prefetch: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:

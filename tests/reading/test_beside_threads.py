@@ -56,7 +56,7 @@ class Other:
 
 @pytest.mark.parametrize("act", ["extend", "columns", "read"])
 @pytest.mark.parametrize("how", ["random", "newest", "epochs", "prioritized", "at", "recent"])
-def test_a_batch_has_its_own_steps(tmp_path: Path, how: str, act: str) -> None:
+def test_a_batch_has_its_own_steps(tmp_path: Path, how: str, act: str, amount: Callable[[int, int], int]) -> None:
     columns = {"obs": db.Column((80,), "float64"), "action": db.Column((), "int64")}
     buffer = db.ReplayBuffer(tmp_path / "store", 512, columns=columns, segment_rows=64, seed=0, threads=1)
     added = values = 0
@@ -107,7 +107,7 @@ def test_a_batch_has_its_own_steps(tmp_path: Path, how: str, act: str) -> None:
             if (how, act) != ("at", "extend"):
                 raise
             batch = None
-        acted, at = other.acted, at + 1
+        acted, at = other.acted, at + amount(3, 1)
         if batch is None:
             continue
         steps = batch["steps"].numpy()

@@ -364,3 +364,12 @@ def test_that_the_reset_came_is_known_after_opening_again(tmp_path: Path, how: s
         assert [buffer.add(same, 0, 0.0, same, **none) for _ in range(3)] == [1, 1, 1]
         assert buffer.episodes.length.tolist() == [1, 3]
     assert db.check(path, progress=False).ok
+
+
+def test_what_ended_an_episode_may_come_as_tensors(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,)), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=2, autoreset="same_step") as buffer:
+        obs = torch.arange(4.0).reshape(2, 2)
+        over, not_over = torch.tensor([True, False]), torch.tensor([False, False])
+        buffer.add(obs, [0, 0], [0, 0], obs + 4, over, not_over, info={"final_obs": [torch.full((2,), 8.0), None]})
+        assert buffer.at(buffer.steps())["next_obs"].tolist() == [[8, 8], [6, 7]]

@@ -43,7 +43,7 @@ class Holder:
             for _ in range(600):
                 gc.collect()  # closes what was dropped, or another thread does, which may be collecting already
                 for thread in threading.enumerate():
-                    if thread.name == "diskbuffer-close":
+                    if thread.name == "diskbuffer-close" and thread.ident is not None:  # or another thread is about to start it
                         thread.join(60)
                 with contextlib.suppress(db.LockedError):
                     self.buffer = db.ReplayBuffer(self.path, columns=COLUMNS, segment_rows=8)

@@ -171,6 +171,7 @@ atexit.register(end)
 """
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("threads", ["some", "none"])
 def test_steps_are_added_at_the_end_of_the_process(tmp_path: Path, threads: str) -> None:
     command = [sys.executable, "-c", _AT_EXIT, str(tmp_path / "store"), threads]

@@ -87,6 +87,7 @@ def use(buffer: db.ReplayBuffer) -> None:
 # Closing
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["alone", "reader", "one of several", "several", "mark"])
 def test_close_gives_back_what_was_mapped(tmp_path: Path, count: Count, kind: str) -> None:
     path, options = tmp_path / "store", dict[str, Any]()
@@ -190,6 +191,7 @@ class _Failing(Files):
         return found
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["new", "closed", "killed", "reader", "one of several"])
 def test_an_opening_that_fails_leaves_nothing(
     tmp_path: Path, count: Count, kind: str, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
@@ -219,6 +221,7 @@ def test_an_opening_that_fails_leaves_nothing(
     assert failures > 5
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("where", ["buffer.Recorder", "buffer.StreamLog", "buffer.DerivedColumns", "buffer.join_limiter"])
 def test_an_opening_that_fails_after_its_threads_began_ends_them(
     tmp_path: Path, count: Count, where: str, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from soak.usage import used_bytes
 from soak.workers import Pool
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stranger_can_vouch_for_what_he_changed(kind: str, tmp_path: Path) -> None:
     make(tmp_path / "store", kind, 3)

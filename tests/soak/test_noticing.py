@@ -29,6 +29,7 @@ def test_what_is_to_be_taken_away_is_there(name: str) -> None:
         pass
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["state.json", "file of the lengths", "file of a flat column"])
 def test_a_kind_of_sync_that_never_happens_is_noticed(kind: str, recording: Recorded) -> None:
     syncs = sorted(n for name, found in syncs_of(recording).items() if name.endswith(f": {kind}") for n in found)

@@ -283,7 +283,7 @@ def test_a_damaged_cache_mends_itself_and_a_damaged_bucket_is_told(kind: int, se
             remote.at(remote.steps()[-20:])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("right", [0, 1, 2])
 @pytest.mark.parametrize("part", ["obs/c.", "action/c.", "_segments/", "zarr.json"])
 def test_what_a_bucket_gave_wrong_once_does_not_stay(

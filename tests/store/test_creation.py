@@ -213,6 +213,7 @@ def test_a_disk_that_has_no_room_to_note_the_writer_does_not_keep_the_lock(
     experience().open(tmp_path / "store").close()
 
 
+@pytest.mark.some(1)
 @needs_mounts
 @pytest.mark.parametrize("how", ["call", "command", "open"])
 def test_a_disk_that_marks_have_filled_can_be_emptied(

@@ -169,7 +169,7 @@ def added(buffer: db.ReplayBuffer, how: str) -> Any:
     return buffer.sample(8, db.Prioritized(seed=0))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("how", ["write", "tag", "map", "priorities"])
 def test_a_column_that_cannot_be_made_stands_in_nobodys_way(

@@ -137,7 +137,7 @@ def test_an_older_file_put_back_is_told_or_does_no_harm(
         shutil.rmtree(path)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", DIRECTORIES)
 def test_a_directory_of_older_files_put_back_is_told_and_repaired(name: str, stores: Stores, tmp_path: Path) -> None:
     world, old, new = stores

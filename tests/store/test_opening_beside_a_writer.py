@@ -47,6 +47,7 @@ def left_by_a_writer(path: Path, how: str, known: dict[int, int]) -> None:
         writer.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["closed", "killed", "cut off from power"])
 def test_a_writer_that_comes_while_a_reader_opens_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, any_seed: int, how: str

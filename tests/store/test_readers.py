@@ -124,6 +124,7 @@ def test_all_of_them_read_nested_observations_live_and_closed(tmp_path: Path) ->
             assert check(tmp_path / "store", buffer, read, closed=True) > 600
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("reader", ["zarr-python", "zarrs", "tensorstore"])
 def test_reading_while_steps_are_added_never_fails_nor_gives_wrong_bytes(
     reader: str, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], amount: Callable[[int, int], int]

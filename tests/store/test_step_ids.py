@@ -94,6 +94,7 @@ def test_ids_of_steps_that_a_power_loss_took_are_not_given_again(steps: int, tmp
         assert buffer.check(progress=False).ok
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_ring_that_comes_back_at_an_earlier_step_gives_no_id_twice(seed: int, tmp_path: Path) -> None:
     ids = list[int]()

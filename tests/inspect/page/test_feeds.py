@@ -288,6 +288,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     assert contents(store) == before
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_no_other_file_is_served(client: TestClient, path: str) -> None:
     answer = client.get(path)

@@ -72,6 +72,7 @@ LIKELY = {"column": ("obs",), "stack": ("1",), "sort": ("ended", "return"), "bat
 LIKELY |= {"sampler": ("uniform", "recent", "epochs", "slices", "prioritized")}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", STORES)
 def test_nothing_that_is_asked_is_an_error_of_the_server(name: str, tmp_path: Path, any_seed: int) -> None:
     options, fill = STORES[name]
