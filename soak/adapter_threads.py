@@ -166,6 +166,8 @@ class AdapterWorld:
         self.number += n
         self.done["add"] += 1
 
+    begin = change
+
     def readers(self) -> list[Callable[[], Iterator[int]]]:
         """Return generators that sample at each turn, and say how many rows were compared."""
         return [self._samples] * self.READERS

@@ -104,6 +104,10 @@ class World:
 
     # Changing it
 
+    def begin(self, rng: random.Random) -> None:
+        """Have something in it."""
+        self._extend(rng)
+
     def change(self, rng: random.Random) -> None:
         """Do something at random."""
         often = (self._extend, self._extend, self._add, self._write, self._remove, self._tag)
@@ -225,7 +229,7 @@ class Threads:
     def __init__(self, world: World | AdapterWorld, rng: random.Random) -> None:
         self._world, self.wrong, self.over = world, list[str](), threading.Event()
         makers = world.readers()
-        world.change(rng)
+        world.begin(rng)
         self._all = [self._thread(self._reading(makers[n]), f"reader {n}") for n in rng.sample(range(len(makers)), world.READERS)]
         self._all.append(self._thread(lambda: world.change(rng), "changes"))
 

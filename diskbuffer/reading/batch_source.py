@@ -16,13 +16,11 @@ import torch
 from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
-from diskbuffer.native.sampling import Philox
 from diskbuffer.native.single_steps import copy_drawn
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
-from diskbuffer.reading.gather.single_steps import SingleSteps
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
 from diskbuffer.reading.reader import Planned, Reader, until_found
@@ -262,33 +260,31 @@ class Sampling:
         reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
         with reader.lock:
             self._check()
-            self._look_again()
+            if reader.columns is not self._found[0]:  # some were written since
+                self._look()
             single, begun, batch = reader.single_steps(None), None, None
             if single is None and not self._is_small:
                 return None
             random = sampler.random()
             if random is not None:
-                batch = self._copy_random(single, random)
+                try:
+                    if single is None:
+                        batch = reader.gather_random(self._request, random)
+                    else:
+                        batch = reader.copy_random(single, size, random)
+                except BaseException as error:
+                    ahead = sampler.next(reader.index, size)  # the same again
+                    sampler.keep(ahead)
+                    self._fail(DrawnBatch([ahead], None), error)
+                    raise
+                if batch is not None:
+                    sampler.batches += 1
             elif single is not None and size <= single.most:
                 begun, batch = self._copy_drawn()
         if begun is not None:
             self.deliver(begun)
         elif batch is not None and limiter is not None:
             limiter.note_sampled(size)
-        return batch
-
-    def _copy_random(self, single: SingleSteps | None, random: Philox) -> Batch | None:
-        """Return the next batch, which native code draws; None where it has to be planned. The lock must be held."""
-        reader, (_, sampler, size, _) = self._readers[0], self._parts[0]
-        try:
-            batch = reader.gather_random(self._request, random) if single is None else reader.copy_random(single, size, random)
-        except BaseException as error:
-            ahead = sampler.next(reader.index, size)  # the same again
-            sampler.keep(ahead)
-            self._fail(DrawnBatch([ahead], None), error)
-            raise
-        if batch is not None:
-            sampler.batches += 1
         return batch
 
     def _copy_drawn(self) -> tuple[DrawnBatch | None, Batch | None]:

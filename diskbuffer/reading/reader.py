@@ -312,7 +312,7 @@ class Reader(ABC):
 
     def copy_random(self, single: SingleSteps, size: int, random: Philox) -> Batch | None:
         """Draw and copy single steps; None where they have to be planned. The lock must be held."""
-        filled = self.copy_at_once(single, copy_random, size, random)
+        filled = self.gatherer.quickly(size, single.filled, copy_random, self.index, self._store.maps.sources, size, random)
         return None if filled is None else as_batch(single, filled)
 
     def gather_random(self, request: Request, random: Philox) -> Batch | None:
