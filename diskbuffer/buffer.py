@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast
@@ -22,7 +22,7 @@ from diskbuffer.closing import Closing
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
-from diskbuffer.columns.tags import numbers_of, tag_episodes
+from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
@@ -1227,12 +1227,6 @@ class ReplayBuffer:
             self._writing_columns()
             return tag_episodes(self._derived, tag, steps)
 
-    def _numbers_of_strings(self, strings: Collection[str]) -> list[int]:
-        """Return the numbers of strings, which are among `tags` and on the disk when this returns, for a column of them."""
-        with self._store.lock:
-            self._writing_columns()
-            return numbers_of(self._derived, strings)
-
     def refresh(self) -> None:
         """See what a writer in another process has added and evicted since; needed with ``mode="r"`` only.
 
@@ -1481,7 +1475,7 @@ class ReplayBuffer:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that there are, and strings in columns; the column ``tag`` has their numbers, from 1 on."""
+        """The tags that there are; the column ``tag`` has their numbers, from 1 on."""
         return self._store.layout.tags
 
     @property

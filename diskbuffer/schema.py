@@ -37,7 +37,6 @@ TAKEN = (
 )
 CHECKSUM = "row_checksum"
 TAG = "tag"  # the column of tags
-STRINGS = "x_strings"  # columns below it have numbers of strings that the store names, as the column "tag" has
 _EMPTY = "%"
 _PLAIN = {*string.ascii_letters, *string.digits, "_", "-"}  # in a column's path, beside what identifiers have
 _SIZES = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}

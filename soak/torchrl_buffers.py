@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, TensorDict, is_tensor_collection
+from tensordict import TensorDict, is_tensor_collection
 from torch.utils._pytree import tree_flatten
 from torchrl.data import (
     LazyTensorStorage,
@@ -59,7 +59,7 @@ class World:
         self._episode = float(rng.choice([1.5, 5, 40]))
         self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
         self._still = float(rng.choice([0, 0, 0.5]))
-        self._number, self.words = 0, list[str]()
+        self._number = 0
         self._now = self._observe({})
 
     def _observe(self, before: dict[Any, Any]) -> dict[Any, Any]:
@@ -95,10 +95,7 @@ class World:
         reset = over or (self._resets and self._rng.random() < 0.03)
         self._now = self._observe({}) if reset else after
         self._number += reset
-        found = TensorDict({key: value.clone() for key, value in step.items()}, [])
-        for key in (("task",), ("next", "task")) if self.words else ():
-            found[key] = NonTensorData(str(self._rng.choice(self.words)))
-        return found
+        return TensorDict({key: value.clone() for key, value in step.items()}, [])
 
     def rollout(self, n: int) -> Any:
         """Take n steps."""
@@ -115,8 +112,6 @@ def _same(one: Any, other: Any, where: str) -> None:
         assert one.batch_size == other.batch_size, f"{where}: {one.batch_size}, {other.batch_size}"
         keys = [sorted(td.keys(True, True), key=str) for td in (one, other)]
         assert keys[0] == keys[1], f"{where}: {keys}"
-        for key in (("task",), ("next", "task")):
-            assert one.get(key, None) is None or one[key] == other[key], f"{where}, {key}: {one[key]}, {other[key]}"
         for key in keys[0]:
             same_bits(one[key].numpy(), other[key].numpy(), f"{where}, {key}")
         return
@@ -166,10 +161,6 @@ class Both:
             str(rng.choice(["tensordict", "plain", "dict"], p=[0.7, 0.2, 0.1])) if not (self.lanes or ranked) else "tensordict"
         )
         self._ranked, self._batch_size = ranked, int(rng.integers(1, 9)) * 4
-        if self._kind == "tensordict" and rng.random() < 0.3:
-            words = ["", *(f"task {n}" for n in range(int(rng.integers(1, 30))))]
-            for world in self._worlds:
-                world.words = words
         self._make = self._choose_sampler()
         self._how: dict[str, Any] = {"ndim": 2} if self.lanes else {}
         self.theirs = self._buffer(LazyTensorStorage(self._size, **self._how), self._make(SliceSampler))
@@ -273,8 +264,6 @@ class Both:
         first, last = sorted(self._rng.integers(0, n + 1, 2).tolist())
         some = torch.from_numpy(self._rng.integers(0, n, int(self._rng.integers(0, 9))))
         indices: list[Any] = [slice(first, last), some, int(self._rng.integers(n)), slice(None, None, 2)]
-        if self._worlds[0].words:  # of which TorchRL takes no empty stacks
-            indices = [index for index in indices if torch.arange(n)[index].numel()]
         for index in indices:
             _same(self.theirs[index], self._read(self.ours[index]), f"[{index}]")
 

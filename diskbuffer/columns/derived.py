@@ -27,7 +27,7 @@ from diskbuffer.native.blocks import scatter
 from diskbuffer.reading.reader import Reader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.schema import STRINGS, TAG, Column
+from diskbuffer.schema import TAG, Column
 from diskbuffer.store.format.checksums import replace_rows
 from diskbuffer.store.store import Store
 
@@ -141,8 +141,6 @@ class DerivedColumns:
                     f"column {name!r} was recorded with the steps, and stays with them; only those that were "
                     "written later can be removed"
                 )
-            if name == TAG and any(path.startswith(f"{STRINGS}/") for path in schema.columns):
-                raise SchemaError("column 'tag' shares its names with columns of strings; take tags away with tag(None, steps)")
             if name in self._kept:
                 raise SchemaError(f"column {name!r} belongs to a sampler that is in use; delete the sampler first")
             if name in self._in_use:

@@ -62,7 +62,5 @@ def numbers_of(columns: DerivedColumns, names: Collection[str]) -> list[int]:
     with columns.store.lock:
         new = set(names) - set(columns.store.layout.tags)
         if len(columns.store.layout.tags) + len(new) > 2**16 - 1:
-            raise InputError(
-                "a store has 65,535 different tags, and strings in columns, at most; keep numbers in a column of your own"
-            )
+            raise InputError("a store has 65,535 different tags at most; keep numbers in a column of your own")
         return columns.store.add_tags(list(names))

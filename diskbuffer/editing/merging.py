@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.formats.data import EpisodeData, Rows
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema import STRINGS
 from diskbuffer.wording import either
 
 StorePath = str | os.PathLike[str]
@@ -95,31 +89,7 @@ def merge(
             tagged=any(one.tagged for one in alike),
             evict=capacity is not None,
         )
-        return merged.write(path, "merge", sources, _episodes(sources, merged.tags), progress)
-
-
-def _episodes(sources: Sequence[StoreSource], tags: tuple[str, ...]) -> Iterator[EpisodeData]:
-    """Yield the episodes of all sources, the numbers of strings in their columns being those of the new store."""
-    for source in sources:
-        numbers = np.array([0, *(tags.index(tag) + 1 for tag in source.layout.tags)])
-        for episode in source.episodes():
-            columns = {
-                path: _Renumbered(rows, numbers) if path.split("/")[0] == STRINGS else rows
-                for path, rows in episode.columns.items()
-            }
-            yield replace(episode, columns=columns)
-
-
-class _Renumbered:
-    """A column of numbers of strings, which have other numbers in another store."""
-
-    def __init__(self, rows: Rows, numbers: npt.NDArray[Any]) -> None:
-        self._rows, self._numbers = rows, numbers
-        self.shape, self.dtype = rows.shape, rows.dtype
-
-    def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
-        found = np.asarray(self._rows[rows])
-        return self._numbers[found.astype(np.int64)].astype(found.dtype)
+        return merged.write(path, "merge", sources, (episode for source in sources for episode in source.episodes()), progress)
 
 
 def _refuse_others(name: str, source: StoreSource, other_name: str, other: StoreSource) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.columns.tags import numbers_of
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.filling import fill
@@ -36,7 +37,7 @@ class NewStore:
     segment_rows, chunk_rows : int or None
         None has them chosen.
     tags : tuple of str
-        Names of tags, and of strings in columns, in the order of their numbers.
+        In the order of their numbers.
     tagged : bool
         Whether there is a column of tags.
     evict : bool
@@ -114,7 +115,8 @@ class NewStore:
         """
         ReplayBuffer(place, **self._options()).close()  # which also opens the one that was begun
         with ReplayBuffer(place, mode="r+", autoreset="disabled") as buffer:
-            buffer._numbers_of_strings(self.tags)
+            with buffer._store.lock:
+                numbers_of(buffer._derived, self.tags)
             if self.tagged:
                 buffer._derived.ensure(TAG, TAG_COLUMN)
             fill(buffer, episodes, told, self.derived)

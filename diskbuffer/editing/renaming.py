@@ -13,7 +13,7 @@ from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.errors import SchemaError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema import BUILT_IN, STRINGS, TAG, Column, is_obs
+from diskbuffer.schema import BUILT_IN, TAG, Column, is_obs
 
 
 def rename_column(
@@ -70,8 +70,6 @@ def _check(source: StoreSource, old: str, name: str) -> None:
         raise SchemaError(f"flags, rewards and tags have names that every store has: {old!r} cannot be called {name!r}")
     if is_obs(old) != is_obs(name):
         raise SchemaError(f"observations are 'obs', or below 'obs/', and nothing else is: {old!r} cannot be called {name!r}")
-    if (old.split("/")[0] == STRINGS) != (name.split("/")[0] == STRINGS):
-        raise SchemaError(f"columns of strings are below {STRINGS}/, and nothing else is: {old!r} cannot be called {name!r}")
     if name in columns:
         raise SchemaError(f"there is a column {name!r} already")
     if old in derived and "/" in name:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from diskbuffer.schema import BUILT_IN, STRINGS, TAG, TAKEN, part_of
+from diskbuffer.schema import BUILT_IN, TAG, TAKEN, part_of
 
-RESERVED = frozenset({*TAKEN, *BUILT_IN, TAG, STRINGS})  # what a store, or a batch, has under these names is something else
-GROUPS = frozenset({"next_obs", *BUILT_IN, TAG, STRINGS})  # what no path may begin with
+RESERVED = frozenset({*TAKEN, *BUILT_IN, TAG})  # what a store, or a batch, has under these names is something else
+GROUPS = frozenset({"next_obs", *BUILT_IN, TAG})  # what no path may begin with
 
 Keys = tuple[str, ...]  # what leads to an array: names of groups, and its own
 

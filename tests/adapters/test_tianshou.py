@@ -756,7 +756,7 @@ def test_a_step_is_read_as_it_is_while_another_thread_adds_one(tmp_path: Path, m
 
         def add(n: int) -> None:
             step = {"obs": np.full(3, n), "act": n, "rew": float(n), "terminated": False, "truncated": False}
-            buffer.add(Batch(**step, obs_next=np.full(3, n + 1), info={}))
+            buffer.add(Batch(step | {"obs_next": np.full(3, n + 1), "info": {}}))
 
         real, found = Stored._move_on, list[Any]()
 

@@ -86,21 +86,6 @@ def test_the_newest_steps_are_those_of_the_last_store(tmp_path: Path) -> None:
     assert stores.described(tmp_path / "all")["capacity"] == 60
 
 
-def test_strings_in_columns_are_the_same_strings_in_the_merged_store(tmp_path: Path) -> None:
-    columns = {"obs": db.Column((2,)), "action": db.Column((), "int64"), "x_strings/task": db.Column((), "uint16")}
-    told = {"one": ["push", "lift", "push"], "two": ["lift", "turn"]}
-    for name, tasks in told.items():
-        with db.ReplayBuffer(tmp_path / name, columns=columns) as buffer:
-            for task in tasks:
-                number = buffer._numbers_of_strings([task])[0]
-                buffer.extend(np.zeros((3, 2)), [0, 0], [0, 0], x_strings={"task": [number] * 2}, new_episode=True)
-                buffer.cut_off()
-    editing.merge([tmp_path / "one", tmp_path / "two"], tmp_path / "all", progress=False)
-    with db.ReplayBuffer(tmp_path / "all", mode="r") as buffer:
-        numbers = [int(episode["x_strings"]["task"][0]) for episode in buffer.iterate_episodes()]
-        assert [buffer.tags[number - 1] for number in numbers] == [*told["one"], *told["two"]]
-
-
 def test_stores_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     columns = stores.COLUMNS["vectors"]
     others = {**columns, "action": db.Column((3,), "float32"), "skill": db.Column((), "int8")}

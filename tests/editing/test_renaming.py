@@ -51,7 +51,6 @@ def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
         ("action/move", "action/grip", "already"),
         ("action/move", "action", "inside another"),
         ("action/move", "_hidden", "identifier"),
-        ("action/move", "x_strings/move", "strings"),
         ("value", "a/b", "nested"),
     ],
 )

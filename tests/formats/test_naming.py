@@ -24,7 +24,7 @@ from tests.formats import episodes as made
 Array = np.ndarray[Any, Any]
 NAMES = [
     *("action", "actions", "obs", "observation", "observations", "reward", "rewards", "terminals", "terminated", "truncated"),
-    *("is_last", "row_checksum", "tag", "steps", "mask", "next_obs", "info", "env", "flags", "x_strings", "discount", "valids"),
+    *("is_last", "row_checksum", "tag", "steps", "mask", "next_obs", "info", "env", "flags", "discount", "valids"),
     *("env_discount", "obs_", "action_", "tag_", "terminated_", "_x", "a b", "a%20b", "état", "state", "episode", "reward_"),
 ]
 STEPS = (4, 3)

@@ -18,10 +18,9 @@ from diskbuffer import schema
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise
 from diskbuffer.adapters.place_column import OURS, SLOT
-from diskbuffer.adapters.torchrl.strings import COLUMN_DTYPE, Strings
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.reading.batches.base import Batch
-from diskbuffer.schema import STRINGS, Column, part_of
+from diskbuffer.schema import Column, part_of
 
 Array = npt.NDArray[Any]
 Key = tuple[str, ...]
@@ -47,8 +46,6 @@ def column_of(key: Key, *, paired: bool) -> str:
 
 def key_of(path: str) -> tuple[Key, bool]:
     """Return the entry that a column holds, and whether it is one of a pair."""
-    if path.startswith(f"{STRINGS}/"):
-        return tuple(map(schema.key_of, path.split("/")[1:])), False
     if path in _KEYS:
         return _KEYS[path], False
     first, *rest = path.split("/")
@@ -68,14 +65,11 @@ class Entry:
         Whether ``("next", *key)`` is what follows it: stored once, unless an episode ends.
     frames : Frames
         What it is made of.
-    strings : bool
-        Whether it holds strings, of which the column has the numbers.
     """
 
     key: Key
     paired: bool
     frames: Frames
-    strings: bool = False
 
     @property
     def is_picture(self) -> bool:
@@ -85,8 +79,6 @@ class Entry:
     @cached_property
     def path(self) -> str:
         """The column's."""
-        if self.strings:
-            return "/".join([STRINGS, *map(part_of, self.key)])
         return column_of(self.key, paired=self.paired)
 
     @cached_property
@@ -132,9 +124,6 @@ class Entries:
         lanes = tuple(next(iter(found.values())).shape[1:ndim])
         entries = []
         for key, values in found.items():
-            if isinstance(values, Strings):
-                entries.append(Entry(key, False, Frames(values.shape[ndim:], COLUMN_DTYPE), strings=True))
-                continue
             if key[:1] == (NEXT,) and key[1:] in found and _alike(found[key[1:]], values):
                 continue
             shape, after = tuple(values.shape[ndim:]), found.get((NEXT, *key))
@@ -166,8 +155,7 @@ class Entries:
             if path in OURS or path == NOTHING or (path == "reward" and not column.shape and column.np_dtype == np.bool_):
                 continue
             key, paired = key_of(path)
-            is_text = path.startswith(f"{STRINGS}/")
-            entries.append(Entry(key, paired, _told_by(column, stack if paired else 1), strings=is_text))
+            entries.append(Entry(key, paired, _told_by(column, stack if paired else 1)))
         return cls(tuple(entries), lanes, stack)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -189,11 +177,8 @@ class Entries:
                 return padding(entry.frames.split(first))
         return "first"
 
-    def rows(self, data: Any, n: int, numbers: Callable[[list[str]], list[int]]) -> dict[str, Any]:
-        """Return what `ReplayBuffer.extend` is given, with an axis of lanes, (n, lanes, ...), behind that of steps.
-
-        `numbers` returns those of strings, once everything else is known to fit.
-        """
+    def rows(self, data: Any, n: int) -> dict[str, Any]:
+        """Return what `ReplayBuffer.extend` is given, with an axis of lanes, (n, lanes, ...), behind that of steps."""
         found, n_lanes = dict(leaves(data)), math.prod(self.lanes)
         missing = [e.key for e in self.entries if e.key not in found or (e.paired and (NEXT, *e.key) not in found)]
         known = {e.key for e in self.entries} | {(NEXT, *e.key) for e in self.entries if e.paired}
@@ -205,8 +190,6 @@ class Entries:
 
         def array(key: Key, frames: Frames) -> Array:
             values = found[key]
-            if isinstance(values, Strings):
-                raise InputError(f"{key}: expected {frames.dtype}, as earlier steps had, found strings")
             feature = tuple(values.shape[len(values.shape) - len(frames.shape) :])
             if (
                 _dtype(key, values) != frames.dtype
@@ -224,8 +207,6 @@ class Entries:
 
         rows: dict[str, Any] = {"reward": np.zeros((n, n_lanes), np.bool_), "obs": {}, "next_obs": {}}
         for entry in self.entries:
-            if entry.strings:
-                continue
             if entry.paired:
                 put(rows["obs"], entry.key, apart(entry.frames.split(array(entry.key, entry.frames))))
                 put(rows["next_obs"], entry.key, apart(entry.frames.split(array((NEXT, *entry.key), entry.frames))))
@@ -233,27 +214,10 @@ class Entries:
                 rows[entry.path] = apart(array(entry.key, entry.frames))
         if not rows["obs"]:
             rows["obs"] = rows["next_obs"] = np.zeros((n, n_lanes), np.bool_)
-        return rows | self._flags(found, n, n_lanes) | self._numbered(found, n, n_lanes, numbers)
-
-    def _numbered(
-        self, found: Mapping[Key, torch.Tensor | Strings], n: int, n_lanes: int, numbers: Callable[[list[str]], list[int]]
-    ) -> dict[str, Array]:
-        """Return the columns of strings."""
-        given = dict[str, tuple[Strings, tuple[int, ...]]]()
-        for entry in self.entries:
-            if entry.strings:
-                values, shape = found[entry.key], (n, n_lanes, *entry.frames.shape)
-                if not isinstance(values, Strings) or len(values.values) != math.prod(shape):
-                    raise InputError(
-                        f"{entry.key}: expected strings of shape {shape}, found {type(values).__name__} of {values.shape}"
-                    )
-                given[entry.path] = values, shape
-        different = list(dict.fromkeys(value for values, _ in given.values() for value in values.values))
-        known = dict(zip(different, numbers(different), strict=True)) if different else {}
-        return {path: values.numbers(known).reshape(shape) for path, (values, shape) in given.items()}
+        return rows | self._flags(found, n, n_lanes)
 
     @staticmethod
-    def _flags(found: Mapping[Key, torch.Tensor | Strings], n: int, n_lanes: int) -> dict[str, Array]:
+    def _flags(found: Mapping[Key, torch.Tensor], n: int, n_lanes: int) -> dict[str, Array]:
         flags: dict[str, Array] = {}
         for name in ("terminated", "truncated", "done"):
             values = found.get((NEXT, name))
@@ -283,11 +247,6 @@ class Entries:
         return tuple(entry.path for entry in self.entries)
 
     @cached_property
-    def has_strings(self) -> bool:
-        """Whether some of them hold strings."""
-        return any(entry.strings for entry in self.entries)
-
-    @cached_property
     def bare(self) -> bool:
         """Whether what is held are tensors, and not tensordicts."""
         return len(self.entries) == 1 and self.entries[0].key == ()
@@ -309,7 +268,7 @@ def value_at(tree: Mapping[str, Any], key: Key) -> Any:
     return tree
 
 
-def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor | Strings]]:
+def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor]]:
     """Yield the entries of a tensordict, of nested dicts, lists and tuples, or a tensor under the key ()."""
     if is_tensor_collection(data):
         items = data.items(True, True, is_leaf=is_leaf_nontensor)
@@ -317,14 +276,11 @@ def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor | Strings]]:
     else:
         found = [(tuple(map(_part, path)), value) for path, value in tree_flatten_with_path(data)[0]]
     for key, value in found:
-        if is_non_tensor(value):
-            yield key, Strings.of(key, value)
-            continue
         if not isinstance(value, torch.Tensor):
-            where = f" at {key!r}" if key else ""
+            kind, where = type(value.data if is_non_tensor(value) else value).__name__, f" at {key!r}" if key else ""
             raise InputError(
-                f"expected tensors, found a {type(value).__name__}{where}; make a tensor of it, leave it out, or give steps as "
-                "TensorDicts, which may hold strings, too"
+                f"expected tensors, found a {kind}{where}; leave it out, as by steps.exclude(...), or make "
+                "a tensor of it, such as a number for each of a few strings"
             )
         yield key, value
 
@@ -338,7 +294,7 @@ def refuse_others(data: Any) -> None:
 
 
 def _tensors(data: Any) -> dict[Key, torch.Tensor]:
-    return {key: value for key, value in leaves(data) if isinstance(value, torch.Tensor)}
+    return dict(leaves(data))
 
 
 def _part(entry: Any) -> str:

@@ -27,7 +27,6 @@ class Wanted:
     Parameters
     ----------
     entries : Entries
-        Without strings.
 
     Attributes
     ----------
@@ -66,7 +65,7 @@ class ManySteps:
     Parameters
     ----------
     entries : Entries
-        Without strings and stacks.
+        Without stacks.
     recorded : Schema
         The columns of the store that are recorded with the steps.
     """
@@ -80,7 +79,7 @@ class ManySteps:
     @classmethod
     def of(cls, entries: Entries, recorded: Schema) -> ManySteps | None:
         """Return what takes steps of these apart; None where some have to be converted."""
-        converted = any(entry.strings or entry.frames.dtype.kind == "c" for entry in entries)
+        converted = any(entry.frames.dtype.kind == "c" for entry in entries)
         return None if converted or entries.stack > 1 or entries.bare else cls(entries, recorded)
 
     def find(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> dict[str, Any] | None:

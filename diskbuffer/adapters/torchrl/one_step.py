@@ -24,7 +24,7 @@ class OneStep:
     Parameters
     ----------
     entries : Entries
-        Without strings, of one lane.
+        Of one lane.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -37,7 +37,7 @@ class OneStep:
     @classmethod
     def of(cls, entries: Entries) -> OneStep | None:
         """Return what takes steps of these apart; None where some have to be converted."""
-        return None if entries.has_strings or entries.lanes or entries.bare else cls(entries)
+        return None if entries.lanes or entries.bare else cls(entries)
 
     def find(self, data: TensorDict, slots: Int64) -> dict[str, Any] | None:
         """Return what `ReplayBuffer.add` is given for a step, without an axis; None where something is not as the store has it.

@@ -37,7 +37,6 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     What a buffer draws with TorchRL's own samplers and writers is what it would draw from a storage in memory, bit for bit.
     Entries below "next" that are what the next step begins with are stored once, and rolling stacks of frames frame by frame.
-    Entries of tensordicts may be tensors, and strings, of which each is stored once.
 
     It is opened, never wiped: a buffer that is made with the same `path` goes on with what is there, its writer behind the newest
     step. Until something is written it is opened for reading, and needs no lock.

@@ -26,7 +26,6 @@ from diskbuffer.adapters.torchrl.one_step import OneStep
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, LazyRows
-from diskbuffer.adapters.torchrl.strings import named
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer_or_none
@@ -247,7 +246,7 @@ class Stored(OpenedLate):
         known = self.places
         if self.entries is None and not is_there(self.path) and np.size(plain(cursor)) == 0:
             raise InputError("the first step tells what a storage holds, and no step was given")
-        entries, numbers = self._begin(data), self.opened._numbers_of_strings
+        entries = self._begin(data)
         if self.places is not known and not self.places.hold_the_same(known):  # some of which `data` would take the place of
             raise InputError(
                 f"{self.path}: another process has written since this was opened; nothing was written now. Its steps are known "
@@ -256,7 +255,7 @@ class Stored(OpenedLate):
         places = self._places_at(cursor)
         if not len(places):
             return
-        rows = entries.rows(indexed(data, entries, places), len(places), numbers)
+        rows = entries.rows(indexed(data, entries, places), len(places))
         self._kind, self.places.axes = Kind.of(data), axes_of(data, self.ndim)
         while len(again := self.places.old_ones(places)):
             if entries.stack > 1:
@@ -264,7 +263,7 @@ class Stored(OpenedLate):
                     "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
                     "of frames cannot be; make the storage with frame_stack=1, at another path, for such writers"
                 )
-            self._append(entries.rows(self.read(self.places.names[again]), len(again), numbers), again)
+            self._append(entries.rows(self.read(self.places.names[again]), len(again)), again)
         self._append(rows, places)
         self._many_steps = ManySteps.of(entries, self.opened._store.layout.schema.recorded)
         self._one_step = OneStep.of(entries)
@@ -355,7 +354,7 @@ class Stored(OpenedLate):
         if lazy:
             return self._kind.from_tensordict(LazyRows.of(tree, size))
         # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
-        make = TensorDict if device.type != "cpu" or entries.has_strings else TensorDict._new_unsafe
+        make = TensorDict if device.type != "cpu" else TensorDict._new_unsafe
         return self._kind.from_tensordict(make(tree, batch_size=size, device=device))
 
     @uncompiled
@@ -370,18 +369,9 @@ class Stored(OpenedLate):
         return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, device, entry)
 
     def _shaped(self, values: torch.Tensor, names: Int64, device: torch.device, entry: Entry) -> Any:
-        if names.ndim != 1 or entry.strings:
+        if names.ndim != 1:
             values = values.reshape((*names.shape, *entry.frames.shape))
-        if entry.strings:
-            return self._strings(values.numpy())
         return values if device.type == "cpu" else values.to(device)
-
-    def _strings(self, numbers: Array) -> Any:
-        """Return strings by their numbers."""
-        opened = self.opened
-        if not self._writes and numbers.max(initial=0) > len(opened.tags):  # a writer elsewhere has named them since
-            opened.refresh()
-        return named(numbers, opened.tags)
 
     # Places and steps
 
