@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_one_batch_that_was_interrupted_says_little() -> None:
     chosen(pace, {1: 0.01, 2: 0.009}, 100)
     pace.note(1, 5.0)
     assert chosen(pace, {1: 0.01, 2: 0.02}, 400)[1] > 300
+
+
+def test_another_thread_may_note_a_batch_while_the_best_is_looked_for() -> None:
+    class Changing(list[float]):
+        def __iter__(self) -> Iterator[float]:
+            yield from [*super().__iter__()]
+            self[0] *= 2
+
+    pace = Pace(4)
+    for threads in (1, 2, 4):
+        pace.note(threads, 1.0)
+    pace._seconds = Changing(pace._seconds)
+    pace.note(1, 0.5)
+    assert pace.best == 1

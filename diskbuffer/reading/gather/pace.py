@@ -49,4 +49,4 @@ class Pace:
             self._seconds[n] = min(before, seconds)
         else:
             self._seconds[n] = before + _NEWEST * (min(seconds, _LATE * before) - before)
-        self._best = self._seconds.index(min(self._seconds))
+        self._best = min(range(len(self._seconds)), key=self._seconds.__getitem__)  # another thread may note one meanwhile
