@@ -557,11 +557,6 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.stacks_apart(read, columns)
 
-    def _newest_step(self, env: int = 0) -> int:
-        """Return the name of an environment's newest step; there must be one."""
-        with self._store.lock:
-            return self._writing().newest_step(env) * self._store.layout.streams + env
-
     def _advise_on_cut_offs(self, advice: str) -> None:
         """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
         with self._store.lock:

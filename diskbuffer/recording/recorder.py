@@ -268,10 +268,6 @@ class Recorder:
         self._log.count()
         self._log.note_evictable()
 
-    def newest_step(self, stream: int) -> int:
-        """Return the position of a stream's newest step."""
-        return int(self._index.heads[stream]) - 1
-
     def cut_off(self, streams: Iterable[int]) -> None:
         """End the running episodes of some streams, and have their next step start one, whatever its observation."""
         for stream in streams:

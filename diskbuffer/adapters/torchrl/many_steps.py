@@ -21,44 +21,6 @@ _FLAGS = ("terminated", "truncated")
 _INDEX = ("index",)
 
 
-class Wanted:
-    """Find the tensors of entries in tensordicts, where these have them, and nothing else, as a store does.
-
-    Parameters
-    ----------
-    entries : Entries
-
-    Attributes
-    ----------
-    of : dict of key to (tuple of int, torch.dtype, int)
-        Shape and dtype of one step's value, and its bytes; "next" entries, too.
-    """
-
-    def __init__(self, entries: Entries) -> None:
-        self.of: dict[Key, tuple[tuple[int, ...], torch.dtype, int]] = {}
-        for entry in entries:
-            like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
-            for key in (entry.key, (NEXT, *entry.key))[: 1 + entry.paired]:
-                self.of[key] = entry.frames.shape, like, math.prod(entry.frames.shape) * entry.frames.dtype.itemsize
-        self._known = frozenset(self.of)
-        self._has_index = _INDEX in self._known
-
-    def find(self, data: TensorDict, batch: tuple[int, ...]) -> dict[Key, torch.Tensor] | None:
-        """Return contiguous tensors with the axes of `batch` first; None where something is not as wanted, or on a device."""
-        found: dict[Key, torch.Tensor] = {}
-        if not _collect(found, data, ()):
-            return None
-        if not self._has_index:
-            found.pop(_INDEX, None)  # which TorchRL's writers add
-        if found.keys() != self._known:
-            return None
-        for key, (shape, dtype, _) in self.of.items():
-            value = found[key]
-            if value.shape != (*batch, *shape) or value.dtype != dtype or not value.is_contiguous():
-                return None
-        return found
-
-
 class ManySteps:
     """Take blocks of steps apart whose entries are known to be what the store holds.
 
@@ -74,7 +36,10 @@ class ManySteps:
         self._lanes, self._n_lanes = entries.lanes, int(np.prod(entries.lanes, dtype=np.int64))
         self._entries, paths = list(entries), {entry.path for entry in entries}
         self._others = {path: recorded[path].np_dtype for path in (*recorded.step, *recorded.obs) if path not in paths}
-        self._wanted = Wanted(entries)
+        self._wanted: dict[Key, tuple[tuple[int, ...], torch.dtype]] = {}  # shapes and dtypes of one step's values
+        for entry in entries:
+            like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
+            self._wanted |= dict.fromkeys((entry.key, (NEXT, *entry.key))[: 1 + entry.paired], (entry.frames.shape, like))
 
     @classmethod
     def of(cls, entries: Entries, recorded: Schema) -> ManySteps | None:
@@ -88,7 +53,7 @@ class ManySteps:
         None where something is not as the store has it, or on a device: it takes another way then. `slots` are what is stored of
         the places, (n,). `one` tells that `data` is a step, without an axis.
         """
-        found = self._wanted.find(data, self._lanes if one else (n, *self._lanes))
+        found = self._tensors(data, self._lanes if one else (n, *self._lanes))
         if found is None:
             return None
         axes = (n,) if self._n_lanes == 1 else (n, self._n_lanes)
@@ -110,6 +75,21 @@ class ManySteps:
                 if path == "obs":
                     values["next_obs"] = values[path]
         return values
+
+    def _tensors(self, data: TensorDict, axes: tuple[int, ...]) -> dict[Key, torch.Tensor] | None:
+        """Return contiguous tensors, with such axes first; None where something is not as wanted, or on a device."""
+        found: dict[Key, torch.Tensor] = {}
+        if not _collect(found, data, ()):
+            return None
+        if _INDEX not in self._wanted:
+            found.pop(_INDEX, None)  # which TorchRL's writers add
+        if found.keys() != self._wanted.keys():
+            return None
+        for key, (shape, dtype) in self._wanted.items():
+            value = found[key]
+            if value.shape != (*axes, *shape) or value.dtype != dtype or not value.is_contiguous():
+                return None
+        return found
 
     def _flag(self, found: Mapping[Key, torch.Tensor], name: str, axes: tuple[int, ...]) -> npt.NDArray[Any] | None:
         """Return a flag's values; None where it is made of several."""

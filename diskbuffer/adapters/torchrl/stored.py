@@ -22,7 +22,6 @@ from diskbuffer.adapters.torchrl.entries import Entries, Entry, refuse_others
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
-from diskbuffer.adapters.torchrl.one_step import OneStep
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, LazyRows
@@ -80,7 +79,6 @@ class Stored(OpenedLate):
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._kind = Kind()
         self._many_steps: ManySteps | None = None
-        self._one_step: OneStep | None = None
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
         self.open_to_read()
@@ -105,7 +103,7 @@ class Stored(OpenedLate):
                     raise
                 opened.refresh()
                 places = self._unfilled(opened)
-        self._many_steps = self._one_step = None
+        self._many_steps = None
         self.entries = Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack)
         self.places, self.max_size = places, places.names.size
 
@@ -200,37 +198,21 @@ class Stored(OpenedLate):
     def _put_directly(self, cursor: Any, data: Any) -> bool:
         """Put tensordicts in places without a copy, where they are as the store has them; return whether that was so."""
         one = is_one(cursor)
-        put = self._put_one if one and self._one_step is not None else self._put_many if self._many_steps is not None else None
-        if put is None or not self._writes or data.__class__ is not TensorDict:
+        if self._many_steps is None or not self._writes or data.__class__ is not TensorDict:
             return False
         places = self._places_at(cursor)
         n = len(places)
         if not 0 < n <= len(self.places.names) or (n == 1 and self.opened.n_envs > 1) or len(self.places.old_ones(places)):
             return False
         axes, self.places.axes = self.places.axes, max(len(data.batch_size) + one - self.ndim, 0)
-        names = put(data, n, self.places.slots(places), one=one)
-        if names is None:
+        values = self._many_steps.find(data, n, self.places.slots(places), one=one)
+        if values is None:
             self.places.axes = axes
             return False
+        names = self.opened._extend_with_ids(**values)
         self._kind = Kind()
         self.places.put(places, names)
         return True
-
-    def _put_one(self, data: TensorDict, _: int, slots: Int64, *, one: bool) -> Int64 | None:
-        """Add one step; return its name, (1, 1), or None where something is not as the store has it, and nothing was added."""
-        assert one
-        assert self._one_step is not None
-        step = self._one_step.find(data, slots)
-        if step is None:
-            return None
-        self.opened.add(**step)
-        return np.array([[self.opened._newest_step()]])
-
-    def _put_many(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> Int64 | None:
-        """Add steps; return their names, (n, environments), or None where something is not as the store has it."""
-        assert self._many_steps is not None
-        values = self._many_steps.find(data, n, slots, one=one)
-        return None if values is None else self.opened._extend_with_ids(**values)
 
     def _places_at(self, cursor: Any) -> Int64:
         """Return the places of a cursor, (n,)."""
@@ -266,7 +248,6 @@ class Stored(OpenedLate):
             self._append(entries.rows(self.read(self.places.names[again]), len(again)), again)
         self._append(rows, places)
         self._many_steps = ManySteps.of(entries, self.opened._store.layout.schema.recorded)
-        self._one_step = OneStep.of(entries)
 
     def _append(self, rows: dict[str, Any], places: Int64) -> None:
         """Add rows, (n, environments, ...), to the store as the steps of places, (n,)."""
