@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
-from torch.utils._pytree import tree_flatten
 from torchrl.data import (
     LazyTensorStorage,
     PrioritizedSampler,
@@ -108,17 +107,11 @@ def _path(key: Any) -> tuple[str, ...]:
 
 def _same(one: Any, other: Any, where: str) -> None:
     """Require the same of what two buffers returned."""
-    if is_tensor_collection(one):
-        assert one.batch_size == other.batch_size, f"{where}: {one.batch_size}, {other.batch_size}"
-        keys = [sorted(td.keys(True, True), key=str) for td in (one, other)]
-        assert keys[0] == keys[1], f"{where}: {keys}"
-        for key in keys[0]:
-            same_bits(one[key].numpy(), other[key].numpy(), f"{where}, {key}")
-        return
-    (leaves, tree), (others, other_tree) = tree_flatten(one), tree_flatten(other)
-    assert tree == other_tree, f"{where}: {tree}, {other_tree}"
-    for n, (left, right) in enumerate(zip(leaves, others, strict=True)):
-        same_bits(left.numpy(), right.numpy(), f"{where}, leaf {n}")
+    assert one.batch_size == other.batch_size, f"{where}: {one.batch_size}, {other.batch_size}"
+    keys = [sorted(td.keys(True, True), key=str) for td in (one, other)]
+    assert keys[0] == keys[1], f"{where}: {keys}"
+    for key in keys[0]:
+        same_bits(one[key].numpy(), other[key].numpy(), f"{where}, {key}")
 
 
 def _has_priorities() -> bool:
@@ -157,9 +150,7 @@ class Both:
         size = int(rng.integers(3, 120))
         self._size = size if not self.lanes else -(-size // self.lanes) * self.lanes
         self._segment = int(rng.choice([8, 16, 64]))
-        self._kind = (
-            str(rng.choice(["tensordict", "plain", "dict"], p=[0.7, 0.2, 0.1])) if not (self.lanes or ranked) else "tensordict"
-        )
+        self._kind = "plain" if not (self.lanes or ranked) and rng.random() < 0.2 else "tensordict"
         self._ranked, self._batch_size = ranked, int(rng.integers(1, 9)) * 4
         self._make = self._choose_sampler()
         self._how: dict[str, Any] = {"ndim": 2} if self.lanes else {}
@@ -198,10 +189,7 @@ class Both:
         """Return steps of all environments, as `extend` takes them."""
         if self.lanes:
             return torch.stack([world.rollout(n) for world in self._worlds])
-        steps = self._worlds[0].rollout(n)
-        if self._kind != "dict":
-            return steps
-        return {".".join(_path(key)): steps[key] for key in steps.keys(True, True)}
+        return self._worlds[0].rollout(n)
 
     def close(self) -> None:
         """Close all that was opened."""
@@ -222,12 +210,12 @@ class Both:
         if n > most:
             return
         steps = self._steps(n)
-        given = [{k: v.clone() for k, v in steps.items()} if isinstance(steps, dict) else steps.clone() for _ in range(2)]
-        _same(self.theirs.extend(given[0]), self.ours.extend(given[1]), "indices")
+        indices = [buffer.extend(steps.clone()) for buffer in (self.theirs, self.ours)]
+        same_bits(indices[0].numpy(), indices[1].numpy(), "indices")
 
     def add(self) -> None:
         """Add a step to both."""
-        if self.lanes or self._ranked or self._kind == "dict":
+        if self.lanes or self._ranked:
             return
         step = self._worlds[0].step()
         indices = [buffer.add(step.clone()) for buffer in (self.theirs, self.ours)]
@@ -278,7 +266,7 @@ class Both:
 
     def set(self) -> None:
         """Put other steps in some places of both."""
-        if self.empty_now or self.lanes or self._stack > 1 or self._kind == "dict":
+        if self.empty_now or self.lanes or self._stack > 1:
             return
         n = len(self.theirs)
         places = torch.from_numpy(self._rng.permutation(n)[: int(self._rng.integers(1, min(n, 6) + 1))])
@@ -292,7 +280,7 @@ class Both:
     def reopen(self) -> None:
         """Close ours, and open it again; its sampler and, where it ranks, its writer are the ones that there were."""
         sampler = self.ours.sampler
-        if self._ranked or self._kind == "dict" or self.empty_now or (isinstance(sampler, SliceSampler) and not self._in_order):
+        if self._ranked or self.empty_now or (isinstance(sampler, SliceSampler) and not self._in_order):
             return
         getattr(sampler, "_cache", {}).clear()  # of another storage
         self.close()
@@ -318,7 +306,7 @@ class Both:
 
     def dump(self) -> None:
         """Save ours, and load it in another place, from where it goes on."""
-        if self.empty_now or self._kind == "dict" or self._ranked:
+        if self.empty_now or self._ranked:
             return
         self._dumps += 1
         self.ours.dumps(self._path / "dumps")

@@ -293,21 +293,6 @@ def test_a_place_may_be_written_to_again_in_any_order(tmp_path: Path, amount: Ca
     same(theirs.get(torch.arange(60)), again.get(torch.arange(60)))
 
 
-@pytest.mark.parametrize("kind", ["tensor", "dict", "tuple"])
-def test_tensors_and_nested_dicts(kind: str, tmp_path: Path) -> None:
-    theirs = ReplayBuffer(storage=LazyTensorStorage(20), batch_size=8, generator=torch.Generator().manual_seed(1))
-    storage = DiskStorage(20, tmp_path / "store")
-    ours = ReplayBuffer(storage=storage, batch_size=8, generator=torch.Generator().manual_seed(1))
-    for _ in range(5):
-        tensor = torch.randn(7, 3)
-        data: Any = {"tensor": tensor, "dict": {"a": tensor, "b": {"c": tensor[:, 0]}}, "tuple": (tensor, [tensor[:, 1]])}[kind]
-        theirs.extend(data)
-        ours.extend(data)
-        leaves = [torch.utils._pytree.tree_flatten(rb.sample()) for rb in (theirs, ours)]
-        assert leaves[0][1] == leaves[1][1]
-        assert all(torch.equal(a, b) for a, b in zip(leaves[0][0], leaves[1][0], strict=True))
-
-
 def test_a_buffer_goes_on_where_it_ended(tmp_path: Path) -> None:
     world = Environment(4, 4)
     theirs, ours = both(100, tmp_path)
@@ -491,7 +476,7 @@ def test_misuse_is_told(tmp_path: Path) -> None:
     with pytest.raises(db.SchemaError, match="cannot be that"):
         DiskStorage(60, tmp_path / "store")
     with pytest.raises(db.SchemaError, match="bfloat16"):
-        DiskStorage(5, tmp_path / "other").set(0, torch.zeros(3, dtype=torch.bfloat16))
+        DiskStorage(5, tmp_path / "other").set(0, TensorDict({"x": torch.zeros(3, dtype=torch.bfloat16)}, []))
     other = DiskStorage(50, tmp_path / "store")
     assert len(other) == 20
     with pytest.raises(db.LockedError):
@@ -835,7 +820,7 @@ def test_a_refused_change_of_the_newest_step_leaves_the_writer_where_it_was(tmp_
 def test_a_list_that_cannot_be_stacked_leaves_the_writer_where_it_was(tmp_path: Path) -> None:
     buffer = ReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
     buffer.extend(small(4))
-    with pytest.raises(RuntimeError, match="same structure"):
+    with pytest.raises((RuntimeError, KeyError)):  # TorchRL's
         buffer.extend([small(1)[0], TensorDict({"another": torch.tensor(1)}, [])])
     buffer.extend(small(2, 4))
     assert torch.equal(buffer[:]["number"], torch.arange(6))
@@ -966,18 +951,17 @@ def test_what_tensordicts_hold_beside_tensors_is_refused_by_name(tmp_path: Path)
         assert len(ours) == 0
     ours.extend(TensorDict({"x": torch.arange(5)}, [5]))
     assert ours[:]["x"].tolist() == list(range(5))
+    ours.storage.close()
 
 
-@pytest.mark.parametrize(
-    "step", [{"x": torch.zeros(3), "task": "push"}, {"a": "push", "x": torch.zeros(3)}, {"x": np.zeros(3)}, {"x": None}, "push"]
-)
-def test_what_is_no_tensor_is_refused_by_its_name(step: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [{"x": torch.zeros(3)}, torch.zeros(3), "push", []])
+def test_what_is_no_tensordict_is_refused(step: Any, tmp_path: Path) -> None:
     storage = DiskStorage(100, tmp_path / "store")
     buffer = ReplayBuffer(storage=storage, batch_size=8)
     for add in (lambda: buffer.add(step), lambda: buffer.extend([step, step]), lambda: storage.set(0, step)):
-        with pytest.raises(db.InputError, match=r"expected tensors, found a .*leave it out"):
+        with pytest.raises(db.InputError, match="holds tensordicts, found"):
             add()
     assert len(buffer) == 0
-    buffer.add({"x": torch.zeros(3)})
-    assert len(buffer) == 1
+    buffer.extend([small(1)[0], small(1, 1)[0]])
+    assert buffer[:]["number"].tolist() == [0, 1]
     storage.close()

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import is_leaf_nontensor, is_non_tensor, is_tensor_collection
-from torch.utils._pytree import tree_flatten_with_path
+from tensordict import TensorDictBase, is_leaf_nontensor, is_non_tensor
 
 from diskbuffer import schema
 from diskbuffer.adapters import column_names
@@ -28,8 +27,6 @@ Key = tuple[str, ...]
 NEXT = "next"
 NOTHING = "obs"  # the observation of what has none
 _REWARD = (NEXT, "reward")
-_BARE = "tensor"  # the column of what is a tensor, and no tensordict
-_KEYS: dict[str, Key] = {"reward": _REWARD, _BARE: ()}
 
 
 def column_of(key: Key, *, paired: bool) -> str:
@@ -38,19 +35,17 @@ def column_of(key: Key, *, paired: bool) -> str:
         return "/".join(["obs", *map(part_of, key)])
     if key == _REWARD:
         return "reward"
-    if not key:
-        return _BARE
     first, *rest = key
-    return "/".join([column_names.column_of(first, _BARE), *map(part_of, rest)])
+    return "/".join([column_names.column_of(first), *map(part_of, rest)])
 
 
 def key_of(path: str) -> tuple[Key, bool]:
     """Return the entry that a column holds, and whether it is one of a pair."""
-    if path in _KEYS:
-        return _KEYS[path], False
+    if path == "reward":
+        return _REWARD, False
     first, *rest = path.split("/")
     below = tuple(map(schema.key_of, rest))
-    return (below, True) if first == "obs" else ((column_names.key_of(first, _BARE), *below), False)
+    return (below, True) if first == "obs" else ((column_names.key_of(first), *below), False)
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Entry:
     Attributes
     ----------
     key : tuple of str
-        Where a tensordict has it; () for plain tensors.
+        Where a tensordict has it.
     paired : bool
         Whether ``("next", *key)`` is what follows it: stored once, unless an episode ends.
     frames : Frames
@@ -173,7 +168,7 @@ class Entries:
         """Tell what an episode's first stack is filled up with, by steps of which the first begins one."""
         for entry in self.entries:
             if entry.frames.stack > 1:
-                first = _tensors(data)[entry.key][:1].cpu().reshape(-1, *entry.frames.shape).numpy()
+                first = dict(leaves(data))[entry.key][:1].cpu().reshape(-1, *entry.frames.shape).numpy()
                 return padding(entry.frames.split(first))
         return "first"
 
@@ -246,11 +241,6 @@ class Entries:
         """The columns."""
         return tuple(entry.path for entry in self.entries)
 
-    @cached_property
-    def bare(self) -> bool:
-        """Whether what is held are tensors, and not tensordicts."""
-        return len(self.entries) == 1 and self.entries[0].key == ()
-
 
 def _told_by(column: Column, stack: int) -> Frames:
     """Return what a column of observations holds, in a store of such stacks."""
@@ -261,51 +251,35 @@ def _told_by(column: Column, stack: int) -> Frames:
     return Frames((stack * channels, *rest), column.np_dtype, stack)
 
 
-def value_at(tree: Mapping[str, Any], key: Key) -> Any:
-    """Return what `nested` has put there."""
-    for part in key or ("",):
-        tree = tree[part]
-    return tree
-
-
-def leaves(data: Any) -> Iterator[tuple[Key, torch.Tensor]]:
-    """Yield the entries of a tensordict, of nested dicts, lists and tuples, or a tensor under the key ()."""
-    if is_tensor_collection(data):
-        items = data.items(True, True, is_leaf=is_leaf_nontensor)
-        found = [(key if isinstance(key, tuple) else (key,), value) for key, value in items]
-    else:
-        found = [(tuple(map(_part, path)), value) for path, value in tree_flatten_with_path(data)[0]]
-    for key, value in found:
+def leaves(data: TensorDictBase) -> Iterator[tuple[Key, torch.Tensor]]:
+    """Yield the entries of a tensordict; an InputError where one is no tensor."""
+    for key, value in data.items(True, True, is_leaf=is_leaf_nontensor):
         if not isinstance(value, torch.Tensor):
-            kind, where = type(value.data if is_non_tensor(value) else value).__name__, f" at {key!r}" if key else ""
+            kind = type(value.data if is_non_tensor(value) else value).__name__
             raise InputError(
-                f"expected tensors, found a {kind}{where}; leave it out, as by steps.exclude(...), or make "
-                "a tensor of it, such as a number for each of a few strings"
+                f"expected tensors, found a {kind} at {key!r}; leave it out, as by steps.exclude(...), or make a tensor of it, "
+                "such as a number for each of a few strings"
             )
-        yield key, value
+        yield key if isinstance(key, tuple) else (key,), value
 
 
-def refuse_others(data: Any) -> None:
-    """Refuse what is no tensordict, tensor, or nested dicts, lists and tuples of these."""
-    one = data[0] if isinstance(data, list) and data else data
-    if not isinstance(one, torch.Tensor) and not is_tensor_collection(one):
-        for _ in leaves(data):
-            pass
-
-
-def _tensors(data: Any) -> dict[Key, torch.Tensor]:
-    return dict(leaves(data))
-
-
-def _part(entry: Any) -> str:
-    return str(next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name)))
+def as_tensordict(data: Any) -> TensorDictBase:
+    """Return a tensordict, or a list of them stacked; an InputError where it is something else."""
+    if isinstance(data, list) and data and all(isinstance(step, TensorDictBase) for step in data):
+        return torch.stack(data)
+    if not isinstance(data, TensorDictBase):
+        raise InputError(
+            f"a DiskStorage holds tensordicts, found {type(data).__name__}; make one, as by TensorDict({{'x': x}}, [n]), or "
+            "steps.to_tensordict() of a tensorclass"
+        )
+    return data
 
 
 def put(tree: dict[str, Any], key: Key, value: Any) -> None:
     """Put a value into nested dicts."""
     for part in key[:-1]:
         tree = tree.setdefault(part, {})
-    tree[key[-1] if key else ""] = value
+    tree[key[-1]] = value
 
 
 def _alike(one: Any, other: torch.Tensor) -> bool:

@@ -45,7 +45,7 @@ class ManySteps:
     def of(cls, entries: Entries, recorded: Schema) -> ManySteps | None:
         """Return what takes steps of these apart; None where some have to be converted."""
         converted = any(entry.frames.dtype.kind == "c" for entry in entries)
-        return None if converted or entries.stack > 1 or entries.bare else cls(entries, recorded)
+        return None if converted or entries.stack > 1 else cls(entries, recorded)
 
     def find(self, data: TensorDict, n: int, slots: Int64, *, one: bool) -> dict[str, Any] | None:
         """Return what `ReplayBuffer.extend` is given for `n` steps of all lanes.

@@ -13,14 +13,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import TensorDict, is_tensor_collection
-from torch.utils._pytree import tree_map
+from tensordict import TensorDict
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
-from diskbuffer.adapters.torchrl.entries import Entries, Entry, refuse_others
+from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
-from diskbuffer.adapters.torchrl.kinds import Kind, axes_of, indexed, stacked
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
 from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
@@ -77,7 +75,6 @@ class Stored(OpenedLate):
         self.entries: Entries | None = None
         self.places = Places(0, ())
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
-        self._kind = Kind()
         self._many_steps: ManySteps | None = None
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
@@ -166,9 +163,7 @@ class Stored(OpenedLate):
         `device` is where those are read to of which `data` is a part alone.
         """
         if data.__class__ is not TensorDict:
-            refuse_others(data)
-        if isinstance(data, list):
-            data = stacked(data)
+            data = as_tensordict(data)
         with self.lock:
             if isinstance(cursor, tuple):
                 cursor, data = self._merged(cursor, data, device)
@@ -176,8 +171,7 @@ class Stored(OpenedLate):
                 if self._put_directly(cursor, data):
                     return
                 if is_one(cursor):
-                    one = data
-                    data = data.unsqueeze(0) if is_tensor_collection(one) else tree_map(lambda part: part.unsqueeze(0), one)
+                    data = data.unsqueeze(0)
                 self._put(cursor, data)
             except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
                 if self._writes:
@@ -210,7 +204,6 @@ class Stored(OpenedLate):
             self.places.axes = axes
             return False
         names = self.opened._extend_with_ids(**values)
-        self._kind = Kind()
         self.places.put(places, names)
         return True
 
@@ -237,8 +230,8 @@ class Stored(OpenedLate):
         places = self._places_at(cursor)
         if not len(places):
             return
-        rows = entries.rows(indexed(data, entries, places), len(places))
-        self._kind, self.places.axes = Kind.of(data), axes_of(data, self.ndim)
+        rows = entries.rows(_indexed(data, entries, places), len(places))
+        self.places.axes = max(len(data.batch_size) - self.ndim, 0)
         while len(again := self.places.old_ones(places)):
             if entries.stack > 1:
                 raise InputError(
@@ -327,16 +320,13 @@ class Stored(OpenedLate):
             else:
                 batch = self.opened.at(flat)
                 tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
-        plain_one = self._kind.made_of(tree, entries)
-        if plain_one is not None:
-            return plain_one
         own = next(iter(entries)).frames.shape[: self.places.axes]  # axes, which steps may have
         size = torch.Size((*names.shape, *own))
         if lazy:
-            return self._kind.from_tensordict(LazyRows.of(tree, size))
+            return LazyRows.of(tree, size)
         # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
         make = TensorDict if device.type != "cpu" else TensorDict._new_unsafe
-        return self._kind.from_tensordict(make(tree, batch_size=size, device=device))
+        return make(tree, batch_size=size, device=device)
 
     @uncompiled
     def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
@@ -402,3 +392,13 @@ class Stored(OpenedLate):
 
 def _each(values: Any, function: Any) -> Any:
     return {name: _each(v, function) for name, v in values.items()} if isinstance(values, dict) else function(values)
+
+
+def _indexed(data: Any, entries: Entries, places: Int64) -> Any:
+    """Return tensordicts with the entry "index" that TorchRL's writers add, or without it, as the storage has it."""
+    has = any(entry.key == ("index",) for entry in entries)
+    given = "index" in data.keys()  # noqa: SIM118  tensordicts are no dicts
+    if has and not given:
+        index = torch.from_numpy(places).reshape(-1, *(1,) * (data.ndim - 1)).expand(data.shape)
+        return data.copy().set("index", index)
+    return data.exclude("index") if given and not has else data
