@@ -141,7 +141,7 @@ def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
 
 def _open_to_read(files: Files, recover: bool) -> Store:
     while True:
-        before = session(files)
+        before, described = session(files), directory.raw_description(files)
         try:
             there, way_back = _follow_the_way_back(files)
             store = Store(there, way_back=way_back)
@@ -151,7 +151,7 @@ def _open_to_read(files: Files, recover: bool) -> Store:
             if session(files) == before:
                 return store
         except (CorruptionError, EvictedError):
-            if session(files) == before:
+            if session(files) == before and directory.raw_description(files) == described:  # nor was a column removed meanwhile
                 raise
             continue
         store.close()  # somebody has opened it for writing meanwhile, who may have changed what was looked at

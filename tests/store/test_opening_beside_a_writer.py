@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -125,3 +126,19 @@ def test_a_writer_that_evicts_while_a_reader_opens_does_not_count_as_damage(
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             assert not waiting
             assert reader.steps().tolist() == writer.steps().tolist()
+
+
+def test_a_column_that_is_removed_while_a_reader_opens_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is removed at each of the moments at which a file is looked at."""
+    with open_to_write(tmp_path / "store") as writer:
+        add(writer, 13, {})
+        for moment in itertools.count(1):
+            writer.write("value", writer.steps(), np.arange(13))
+            with monkeypatch.context() as patch:
+                left = call_in_the_middle(patch, moment, lambda: writer.remove_column("value"))
+                with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
+                    patch.undo()
+                    assert len(reader) == 13
+            if left[0] > 0:
+                break
+        assert moment > 20
