@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.bucket import Bucket, place_of
-from diskbuffer.closing import Closing
+from diskbuffer.closing import Closing, refuse_within_a_call
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
 from diskbuffer.columns.returns import Returns
@@ -579,6 +579,7 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. Nothing is lost that was there; what was synced before still counts.
         """
+        refuse_within_a_call(self._store, "flush")
         if self._gathered is not None:
             self._writing_columns()
             self._gathered.sync()
@@ -597,6 +598,7 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. The segments that are left stay as they are, readable, and are tried again later.
         """
+        refuse_within_a_call(self._store, "seal")
         with self._store.lock:
             log = self._open_log()
             log.pack()

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from diskbuffer.errors import DiskBufferError
+from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.runtime.signals import Uninterrupted
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Closing:
 
         A Ctrl-C meanwhile is put off until that is done: who closes once more would find it closed, and not given back.
         """
+        if not self.closed:
+            refuse_within_a_call(self._store, "close")
         with Uninterrupted():
             with self._store.lock:
                 if self.closed:
@@ -102,3 +104,12 @@ class Closing:
             root = self._store.root
             if self._store.files.is_in_place():  # and not gone, too
                 warnings.warn(f"{root}, which nothing refers to any more, could not be closed: {error}", ResourceWarning, 2)
+
+
+def refuse_within_a_call(store: Store, name: str) -> None:
+    """Raise an InputError where this thread is in another call already, as in a signal's handler, and would wait for it."""
+    if store.holds_lock():
+        raise InputError(
+            f"{name}() was called within another call of the same thread, as by a signal's handler, and would wait for that for "
+            "ever; have the handler set a flag, or raise, and call it between two steps"
+        )

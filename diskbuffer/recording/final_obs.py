@@ -14,6 +14,7 @@ from diskbuffer.nested import flatten, one_of, put
 from diskbuffer.recording.blocks import Axes, Blocks, Slot, on_host
 from diskbuffer.recording.values import check_names
 
+Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 _FEW = 5  # episodes that ended, before it is said that something is wrong with all of them
 _FLAGS = (Slot("terminated", None), Slot("truncated", None))
@@ -28,10 +29,11 @@ class FinalObservations:
     blocks : Blocks
     axes : Axes
         Of a single step.
+    frame_stack : int
     """
 
-    def __init__(self, blocks: Blocks, axes: Axes) -> None:
-        self._blocks, self._axes = blocks, axes
+    def __init__(self, blocks: Blocks, axes: Axes, frame_stack: int) -> None:
+        self._blocks, self._axes, self._stack = blocks, axes, frame_stack
         self._ended = self._overwritten = 0  # episodes; those whose last observation is that of the reset
 
     def in_place_of(self, next_obs: Any, info: Any, flags: tuple[Any, ...], obs: Any) -> Any:
@@ -45,18 +47,50 @@ class FinalObservations:
         ended = terminated | truncated
         if not ended.any():
             return next_obs
-        final, given, before = _final_obs(info, ended), flatten({"next_obs": next_obs}), flatten({"next_obs": obs})
-        replaced = {path: np.array(np.asarray(on_host(value))) for path, value in given.items()}
+        final = _final_obs(info, ended)
+        reset, before = (_arrays({"next_obs": of}) for of in (next_obs, obs))
+        reset = {path: value.copy() for path, value in reset.items()}
         for env in np.flatnonzero(ended).tolist():
-            last = flatten({"next_obs": one_of(final, env)})
-            check_names(last, given)
-            self._compare(last, replaced, before, env)
+            last = self._last(final, reset, env)
+            self._compare(last, reset, before, env)
             for path, value in last.items():
-                replaced[path][env] = on_host(value)
+                at = self._place(reset[path], value, env)
+                if at is None:
+                    raise InputError(
+                        f"{path}: expected an observation of shape {reset[path].shape[1:]} as the last one of environment {env}, "
+                        f"found {value.shape} in info"
+                    )
+                reset[path] = reset[path].astype(
+                    np.result_type(reset[path], value), copy=False
+                )  # for columns to refuse, if need be
+                reset[path][at] = value if value.ndim == reset[path][at].ndim else value[-1]
         nested: dict[str, Any] = {}
-        for path, value in replaced.items():
+        for path, value in reset.items():
             put(nested, path, value)
         return nested["next_obs"]
+
+    def _last(self, final: Any, reset: Mapping[str, Array], env: int) -> dict[str, Array]:
+        """Return an environment's last observation, by path; of a single environment it may come without an axis of these."""
+        if self._axes.may_lack:
+            whole = flatten({"next_obs": final})
+            if whole.keys() == reset.keys() and not any(isinstance(value, list | tuple) for value in whole.values()):
+                arrays = _arrays({"next_obs": final})
+                if all(self._place(reset[path], value, env) is not None for path, value in arrays.items()):
+                    return arrays
+        found = one_of(final, env)
+        if found is None:
+            raise InputError(f"info has None for the last observation of environment {env}, though its episode ended")
+        last = _arrays({"next_obs": found})
+        check_names(last, reset)
+        return last
+
+    def _place(self, reset: Array, last: Array, env: int) -> Any:
+        """Return where in what was reset to an observation belongs, or its newest frame; None where it has another shape."""
+        places: list[tuple[tuple[int, ...], Any]] = [(reset.shape[1:], env)] if reset.ndim else []
+        places += [(reset.shape, ...)] if self._axes.may_lack else []
+        own = [(shape, at) for shape, at in places if last.shape == shape]
+        newest = [(shape, at) for shape, at in places if self._stack > 1 and last.shape == (self._stack, *shape)]
+        return next((at for _, at in own + newest), None)
 
     def _compare(self, last: Mapping[str, Any], reset: Mapping[str, Any], before: Mapping[str, Any], env: int) -> None:
         """Warn, once, if every episode seems to end with what the next one starts from; where nothing moves, nothing is told."""
@@ -76,7 +110,18 @@ class FinalObservations:
 
 def _is_same(last: Mapping[str, Any], others: Mapping[str, Any], env: int) -> bool:
     """Tell whether an observation is that of one environment among others."""
-    return all(path in others and np.array_equal(value, np.asarray(others[path])[env]) for path, value in last.items())
+    return all(
+        path in others and np.array_equal(value, others[path] if others[path].ndim == value.ndim else others[path][env])
+        for path, value in last.items()
+    )
+
+
+def _arrays(values: dict[str, Any]) -> dict[str, Array]:
+    """Return nested observations as arrays, by path."""
+    try:
+        return {path: np.asarray(on_host(value)) for path, value in flatten(values).items()}
+    except ValueError as error:
+        raise InputError(f"observations of one environment have other shapes than those of another: {error}") from None
 
 
 def _final_obs(info: Any, ended: Bools) -> Any:

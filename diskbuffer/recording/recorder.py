@@ -57,7 +57,9 @@ class Recorder:
         self._blocks = Blocks(self._schema, layout.frame_stack)
         self._native = _native(layout, self._schema, self._blocks.slots, log, index)
         self._axes = Axes((log.environments,), log.environments == 1)  # of a single step
-        self._final_obs = FinalObservations(self._blocks, self._axes) if layout.autoreset == SAME_STEP else None
+        self._final_obs = (
+            FinalObservations(self._blocks, self._axes, layout.frame_stack) if layout.autoreset == SAME_STEP else None
+        )
         self._is_single = False  # whether the native recorder expects single steps
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 

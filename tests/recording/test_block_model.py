@@ -373,3 +373,44 @@ def test_what_ended_an_episode_may_come_as_tensors(tmp_path: Path) -> None:
         over, not_over = torch.tensor([True, False]), torch.tensor([False, False])
         buffer.add(obs, [0, 0], [0, 0], obs + 4, over, not_over, info={"final_obs": [torch.full((2,), 8.0), None]})
         assert buffer.at(buffer.steps())["next_obs"].tolist() == [[8, 8], [6, 7]]
+
+
+@pytest.mark.parametrize("has_axis", [True, False])
+@pytest.mark.parametrize("kind", ["array", "list", "objects", "stable-baselines3"])
+def test_what_ended_a_single_environments_episode_may_lack_its_axis(tmp_path: Path, kind: str, has_axis: bool) -> None:
+    columns = {"obs": db.Column((3,)), "action": db.Column((), "int64")}
+    last, objects = np.full(3, 3, np.float32), np.empty(1, object)
+    objects[0] = last
+    final: Any = {"array": last[None] if has_axis else last, "list": [last], "objects": objects}.get(kind)
+    info: Any = [{"terminal_observation": last}] if final is None else {"final_obs": final}
+    obs, reset = np.full(3, 2, np.float32), np.full(3, 9, np.float32)
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, autoreset="same_step") as buffer:
+        buffer.add(obs, 0, 1.0, reset[None] if has_axis else reset, True, False, info=info)
+        assert buffer.at(buffer.steps())["next_obs"].tolist() == [[3, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("final", "dtype", "wrong"),
+    [
+        ([3.5, 1, 1], "int64", "value 3.5"),
+        ([300, 0, 0], "uint8", "value 300"),
+        ([np.nan, 1, 1], "float32", "NaN"),
+        ([1.0], "float32", r"shape \(3,\) as the last one of environment 0, found \(1,\)"),
+        (None, "float32", "None for the last observation of environment 0"),
+    ],
+)
+def test_what_ended_an_episode_must_fit(tmp_path: Path, final: Any, dtype: str, wrong: str) -> None:
+    columns = {"obs": db.Column((3,), dtype), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, n_envs=2, autoreset="same_step") as buffer:
+        given = {"final_obs": [None if final is None else np.array(final), None]}
+        obs = np.ones((2, 3), np.int64).astype(dtype)
+        with pytest.raises(db.InputError, match=wrong):
+            buffer.add(obs, [0, 0], [0, 0], [[1, 1, 1], [1, 1, 1]], [True, False], [False, False], info=given)
+        assert len(buffer) == 0
+
+
+def test_of_a_stack_that_ended_an_episode_the_newest_frame_is_taken_where_frames_are_given(tmp_path: Path) -> None:
+    columns = {"obs": db.Column((2,)), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, frame_stack=3, autoreset="same_step") as buffer:
+        buffer.add(np.zeros(2), 0, 0.0, np.ones(2), True, False, info={"final_obs": [np.arange(6.0).reshape(3, 2)]})
+        assert buffer.at(buffer.steps())["next_obs"][0, -1].tolist() == [4, 5]

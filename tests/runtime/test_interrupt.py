@@ -304,3 +304,18 @@ if __name__ == "__main__":
         signal.signal(signal.SIGALRM, storm.strike)
         {"adding": adding, "extending": extending}[scenario](Path(argument), storm, *map(int, more))
     print("whole")
+
+
+@pytest.mark.parametrize("name", ["close", "flush", "seal"])
+def test_a_handler_that_calls_what_would_wait_for_the_interrupted_call_is_told(tmp_path: Path, name: str) -> None:
+    columns = {"obs": db.Column((2,)), "action": db.Column((), "int64")}
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=8) as buffer:
+        before = signal.signal(signal.SIGUSR1, lambda *_: getattr(buffer, name)())
+        try:
+            with pytest.raises(db.InputError, match=rf"{name}\(\) was called within another call"), buffer._store.lock:
+                signal.raise_signal(signal.SIGUSR1)
+            buffer.extend(np.zeros((31, 2)), np.arange(30), np.zeros(30))
+            signal.raise_signal(signal.SIGUSR1)  # between two calls
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert db.check(tmp_path / "store", progress=False).ok
