@@ -102,6 +102,7 @@ def test_a_shard_that_is_killed_keeps_what_it_acknowledged(cluster: None, tmp_pa
     assert stored(tmp_path / "all") == Counter((1, n) for n in range(150))  # each once
 
 
+@pytest.mark.nightly
 def test_a_learner_that_drew_by_priority_is_replaced(cluster: None, tmp_path: Path) -> None:
     @ray.remote(num_cpus=0)
     class Learner:

@@ -112,7 +112,7 @@ def compare(theirs: Any, ours: Any, *, real_next: bool) -> None:
     same(drawn, mine)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_environment(kind: str, tmp_path: Path) -> None:
     world = Environment(1, nested=kind == "nested")

@@ -51,6 +51,7 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
         editing.copy(*arguments, **options)
 
 
+@pytest.mark.nightly
 @examples(3, 25)
 @given(seed=SEEDS, interrupted=st.booleans())
 def test_a_copy_that_is_recorded_anew_shows_the_same(

@@ -80,6 +80,7 @@ def same(one: Any, other: Any) -> None:
         assert torch.equal(one[key], other[key]), key
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_read_is_told(server: S3Server, root: Path, url: str, tmp_path: Path) -> None:
     bucket = server.bucket(url, tmp_path / "cache")
     with pytest.raises(db.ReadOnlyError, match="in a bucket"):

@@ -127,6 +127,7 @@ def test_every_step_of_unequal_stores_is_drawn_as_often(tmp_path: Path, sampler:
         assert_uniform(drawn, starts)
 
 
+@pytest.mark.nightly
 def test_a_loader_goes_on_while_writers_add_and_evict(tmp_path: Path) -> None:
     numbers = itertools.count(1)
     writers = [Writer(tmp_path / "all", f"w{n}", 1, (34, 33), 300, 2) for n in range(3)]

@@ -25,6 +25,7 @@ def everything(buffer: db.ReplayBuffer) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.nightly
 @given(seed=st.integers(0, 10**6), frame=st.sampled_from(FRAMES))
 @examples(2, 40, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:

@@ -65,6 +65,7 @@ def test_large_frames_that_compress_are_limited_by_decoding_or_copying(tmp_path:
     assert find_limits(tmp_path / "store", 64, seconds=1.5).limit in ("decoding", "copying")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("takes", "waited"), [(0.05, 1 / 53), (0.0, 1 / 3)])
 def test_a_slow_learner_is_told_that_it_is_the_limit(
     takes: float, waited: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

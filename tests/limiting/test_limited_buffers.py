@@ -209,6 +209,7 @@ def start() -> Iterator[Callable[..., Any]]:
         process.join()
 
 
+@pytest.mark.nightly
 def test_actors_are_killed_beside_a_learner_with_a_loader(
     tmp_path: Path, start: Callable[..., Any], any_seed: int, amount: Callable[[int, int], int]
 ) -> None:

@@ -59,7 +59,7 @@ def loading() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("diskbuffer-load")]
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (3, None), (8, 4)])
 def test_a_loader_gives_the_batches_of_a_uniform_draw_with_the_same_seed(

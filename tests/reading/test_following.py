@@ -314,7 +314,7 @@ def test_what_a_refresh_adds_is_what_reading_everything_anew_finds(data: st.Data
             world.close()
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("stack", [1, 4])
 def test_it_is_so_beside_a_writer_that_never_stops_and_is_killed(
     stack: int, tmp_path: Path, experience: type[Experience], writers: Writers, amount: Callable[[int, int], int]

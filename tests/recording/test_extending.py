@@ -47,6 +47,7 @@ def test_protected_episodes(tmp_path: Path) -> None:
         assert buffer.check(progress=False).ok
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("protected", [False, True])
 def test_what_is_too_old_goes_while_an_array_is_added(protected: bool, tmp_path: Path) -> None:
     """An array of 100 times the capacity takes no more segments than the capacity does."""

@@ -255,7 +255,7 @@ def mapping(path: Path, apart: int) -> None:
         assert interrupted > 10
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 def test_what_is_mapped_when_a_signal_comes_is_not_read_unverified(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     run_alone("mapping", str(tmp_path / "store"), str(amount(211, 43)))
 

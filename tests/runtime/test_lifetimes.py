@@ -87,7 +87,7 @@ def use(buffer: db.ReplayBuffer) -> None:
 # Closing
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["alone", "reader", "one of several", "several", "mark"])
 def test_close_gives_back_what_was_mapped(tmp_path: Path, count: Count, kind: str) -> None:
     path, options = tmp_path / "store", dict[str, Any]()
@@ -191,7 +191,7 @@ class _Failing(Files):
         return found
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["new", "closed", "killed", "reader", "one of several"])
 def test_an_opening_that_fails_leaves_nothing(
     tmp_path: Path, count: Count, kind: str, monkeypatch: pytest.MonkeyPatch, amount: Callable[[int, int], int]
@@ -316,6 +316,7 @@ assert len(db.ReplayBuffer(sys.argv[1], mode="r")) == 5
 """
 
 
+@pytest.mark.nightly
 def test_a_dropped_buffer_whose_maps_the_collector_finalizes_first_does_not_crash(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-X", "faulthandler", "-c", _CRASH, tmp_path / "store"], check=True, timeout=120)
 

@@ -299,7 +299,7 @@ def test_what_a_failed_sync_dropped_is_not_written_by_the_next_one() -> None:
     assert left() == {(b"1", b"\0"), (b"1", b"1")}
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["faults", "faults in a ring", "lossy faults"])
 def test_power_losses_after_faults_lose_nothing_that_was_flushed(name: str) -> None:
     workload = dataclasses.replace(next(one for one in WORKLOADS if one.name == name), calls=12, faults=0.5)

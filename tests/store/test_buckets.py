@@ -182,6 +182,7 @@ def threads() -> int:
     return sum(thread.name.startswith("diskbuffer-bucket") for thread in threading.enumerate())
 
 
+@pytest.mark.nightly
 def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Server, url: str, tmp_path: Path) -> None:
     gc.collect()
     before = threads()
@@ -215,6 +216,7 @@ def test_closing_a_mark_ends_the_threads_of_requests(server: S3Server, tmp_path:
     assert threads() == before
 
 
+@pytest.mark.nightly
 def test_one_cache_of_bounded_size_serves_several_readers_and_stores(
     server: S3Server, store: Path, url: str, tmp_path: Path, amount: Callable[[int, int], int]
 ) -> None:
@@ -283,7 +285,7 @@ def test_a_damaged_cache_mends_itself_and_a_damaged_bucket_is_told(kind: int, se
             remote.at(remote.steps()[-20:])
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("right", [0, 1, 2])
 @pytest.mark.parametrize("part", ["obs/c.", "action/c.", "_segments/", "zarr.json"])
 def test_what_a_bucket_gave_wrong_once_does_not_stay(
@@ -347,6 +349,7 @@ def test_a_view_that_met_a_wrong_block_reads_it_again(server: S3Server, store: P
     np.testing.assert_array_equal(view.read("obs", steps), StoreView(store).read("obs", steps))
 
 
+@pytest.mark.nightly
 def test_a_store_that_changes_while_it_is_read_is_an_error(server: S3Server, store: Path, tmp_path: Path) -> None:
     url = server.put(store)
     with db.ReplayBuffer(server.bucket(url, tmp_path / "cache", block_bytes=4096), mode="r") as buffer:
@@ -393,6 +396,7 @@ def test_a_bucket_is_named_by_its_url(url: Any) -> None:
             db.Bucket("s3://bucket/x", **{name: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_a_buffer_outlives_a_server_that_is_gone_for_a_while(server: S3Server, store: Path, url: str, tmp_path: Path) -> None:
     from datetime import timedelta
 

@@ -87,7 +87,7 @@ def test_what_somebody_is_building_and_what_is_not_ours_stays(tmp_path: Path) ->
     assert link.is_symlink()
 
 
-@pytest.mark.some(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("inside", [False, True], ids=["nothing is there", "an empty directory is there"])
 def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     def work(mode: Any, columns: dict[str, db.Column], path: Path, begin: int, told: int) -> None:

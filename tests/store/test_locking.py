@@ -239,6 +239,7 @@ def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(
             assert reader._store.durability.state.clean
 
 
+@pytest.mark.nightly
 def test_a_buffer_that_is_dropped_while_its_lock_is_held_is_closed_elsewhere(tmp_path: Path) -> None:
     """As by the garbage collector, in a thread that the sealing thread waits for."""
     columns = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}

@@ -33,6 +33,7 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]
     return set_it
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("writer", [None, "a"])
 def test_what_cannot_be_mapped_is_refused_before_anything_is_written(
     tmp_path: Path, limit: Callable[[], None], writer: str | None

@@ -94,7 +94,7 @@ def test_all_of_them_read_an_empty_store(tmp_path: Path, experience: type[Experi
             assert len(read(tmp_path / "store", "obs")) == len(read(tmp_path / "store", "action")) > 100
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "state", [live, killed, killed_and_opened_again, closed, closed_and_opened_again, wrapped_around, wrapped_around_and_closed]
 )

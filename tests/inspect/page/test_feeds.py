@@ -347,6 +347,7 @@ def _look_again(client: TestClient, version: int) -> Any:
     raise AssertionError("nothing has changed")
 
 
+@pytest.mark.nightly
 def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     with client_of(store) as client:
