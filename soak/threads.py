@@ -27,7 +27,7 @@ from diskbuffer.draws import NSteps
 from diskbuffer.errors import ClosedError, EmptyBufferError, InputError
 from diskbuffer.nested import flatten
 from soak import adapter_threads
-from soak.adapter_threads import AdapterWorld
+from soak.adapter_threads import AdapterWorld, observations
 from soak.table import Row
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,7 @@ class Kind:
     def obs(self, numbers: Array) -> Array:
         """Return the observations of rows, by their numbers."""
         if self.name == "flat":
-            return np.stack([numbers, numbers * 3.0, numbers % 97, numbers * 0.5], -1)
+            return observations(numbers)
         digits = numbers[..., None] // 200 ** np.arange(4) % 200
         return np.tile(digits, 400).reshape(*numbers.shape, 40, 40).astype(np.uint8)
 

@@ -115,8 +115,7 @@ class NewStore:
         """
         ReplayBuffer(place, **self._options()).close()  # which also opens the one that was begun
         with ReplayBuffer(place, mode="r+", autoreset="disabled") as buffer:
-            with buffer._store.lock:
-                numbers_of(buffer._derived, self.tags)
+            numbers_of(buffer._derived, self.tags)
             if self.tagged:
                 buffer._derived.ensure(TAG, TAG_COLUMN)
             fill(buffer, episodes, told, self.derived)

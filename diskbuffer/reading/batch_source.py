@@ -152,8 +152,10 @@ class Sampling:
         return Planned(self._request, together, np.concatenate(steps), apart[:, None], tuple(portions))
 
     def _look_again(self) -> None:
-        if [reader.columns for reader in self._readers] != self._found:
-            self._look()  # some were written since
+        for reader, known in zip(self._readers, self._found, strict=True):
+            if reader.columns is not known:  # some were written since
+                self._look()
+                return
 
     def _look(self) -> None:
         self._found = [reader.columns for reader in self._readers]
@@ -260,8 +262,7 @@ class Sampling:
         reader, (_, sampler, size, limiter) = self._readers[0], self._parts[0]
         with reader.lock:
             self._check()
-            if reader.columns is not self._found[0]:  # some were written since
-                self._look()
+            self._look_again()
             single, begun, batch = reader.single_steps(None), None, None
             if single is None and not self._is_small:
                 return None

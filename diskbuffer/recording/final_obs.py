@@ -48,7 +48,7 @@ class FinalObservations:
         if not ended.any():
             return next_obs
         final = _final_obs(info, ended)
-        reset, before = (_arrays({"next_obs": of}) for of in (next_obs, obs))
+        reset, before = (_arrays(flatten({"next_obs": of})) for of in (next_obs, obs))
         reset = {path: value.copy() for path, value in reset.items()}
         for env in np.flatnonzero(ended).tolist():
             last = self._last(final, reset, env)
@@ -60,9 +60,8 @@ class FinalObservations:
                         f"{path}: expected an observation of shape {reset[path].shape[1:]} as the last one of environment {env}, "
                         f"found {value.shape} in info"
                     )
-                reset[path] = reset[path].astype(
-                    np.result_type(reset[path], value), copy=False
-                )  # for columns to refuse, if need be
+                # What does not fit its column is refused where all values are, so nothing may be rounded here.
+                reset[path] = reset[path].astype(np.result_type(reset[path], value), copy=False)
                 reset[path][at] = value if value.ndim == reset[path][at].ndim else value[-1]
         nested: dict[str, Any] = {}
         for path, value in reset.items():
@@ -71,26 +70,25 @@ class FinalObservations:
 
     def _last(self, final: Any, reset: Mapping[str, Array], env: int) -> dict[str, Array]:
         """Return an environment's last observation, by path; of a single environment it may come without an axis of these."""
-        if self._axes.may_lack:
-            whole = flatten({"next_obs": final})
-            if whole.keys() == reset.keys() and not any(isinstance(value, list | tuple) for value in whole.values()):
-                arrays = _arrays({"next_obs": final})
-                if all(self._place(reset[path], value, env) is not None for path, value in arrays.items()):
-                    return arrays
+        if self._axes.may_lack and not isinstance(final, list | tuple):
+            whole = _arrays(flatten({"next_obs": final}))
+            are_values = whole.keys() == reset.keys() and all(value.dtype != np.object_ for value in whole.values())
+            if are_values and all(self._place(reset[path], value, env) is not None for path, value in whole.items()):
+                return whole
         found = one_of(final, env)
         if found is None:
             raise InputError(f"info has None for the last observation of environment {env}, though its episode ended")
-        last = _arrays({"next_obs": found})
+        last = _arrays(flatten({"next_obs": found}))
         check_names(last, reset)
         return last
 
     def _place(self, reset: Array, last: Array, env: int) -> Any:
         """Return where in what was reset to an observation belongs, or its newest frame; None where it has another shape."""
-        places: list[tuple[tuple[int, ...], Any]] = [(reset.shape[1:], env)] if reset.ndim else []
-        places += [(reset.shape, ...)] if self._axes.may_lack else []
-        own = [(shape, at) for shape, at in places if last.shape == shape]
-        newest = [(shape, at) for shape, at in places if self._stack > 1 and last.shape == (self._stack, *shape)]
-        return next((at for _, at in own + newest), None)
+        places: dict[tuple[int, ...], Any] = {reset.shape: ...} if self._axes.may_lack else {}
+        if reset.ndim:
+            places[reset.shape[1:]] = env
+        is_stack = self._stack > 1 and last.shape[:1] == (self._stack,)
+        return places.get(last.shape, places.get(last.shape[1:]) if is_stack else None)
 
     def _compare(self, last: Mapping[str, Any], reset: Mapping[str, Any], before: Mapping[str, Any], env: int) -> None:
         """Warn, once, if every episode seems to end with what the next one starts from; where nothing moves, nothing is told."""
@@ -111,15 +109,15 @@ class FinalObservations:
 def _is_same(last: Mapping[str, Any], others: Mapping[str, Any], env: int) -> bool:
     """Tell whether an observation is that of one environment among others."""
     return all(
-        path in others and np.array_equal(value, others[path] if others[path].ndim == value.ndim else others[path][env])
+        path in others and np.array_equal(value, others[path][env] if others[path].ndim > value.ndim else others[path])
         for path, value in last.items()
     )
 
 
-def _arrays(values: dict[str, Any]) -> dict[str, Array]:
-    """Return nested observations as arrays, by path."""
+def _arrays(values: Mapping[str, Any]) -> dict[str, Array]:
+    """Return observations, by path, as arrays."""
     try:
-        return {path: np.asarray(on_host(value)) for path, value in flatten(values).items()}
+        return {path: np.asarray(on_host(value)) for path, value in values.items()}
     except ValueError as error:
         raise InputError(f"observations of one environment have other shapes than those of another: {error}") from None
 

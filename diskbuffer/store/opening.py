@@ -46,7 +46,7 @@ def open_store(
     files = files_at(root)
     layout, slots = directory.read_metadata(files)
     directory.refuse_links(files, layout, slots, SEGMENTS)
-    store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover)
+    store = _open_to_write(files, recover, back_to, lock) if writable else _open_to_read(files, recover, layout.removals)
     forks.pause(store)
     return store
 
@@ -139,9 +139,10 @@ def _how_it_was_left(store: Store) -> tuple[LastShutdown, tuple[int, ...]]:
 # To read
 
 
-def _open_to_read(files: Files, recover: bool) -> Store:
+def _open_to_read(files: Files, recover: bool, removals: int) -> Store:
+    """Open a store to read, of which so many columns were ever removed when its description was read."""
     while True:
-        before, described = session(files), directory.raw_description(files)
+        before = session(files)
         try:
             there, way_back = _follow_the_way_back(files)
             store = Store(there, way_back=way_back)
@@ -151,7 +152,8 @@ def _open_to_read(files: Files, recover: bool) -> Store:
             if session(files) == before:
                 return store
         except (CorruptionError, EvictedError):
-            if session(files) == before and directory.raw_description(files) == described:  # nor was a column removed meanwhile
+            known, removals = removals, directory.read_metadata(files)[0].removals
+            if session(files) == before and removals == known:
                 raise
             continue
         store.close()  # somebody has opened it for writing meanwhile, who may have changed what was looked at

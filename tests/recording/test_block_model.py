@@ -375,18 +375,21 @@ def test_what_ended_an_episode_may_come_as_tensors(tmp_path: Path) -> None:
         assert buffer.at(buffer.steps())["next_obs"].tolist() == [[8, 8], [6, 7]]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 4)])
 @pytest.mark.parametrize("has_axis", [True, False])
 @pytest.mark.parametrize("kind", ["array", "list", "objects", "stable-baselines3"])
-def test_what_ended_a_single_environments_episode_may_lack_its_axis(tmp_path: Path, kind: str, has_axis: bool) -> None:
-    columns = {"obs": db.Column((3,)), "action": db.Column((), "int64")}
-    last, objects = np.full(3, 3, np.float32), np.empty(1, object)
-    objects[0] = last
+def test_what_ended_a_single_environments_episode_may_lack_its_axis(
+    tmp_path: Path, kind: str, has_axis: bool, shape: tuple[int, ...]
+) -> None:
+    columns = {"obs": db.Column(shape, "int64"), "action": db.Column((), "int64")}
+    last, objects = np.full(shape, 3), np.empty(1, object)
+    objects[0] = last if shape else 3  # as vectors of Gymnasium have it of `Discrete` spaces
     final: Any = {"array": last[None] if has_axis else last, "list": [last], "objects": objects}.get(kind)
     info: Any = [{"terminal_observation": last}] if final is None else {"final_obs": final}
-    obs, reset = np.full(3, 2, np.float32), np.full(3, 9, np.float32)
+    obs, reset = np.full(shape, 2), np.full(shape, 9)
     with db.ReplayBuffer(tmp_path / "store", columns=columns, autoreset="same_step") as buffer:
         buffer.add(obs, 0, 1.0, reset[None] if has_axis else reset, True, False, info=info)
-        assert buffer.at(buffer.steps())["next_obs"].tolist() == [[3, 3, 3]]
+        assert buffer.at(buffer.steps())["next_obs"].tolist() == [last.tolist()]
 
 
 @pytest.mark.parametrize(

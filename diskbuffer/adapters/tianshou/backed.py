@@ -252,10 +252,11 @@ class StoreBacked:
         try:
             for place in buffer.sample_indices(0).tolist():
                 step = buffer[np.array([place])]
-                kept = copy.copy(self._ep_return), self._ep_len, self._ep_start_idx  # an array is added to in place
                 step.__dict__["done"] = np.logical_or(step.terminated, step.truncated)
-                found.append(self._added(step, np.zeros(1, np.int64))[0])
-                self._ep_return, self._ep_len, self._ep_start_idx = kept
+                with self.stored.lock:
+                    kept = copy.copy(self._ep_return), self._ep_len, self._ep_start_idx  # an array is added to in place
+                    found.append(self._added(step, np.zeros(1, np.int64))[0])
+                    self._ep_return, self._ep_len, self._ep_start_idx = kept
         finally:
             buffer.stack_num = stack_num
         return np.concatenate(found) if found else np.array([], int)
@@ -284,6 +285,10 @@ class StoreBacked:
         """Return a key of steps, stacked as Tianshou does; a frame is read for each of a stack."""
         if key not in self._meta.get_keys() and default_value is not None:
             return default_value
+        with self.stored.lock:
+            return self._stacked(index, key, stack_num)
+
+    def _stacked(self, index: Any, key: str, stack_num: int | None) -> Any:
         values, stack_num = self._meta[key], integer_or_none("stack_num", stack_num) or self.stack_num
         if stack_num == 1:
             return values[index]
