@@ -31,12 +31,13 @@ _KEYS: tuple[Any, ...] = (
     *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "protect", "x_61", "_own", "a value", "a/b", "\u00e4"),
     *(("agents", "one"), ("agents", "two", "value"), ("collector", "traj_ids"), ("next_", "next")),
 )
+_DONE = ("next", "done")
 _CALLS = ("extend", "add", "sample", "index", "all", "set", "reopen", "pickle", "empty", "dump")
 _WEIGHTS = np.array([6, 3, 8, 3, 2, 1, 1.5, 0.7, 0.4, 0.5])
 
 
 class World:
-    """Steps of an environment, or of nothing in particular, that end in every way.
+    """Steps of an environment, or of nothing in particular, that end in every way, or are reset from outside.
 
     Parameters
     ----------
@@ -47,14 +48,10 @@ class World:
         Frames in the stacks that pictures are; 1 for none.
     flags : list of str
         Which of "done", "terminated" and "truncated" are told.
-    resets : bool
-        Whether it is reset from outside now and then.
     """
 
-    def __init__(
-        self, rng: np.random.Generator, entries: dict[Any, tuple[Values, bool]], stack: int, flags: list[str], *, resets: bool
-    ) -> None:
-        self._rng, self._entries, self._stack, self._flags, self._resets = rng, entries, stack, flags, resets
+    def __init__(self, rng: np.random.Generator, entries: dict[Any, tuple[Values, bool]], stack: int, flags: list[str]) -> None:
+        self._rng, self._entries, self._stack, self._flags = rng, entries, stack, flags
         self._episode = float(rng.choice([1.5, 5, 40]))
         self._older, self._earns = str(rng.choice(["zeros", "copies", "others"])), float(rng.choice([0, 0.5, 1, 1]))
         self._still = float(rng.choice([0, 0, 0.5]))
@@ -91,7 +88,7 @@ class World:
         reward = torch.tensor([float(self._rng.normal() * (self._rng.random() < self._earns))])
         step.setdefault(("next", "reward"), reward)  # where it is observed, too, it is what the next step starts with
         step["episode"] = torch.tensor(self._number)
-        reset = over or (self._resets and self._rng.random() < 0.03)
+        reset = over or self._rng.random() < 0.03  # from outside, now and then
         self._now = self._observe({}) if reset else after
         self._number += reset
         return TensorDict({key: value.clone() for key, value in step.items()}, [])
@@ -144,9 +141,8 @@ class Both:
         if self._stack > 1:
             entries["picture"] = (Values(rng, (12, 11), "uint8", few=False), True)
             entries = {k: v for k, v in entries.items() if k == "picture" or not (v[1] and len(v[0].shape) >= 2)}
-        slices = DiskSliceSampler if rng.random() < 0.5 else SliceSampler  # ours takes a reset for the end of an episode
-        resets = slices is SliceSampler
-        self._worlds = [World(rng, entries, self._stack, flags, resets=resets) for _ in range(max(self.lanes, 1))]
+        slices = DiskSliceSampler if rng.random() < 0.6 else SliceSampler
+        self._worlds = [World(rng, entries, self._stack, flags) for _ in range(max(self.lanes, 1))]
         size = int(rng.integers(3, 120))
         self._size = size if not self.lanes else -(-size // self.lanes) * self.lanes
         self._segment = int(rng.choice([8, 16, 64]))
@@ -162,11 +158,17 @@ class Both:
 
     def _choose_sampler(self) -> Callable[[Any], Any]:
         """Return what makes a sampler, by the class of slices."""
-        slices: dict[str, Any] = {"strict_length": False, "end_key": ("next", "done")}
-        slices["num_slices" if self._rng.random() < 0.5 else "slice_len"] = 4 if self._rng.random() < 0.5 else 2
+        rng, strict = self._rng, bool(self._rng.random() < 0.3)
+        keys: list[dict[str, Any]] = [{}, {"end_key": _DONE}, {"traj_key": "episode"}, {"end_keys": [_DONE, "no"]}]
+        spans: list[Any] = [False, True, 1, (0, 1)]
+        slices: dict[str, Any] = {"strict_length": strict, **keys[int(rng.integers(4))]}
+        slices["num_slices" if rng.random() < 0.5 else "slice_len"] = 4 if rng.random() < 0.5 else 2
+        span = spans[int(rng.integers(4))]
+        pads = not strict and span is False and rng.random() < 0.5
+        more: dict[str, Any] = {"cache_values": bool(rng.random() < 0.3), "span": span, "pad_output": bool(pads)}
         made: list[Callable[[Any], Any]] = [lambda _: RandomSampler()]
         if self._kind == "tensordict" and not self._ranked:
-            made += [lambda cls: cls(**slices)] * 2
+            made += [lambda cls: cls(**slices, **more)] * 3
             if not self.lanes:
                 made += [lambda _: SliceSamplerWithoutReplacement(**slices)]
         if not self.lanes:

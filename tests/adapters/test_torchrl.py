@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutRe
 
 from diskbuffer.adapters.torchrl import DiskSampler, DiskSliceSampler, DiskStorage  # noqa: E402
 from tests.bools import bytes_of_bools, disguised  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:TorchRL's SliceSampler")  # what it takes is not what is tested
 
 
 class Environment:
@@ -131,31 +135,85 @@ def test_environments_side_by_side(tmp_path: Path) -> None:
     same(theirs[:], again[:].to_tensordict().transpose(0, 1) if theirs[:].shape[0] == 3 else again[:].to_tensordict())
 
 
-def test_slices_from_the_index_are_those_of_a_scan(tmp_path: Path) -> None:
-    world = Environment(3)
-    storage = DiskStorage(200, tmp_path / "store", segment_rows=32)
-    buffers = [
-        TensorDictReplayBuffer(storage=storage, sampler=make(slice_len=4), batch_size=32, generator=torch.Generator())
-        for make in (SliceSampler, DiskSliceSampler)
+SLICES: list[dict[str, Any]] = [
+    {},
+    {"cache_values": True},
+    {"end_key": ("next", "done")},
+    {"end_key": ("next", "terminated")},  # of which there are few
+    {"end_keys": [("next", "truncated"), ("next", "terminated"), "is not there"]},
+    {"traj_key": "is not there"},
+    {"strict_length": False},
+    {"strict_length": False, "pad_output": True, "truncated_key": None},
+    {"span": True, "traj_key": ("collector", "traj_ids")},
+    {"span": (False, 2)},
+]
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("how", SLICES, ids=str)
+def test_slices_are_those_of_a_scan(how: dict[str, Any], ndim: int, tmp_path: Path) -> None:
+    lanes = [(), (3,), (2, 3)][ndim - 1]
+    n_lanes = math.prod(lanes)
+    worlds = [Environment(n) for n in range(n_lanes)]
+    storages = [
+        LazyTensorStorage(60 * n_lanes, ndim=ndim),
+        DiskStorage(60 * n_lanes, tmp_path / "store", ndim=ndim, segment_rows=32),
     ]
-    for n in (60, 30, 50, 100, 17, 1):
-        buffers[0].extend(world.rollout(n))
+    samplers = [SliceSampler(slice_len=4, **how), SliceSampler(slice_len=4, **how), DiskSliceSampler(slice_len=4, **how)]
+    buffers = [
+        TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=32, dim_extend=0)
+        for storage, sampler in zip([storages[0], storages[1], storages[1]], samplers, strict=True)
+    ]
+    for call, n in enumerate((20, 12, 3, 25, 17, 60, 2, 40)):
+        steps = torch.stack([world.rollout(n) for world in worlds], 1).reshape(n, *lanes)
+        cursor = (torch.arange(n) + buffers[0].writer._cursor) % 60 if ndim > 1 else None
+        for storage, buffer in zip(storages, buffers[:2], strict=True):
+            if cursor is None:
+                buffer.extend(steps.clone())
+            else:
+                storage.set(cursor, steps.clone())
+                buffer.writer._cursor = int(cursor[-1]) + 1
+        for buffer in buffers if call % 3 else buffers[2:]:
+            buffer.sample()  # or all that is new is looked at at once
         for seed in range(3):
             found = []
             for buffer in buffers:
                 buffer.set_rng(torch.Generator().manual_seed(seed))
-                found.append(buffer.sample(return_info=True)[0])
-            same(*found)
+                found.append(buffer.sample())
+            same(found[0], found[1])
+            same(found[0], found[2])
 
 
-def test_slices_of_environments_side_by_side_are_those_of_a_scan(tmp_path: Path) -> None:
-    worlds = [Environment(n) for n in range(3)]
-    storage = DiskStorage(120, tmp_path / "store", ndim=2, segment_rows=32)
-    buffer = TensorDictReplayBuffer(storage=storage, batch_size=8)
-    for n in (12, 20, 25, 7):
-        buffer.extend(torch.stack([world.rollout(n) for world in worlds]))
-        found = [make(slice_len=2)._get_stop_and_length(storage) for make in (SliceSampler, DiskSliceSampler)]
-        assert all(torch.equal(*of) for of in zip(*found, strict=True))
+def test_a_sampler_that_looks_at_every_step_is_told_of_once(tmp_path: Path) -> None:
+    storage = DiskStorage(50, tmp_path / "store")
+    quick = TensorDictReplayBuffer(storage=storage, sampler=DiskSliceSampler(slice_len=2), batch_size=4)
+    quick.extend(Environment(0).rollout(20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quick.sample()
+        assert len(quick[:]) == 20
+    slow = TensorDictReplayBuffer(storage=storage, sampler=SliceSampler(slice_len=2), batch_size=4)
+    with pytest.warns(UserWarning, match=r"sampler=DiskSliceSampler\(slice_len=2, ...\)"):
+        slow.sample()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slow.sample()
+
+
+def test_a_column_that_is_changed_in_place_is_read_again(tmp_path: Path) -> None:
+    storage = DiskStorage(20, tmp_path / "store")
+    numbers = torch.arange(12)
+    storage.set(numbers, TensorDict({"x": numbers}, [12]))
+    storage[:]["x"][3] = 100
+    assert storage[:]["x"].tolist() == numbers.tolist()
+    kept = storage[:]["x"]
+    storage.set(torch.tensor([12]), TensorDict({"x": torch.tensor([7])}, [1]))
+    assert storage[:]["x"].tolist() == [*numbers.tolist(), 7]
+    assert kept.tolist() == numbers.tolist()
+    storage[torch.tensor([4])] = TensorDict({"x": torch.tensor([50])}, [1])
+    assert storage[:]["x"].tolist() == [0, 1, 2, 3, 50, *range(5, 12), 7]
+    assert storage[:5]["x"].tolist() == [0, 1, 2, 3, 50]
 
 
 def test_slices_of_what_another_process_wrote_are_drawn_after_a_refresh(tmp_path: Path) -> None:
@@ -291,6 +349,39 @@ def test_a_place_may_be_written_to_again_in_any_order(tmp_path: Path, amount: Ca
     ours.close()
     again = DiskStorage(60, tmp_path / "store")
     same(theirs.get(torch.arange(60)), again.get(torch.arange(60)))
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_places_are_in_order_again_once_all_were_written_to_in_a_ring(empty: bool, tmp_path: Path) -> None:
+    numbers, count = [-1] * 10, itertools.count()
+    storage = DiskStorage(10, tmp_path / "store")
+
+    def put(places: list[int]) -> bool:
+        nonlocal storage
+        for place in places:
+            numbers[place] = next(count)
+        storage.set(torch.tensor(places), TensorDict({"x": torch.tensor([numbers[place] for place in places])}, [len(places)]))
+        for again in (False, True):
+            if again:
+                storage.close()
+                storage = DiskStorage(10, tmp_path / "store")
+            assert storage[:]["x"].tolist() == [number for number in numbers if number >= 0]
+        return storage.in_order
+
+    put([0, 1, 2, 3])
+    if empty:
+        storage._empty()
+        numbers[:] = [-1] * 10
+        put([0, 1, 2])
+    put(list(range(3 if empty else 4, 10)))
+    assert put([0, 1, 2])
+    assert not put([7])
+    put([8, 9, 0, 1, 2])
+    put([5, 1])
+    assert not put([4, 5, 6, 7])
+    put([8, 9, 0, 1, 2])
+    assert put([3, 4])
+    assert put([5])
 
 
 def test_a_buffer_goes_on_where_it_ended(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ class Entry:
         """Whether it could be a stack of frames."""
         return self.paired and len(self.frames.shape) >= 2
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number, or a flag, of which a column is looked at as a whole."""
+        return math.prod(self.frames.shape) == 1 and self.frames.dtype.kind in "biu"
+
     @cached_property
     def path(self) -> str:
         """The column's."""
@@ -155,6 +160,15 @@ class Entries:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
+
+    def find(self, key: Key) -> tuple[Entry, str] | None:
+        """Return what holds an entry, and whether as "obs" or as "next_obs", as `nested` has it."""
+        for entry in self.entries:
+            if entry.key == key:
+                return entry, "obs"
+            if entry.paired and (NEXT, *entry.key) == key:
+                return entry, "next_obs"
+        return None
 
     @property
     def columns(self) -> dict[str, Column]:

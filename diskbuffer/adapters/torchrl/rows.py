@@ -1,14 +1,29 @@
-"""A tensordict of which each entry is read from the disk when it is asked for."""
+"""Steps of a storage as a tensordict of which each entry is read when it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from tensordict import TensorDict
 
 from diskbuffer.errors import InputError
+
+_HARMLESS = {  # methods in place that change no value
+    *(
+        "auto_batch_size_",
+        "auto_device_",
+        "clear_device_",
+        "clear_refs_for_compile_",
+        "del_",
+        "detach_",
+        "filter_empty_",
+        "lock_",
+    ),
+    *("memmap_", "memmap_refresh_", "pin_memory_", "rename_", "rename_key_", "requires_grad_", "share_memory_", "unlock_"),
+}
+_OPERATORS = ("__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__", "_stack_onto_", "_stack_onto_at_")
 
 
 class Later(NamedTuple):
@@ -17,16 +32,11 @@ class Later(NamedTuple):
     read: Callable[[], torch.Tensor]
 
 
-class LazyRows(TensorDict):  # type: ignore[misc]
-    """Many steps of a storage: ``storage[:]["next", "done"]`` reads one column, and no frame.
-
-    Entries can be added and replaced here, which changes nothing in the storage. Methods that would change entries in place, and
-    so the storage, if that held them in memory, are refused. An entry that was read is a tensor, and a copy: what is done to it
-    in place, as by ``storage[:]["reward"] *= 2``, is done to the copy alone.
-    """
+class Rows(TensorDict):  # type: ignore[misc]
+    """Steps of a storage: ``storage[index]["next", "done"]`` reads one column, and no frame."""
 
     @classmethod
-    def of(cls, tree: dict[str, Any], batch_size: torch.Size) -> LazyRows:
+    def of(cls, tree: dict[str, Any], batch_size: torch.Size) -> Self:
         """Make one; the tree's leaves are `Later`."""
         found = cls({}, batch_size=batch_size)
         found._tensordict = _Lazy(  # what tensordicts keep their entries in
@@ -34,15 +44,23 @@ class LazyRows(TensorDict):  # type: ignore[misc]
         )
         return found
 
+    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+        """Return what is left, read."""
+        return self.to_tensordict().exclude(*keys, inplace=inplace)
+
+
+class Span(Rows):
+    """Places of a storage that lie one behind the other, as ``storage[:]``.
+
+    Entries can be added and replaced here, which changes nothing in the storage. Methods that would change entries in place, and
+    so the storage, if that held them in memory, are refused.
+    """
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InputError(
             "steps in a DiskStorage are not changed in place; set whole steps with storage[index] = tensordict, or sample them, "
             "change the sample, and extend the buffer with it"
         )
-
-    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """Return what is left, read."""
-        return self.to_tensordict().exclude(*keys, inplace=inplace)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not isinstance(index, str) and not (isinstance(index, tuple) and all(isinstance(part, str) for part in index)):
@@ -50,44 +68,9 @@ class LazyRows(TensorDict):  # type: ignore[misc]
         self.set(index, value)
 
 
-_IN_PLACE = (
-    *("set", "set_at", "update", "update_at", "zero", "fill", "copy", "copy_at", "masked_fill", "apply", "load", "_stack_onto"),
-    *(
-        "_stack_onto_at",
-        "abs",
-        "acos",
-        "add",
-        "addcdiv",
-        "addcmul",
-        "asin",
-        "atan",
-        "ceil",
-        "clamp_max",
-        "clamp_min",
-        "cos",
-        "cosh",
-    ),
-    *(
-        "div",
-        "erf",
-        "erfc",
-        "exp",
-        "expm1",
-        "floor",
-        "frac",
-        "lerp",
-        "lgamma",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "maximum",
-        "minimum",
-    ),
-    *("mul", "neg", "pow", "reciprocal", "round", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc"),
-)
-for _name in (*(f"{name}_" for name in _IN_PLACE), "__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__"):
-    setattr(LazyRows, _name, LazyRows._refuse)
+for _name in (*_OPERATORS, *dir(TensorDict)):
+    if _name in _OPERATORS or (_name.endswith("_") and not _name.startswith("_") and _name not in _HARMLESS):
+        setattr(Span, _name, Span._refuse)
 
 
 class _Lazy(dict[str, Any]):

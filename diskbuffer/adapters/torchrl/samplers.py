@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tensordict import unravel_key
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
 from diskbuffer.adapters.torchrl.storage import DiskStorage
 from diskbuffer.adapters.torchrl.stored import uncompiled
+from diskbuffer.adapters.torchrl.trajectories import Source
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.samplers import Sampler
 
@@ -20,23 +23,52 @@ _SAVED = "sampler.pt"
 
 
 class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
-    """TorchRL's `SliceSampler`, with all its arguments, whose trajectories come from the store's index.
+    """TorchRL's `SliceSampler`, with all its arguments but `fragmented`, in a time that does not grow with the storage.
 
-    TorchRL's own reads a whole column of the storage, for every batch after something was added. The slices are the same, for the
-    same generator, where steps of one episode were written one behind the other; episodes are what followed each other without a
-    break, so no key is needed.
+    Trajectories are found by the same entries, and the slices are the same for the same generator. TorchRL's own looks at all
+    steps of the storage for every batch after something was added, and at all trajectories for every batch; this one looks at the
+    steps that are new, and keeps 24 bytes a trajectory. Where places were not written to in a ring, it is TorchRL's own.
     """
 
-    def _get_stop_and_length(self, storage: Any, fallback: bool = True) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if not isinstance(storage, DiskStorage) or not storage.in_order:
-            found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = super()._get_stop_and_length(storage, fallback)
-            return found
-        revision, known = self._cache.get("episodes", (None, None))
-        if known is None or revision != storage._mutation_revision:
-            revision, known = storage._mutation_revision, storage.episodes()
-            self._cache["episodes"] = revision, known
-        starts, stops, lengths = known
-        return starts, stops, lengths
+    def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Draw slices of trajectories."""
+        steps = batch_size * (self._batch_size_multiplier or 1)
+        length, n = self._adjusted_batch_size(steps)
+        long, found = self._find(storage, length)
+        if not found:
+            drawn: tuple[Any, dict[Any, Any]] = super().sample(storage, batch_size)
+            return drawn
+        which = torch.randint(len(found), (n,), generator=self._rng)
+        lanes, starts, stops, lengths = found.at(which.numpy())
+        axes = np.unravel_index(lanes, storage._total_shape[1:]) if storage.ndim > 1 else ()
+        lengths = torch.from_numpy(lengths)
+        padded = None
+        if len(long) < len(found):  # as TorchRL does where some are shorter
+            padded, length = length if self.pad_output else None, lengths.clamp_max(length)
+        result: tuple[Any, dict[Any, Any]] = self._get_index(
+            lengths=lengths,
+            start_idx=torch.from_numpy(np.stack([starts, *axes], axis=1)),
+            stop_idx=torch.from_numpy(np.stack([stops, *axes], axis=1)),
+            num_slices=n,
+            seq_length=length,
+            storage_length=storage.shape[0],
+            traj_idx=torch.arange(n),
+            target_seq_length=padded,
+            storage=storage,
+        )
+        return result
+
+    def _find(self, storage: Any, length: int) -> Sequence[Any]:
+        """Return the trajectories that are long enough, and those to draw from; none where TorchRL has to look for them."""
+        none: Sequence[Any] = (), ()
+        if not isinstance(storage, DiskStorage) or self._gpu_device is not None or "static-stop-and-length" in self._cache:
+            return none
+        if self._traj_key_auto:
+            self._resolve_traj_key(storage)
+        keys = (self._used_traj_key,) if self._fetch_traj else self.end_keys or (self.end_key,)
+        as_tuples = tuple(key if isinstance(key, tuple) else (key,) for key in map(unravel_key, keys))
+        least = (length, length if self.strict_length else 1)
+        return storage.trajectories(Source(as_tuples, is_number=self._fetch_traj), least) or none
 
 
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]

@@ -6,8 +6,9 @@ import math
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -17,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+from torchrl.data.replay_buffers.samplers import SliceSampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
-from diskbuffer.adapters.torchrl.indices import plain
+from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.stored import Stored, uncompiled
+from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
 from diskbuffer.integers import integer
@@ -65,9 +68,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     Notes
     -----
-    16 bytes of RAM for each place. What a place held before it was written to again is on the disk until it is evicted; up to an
-    eighth more than `max_size` is kept for that. Where writes are not in a ring, old steps that are in use are copied now and
-    then.
+    Where places are written to in a ring, as TorchRL's writers do, no RAM for each; after ``storage[i] = ...``, 16 bytes. A
+    column of flags or of whole numbers that is read as a whole, ``storage[:]["next", "done"]``, is kept from then on, in memory
+    that the system may have back, and is a view, as over TorchRL's own storages. What a place held before it was written to again
+    is on the disk until it is evicted; up to an eighth more than `max_size` is kept for that. Where writes are not in a ring, old
+    steps that are in use are copied now and then.
 
     Examples
     --------
@@ -92,6 +97,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         Storage.__init__(self, integer("max_size", max_size))  # not TensorStorage's, which wants a tensor
         self._last_cursor: Any = None
         self._compilable = False
+        self._has_told = False  # what is slow
         self._is_started_copy = False  # in a process that was given this when it was started
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else path
         self.stored = Stored(where, self.max_size, self.ndim, frame_stack, threads=threads, segment_rows=segment_rows)
@@ -185,7 +191,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         for writer in self._writers():
             if places.newest != newest:  # some of it was written, or others wrote
                 writer._cursor = places.next
-            elif given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, len(places.names)):
+            elif given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, places.size):
                 writer._cursor = int(given[0])  # it was this one's write
 
     def _writers(self) -> Iterator[RoundRobinWriter]:
@@ -206,9 +212,35 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     @uncompiled
     def get(self, index: Any) -> Any:
-        """Return the steps in places: many, or a slice of them, are read when their entries are asked for."""
+        """Return the steps in places; a slice of them is read when its entries are asked for."""
+        if has_slice(index):
+            return self[index]
         with self._loading():
             return self.stored.get(index, self.device)
+
+    @uncompiled
+    def __getitem__(self, index: Any) -> Any:
+        """Return the steps in places: a single one, or a tensordict that reads each entry when it is asked for."""
+        if is_one(index):
+            return self.get(index)
+        if has_slice(index):
+            self._tell_what_is_slow()
+        with self._loading():
+            return self.stored.look(index, self.device)
+
+    def _tell_what_is_slow(self) -> None:
+        """Warn, once, where TorchRL's own sampler of slices is used."""
+        for buffer in () if self._has_told else self._attached_entities:
+            sampler: Any = getattr(buffer, "_sampler", None)
+            if type(sampler) is SliceSampler and not (sampler.fragmented or sampler._cache):
+                self._has_told = True
+                size = f"slice_len={sampler.slice_len}" if sampler.num_slices is None else f"num_slices={sampler.num_slices}"
+                warnings.warn(
+                    "TorchRL's SliceSampler looks at every step of the storage to find the trajectories, for each batch after "
+                    "something was written. diskbuffer.adapters.torchrl.DiskSliceSampler takes the same arguments, draws the "
+                    f"same slices, and looks at those that are new: sampler=DiskSliceSampler({size}, ...)",
+                    stacklevel=3,
+                )
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
@@ -230,10 +262,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         return self.stored.places.in_order
 
     @uncompiled
-    def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
+    def trajectories(self, source: Source, least: Sequence[int]) -> list[Selection] | None:
+        """Return those of at least so many steps, for each of some; None where TorchRL has to look at all steps."""
         with self._loading():
-            return self.stored.episodes()
+            return self.stored.trajectories(source, least)
 
     # What TorchRL asks its storages for
 
@@ -244,16 +276,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     @property
     def _storage(self) -> Any:
-        return self.get(slice(None)) if self.initialized else None
+        return self[:] if self.initialized else None
 
     @property
     def _total_shape(self) -> Any:
-        return torch.Size(self.stored.places.names.shape) if self.initialized else None
+        return torch.Size(self.stored.places.shape) if self.initialized else None
 
     @property
     def _len(self) -> int:
         places = self.stored.places
-        return places.filled * math.prod(places.names.shape[1:])
+        return places.filled * math.prod(places.lanes)
 
     @property
     def checkpointer(self) -> StorageCheckpointerBase:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,12 +18,14 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
-from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
+from diskbuffer.adapters.torchrl.entries import Entries, Entry, Key, as_tensordict
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
+from diskbuffer.adapters.torchrl.kept import Kept
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
-from diskbuffer.adapters.torchrl.places import Places
+from diskbuffer.adapters.torchrl.places import Places, Ring
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
-from diskbuffer.adapters.torchrl.rows import Later, LazyRows
+from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
+from diskbuffer.adapters.torchrl.trajectories import Selection, Source, Trajectories
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer_or_none
@@ -31,7 +34,7 @@ from diskbuffer.wording import counted
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_AT_ONCE = 4096  # steps that are read together
+_AT_ONCE, _SMALL_AT_ONCE = 4096, 65_536  # steps that are read together, and numbers of them
 _TRIES = 20  # to load what a writer elsewhere is changing
 _CPU = torch.device("cpu")
 
@@ -76,6 +79,8 @@ class Stored(OpenedLate):
         self.places = Places(0, ())
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._many_steps: ManySteps | None = None
+        self._kept: dict[tuple[Key, str], Kept] = {}
+        self._trajectories: dict[Source, Trajectories] = {}
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
         self.open_to_read()
@@ -89,6 +94,8 @@ class Stored(OpenedLate):
 
     def accept(self, opened: ReplayBuffer) -> None:
         """Load which entries steps have, and where they are; a SchemaError where the store is another storage's."""
+        if opened is not self._buffer:
+            self._kept, self._trajectories = {}, {}
         places = self._unfilled(opened)
         self._refuse_another(opened, places.capacity)
         for attempt in range(_TRIES):
@@ -101,8 +108,8 @@ class Stored(OpenedLate):
                 opened.refresh()
                 places = self._unfilled(opened)
         self._many_steps = None
-        self.entries = Entries.stored(opened.columns, places.names.shape[1:], opened.frame_stack)
-        self.places, self.max_size = places, places.names.size
+        self.entries = Entries.stored(opened.columns, places.lanes, opened.frame_stack)
+        self.places, self.max_size = places, math.prod(places.shape)
 
     def _unfilled(self, opened: ReplayBuffer) -> Places:
         """Return the places of a store that is opened, before any is loaded."""
@@ -180,12 +187,11 @@ class Stored(OpenedLate):
 
     def _merged(self, cursor: tuple[Any, ...], data: Any, device: torch.device) -> tuple[Any, Any]:
         """Return whole places, and what is to be in them when parts of them are replaced."""
-        grid = np.zeros(self.places.names.shape, np.bool_)
+        grid = np.zeros(self.places.shape, np.bool_)
         grid[plain(cursor)] = True
         places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
-        whole = self.read(self.places.names[places], device)
-        whole = whole.to_tensordict() if isinstance(whole, LazyRows) else whole.clone()
-        moved = np.searchsorted(places, np.arange(len(self.places.names))[plain(cursor[0])])
+        whole = self.read(self.steps(places), device).clone()
+        moved = np.searchsorted(places, np.arange(self.places.size)[plain(cursor[0])])
         whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
         return places, whole
 
@@ -196,7 +202,10 @@ class Stored(OpenedLate):
             return False
         places = self._places_at(cursor)
         n = len(places)
-        if not 0 < n <= len(self.places.names) or (n == 1 and self.opened.n_envs > 1) or len(self.places.old_ones(places)):
+        if not 0 < n <= self.places.size or (n == 1 and self.opened.n_envs > 1):
+            return False
+        self.places.make_ready(self.opened, places)
+        if len(self.places.old_ones(places)):
             return False
         axes, self.places.axes = self.places.axes, max(len(data.batch_size) + one - self.ndim, 0)
         values = self._many_steps.find(data, n, self.places.slots(places), one=one)
@@ -209,7 +218,7 @@ class Stored(OpenedLate):
 
     def _places_at(self, cursor: Any) -> Int64:
         """Return the places of a cursor, (n,)."""
-        size, index = len(self.places.names), plain(cursor)
+        size, index = self.places.size, plain(cursor)
         if index.__class__ is int and 0 <= index < size:
             return np.array([index])
         is_list = isinstance(index, np.ndarray) and index.dtype == np.int64 and index.ndim == 1 and len(index) > 0
@@ -232,13 +241,14 @@ class Stored(OpenedLate):
             return
         rows = entries.rows(_indexed(data, entries, places), len(places))
         self.places.axes = max(len(data.batch_size) - self.ndim, 0)
+        self.places.make_ready(self.opened, places)
         while len(again := self.places.old_ones(places)):
             if entries.stack > 1:
                 raise InputError(
                     "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
                     "of frames cannot be; make the storage with frame_stack=1, at another path, for such writers"
                 )
-            self._append(entries.rows(self.read(self.places.names[again]), len(again)), again)
+            self._append(entries.rows(self.read(self.steps(again)), len(again)), again)
         self._append(rows, places)
         self._many_steps = ManySteps.of(entries, self.opened._store.layout.schema.recorded)
 
@@ -247,7 +257,7 @@ class Stored(OpenedLate):
         opened, n = self.opened, len(places)
         rows[SLOT] = np.repeat(self.places.slots(places)[:, None], opened.n_envs, axis=1)
         # With few together no environment is so far ahead that its steps evict those of others.
-        together = n if opened.n_envs == 1 else max(len(self.places.names) // 16, 1)
+        together = n if opened.n_envs == 1 else max(self.places.size // 16, 1)
         for first in range(0, n, together):
             some = slice(first, min(first + together, n))
             if some.stop - first == 1:
@@ -258,7 +268,7 @@ class Stored(OpenedLate):
                 opened.extend(env=env, **{name: _each(v, lambda v, t=some, at=env: v[t, at]) for name, v in rows.items()})
         ages = np.arange(min(n, int(opened.counts()[0].min())) - 1, -1, -1)  # the others are evicted already
         names = np.stack([opened.recent_steps(ages, env) for env in range(opened.n_envs)], axis=1)
-        self.places.put(places[n - len(ages) :], names)
+        self.places.put(places, names)
 
     def empty(self) -> None:
         """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
@@ -295,49 +305,108 @@ class Stored(OpenedLate):
     # Reading
 
     def get(self, index: Any, device: torch.device = _CPU) -> Any:
-        """Return the steps in places: many, or a slice of them, are read when their entries are asked for."""
-        with self.lock:
-            if self.entries is None:
-                raise RuntimeError("Cannot get elements out of a non-initialized storage.")
-            self.open_to_read()  # or names would be those before it was closed
-            names = self.steps(index).copy()
-        return self.read(names, device, lazy=has_slice(index))
+        """Return the steps in places."""
+        return self.read(self._names_of(index), device)
 
-    def read(self, names: Int64, device: torch.device = _CPU, *, lazy: bool = False) -> Any:
-        """Return steps by their names, of any shape; `lazy` if they are read when they are asked for."""
-        entries = self.entries
-        assert entries is not None
-        if (names < 0).any():
-            raise InputError("there is nothing in some of these places")
-        if lazy:
-            read = partial(self._column, names, device)
-            tree = entries.nested(lambda entry, at: Later(partial(read, entry, at)))
-        else:
-            flat = names.ravel()
-            copied = self.opened._copied_at(flat, entries.paths)
-            if copied is not None:
-                tree = entries.nested(lambda entry, at: self._shaped(entry.out_of(copied, at), names, device, entry))
+    def look(self, index: Any, device: torch.device = _CPU) -> Rows:
+        """Return the steps that are in places now, of which each entry is read when it is asked for."""
+        with self.lock:
+            entries, places = self._known(), self.places
+            span = places.span(index)
+            if span is not None and places.in_order:
+                chosen = _Chosen((len(span), *places.lanes), None, span, places.ring)
             else:
-                batch = self.opened.at(flat)
-                tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
-        own = next(iter(entries)).frames.shape[: self.places.axes]  # axes, which steps may have
-        size = torch.Size((*names.shape, *own))
-        if lazy:
-            return LazyRows.of(tree, size)
-        # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
-        make = TensorDict if device.type != "cpu" else TensorDict._new_unsafe
-        return make(tree, batch_size=size, device=device)
+                names = self._names_of(index)
+                chosen = _Chosen(names.shape, names)
+        tree = entries.nested(lambda entry, at: Later(partial(self._column, chosen, device, entry, at)))
+        return (Span if has_slice(index) else Rows).of(tree, self._batch_size(chosen.shape))
 
     @uncompiled
-    def _column(self, names: Int64, device: torch.device, entry: Entry, at: str) -> Any:
+    def _column(self, chosen: _Chosen, device: torch.device, entry: Entry, at: str) -> torch.Tensor:
         """Return one entry of steps."""
-        opened, flat = self.opened, names.ravel()
-        size = _AT_ONCE if len(entry.frames.shape) else len(flat)
-        parts = [
-            entry.taken(opened.at(flat[n : n + size], columns=[entry.path]), at, opened.frame_stack)
-            for n in range(0, max(len(flat), 1), max(size, 1))
-        ]
-        return self._shaped(parts[0] if len(parts) == 1 else torch.cat(parts), names, device, entry)
+        with self.lock:
+            ring = self.places.ring if self.places.in_order else None
+            if ring is not None and entry.is_number and chosen.is_all_of(ring):
+                return self._kept_column(ring, entry, at).to(device)
+        size = _SMALL_AT_ONCE if entry.is_number else _AT_ONCE
+        parts = [self._values(names, entry, at) for names in chosen.names_in_blocks(self, size)]
+        values = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return values.reshape((*chosen.shape, *entry.frames.shape)).to(device)
+
+    def _kept_column(self, ring: Ring, entry: Entry, at: str) -> torch.Tensor:
+        """Return a number of each step as it is kept."""
+        kept = self._kept.get((entry.key, at))
+        if kept is None:
+            shape = (*self.places.shape, *entry.frames.shape)
+            kept = self._kept[entry.key, at] = Kept(self.path, shape, entry.frames.dtype)
+        return kept.up_to(ring, partial(self._numbers, entry, at))
+
+    def _numbers(self, entry: Entry, at: str, places: Int64) -> Array:
+        """Return a number of each of the steps that are in places, (n,), now: (n, lanes)."""
+        lanes = self.opened.n_envs
+        names = self.places.names(self.opened, np.repeat(places, lanes), np.tile(np.arange(lanes), len(places)))
+        return self._values(names, entry, at).numpy().reshape(len(places), lanes)
+
+    def _values(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
+        """Return an entry of steps by their names, (n,)."""
+        opened = self.opened
+        copied = opened._copied_at(names, (entry.path,))
+        if copied is not None:
+            return entry.out_of(copied, at)
+        return entry.taken(opened.at(names, columns=[entry.path]), at, opened.frame_stack)
+
+    def trajectories(self, source: Source, least: Sequence[int]) -> list[Selection] | None:
+        """Return those of at least so many steps, for each of some; None where TorchRL has to look at all steps."""
+        with self.lock:
+            if self.entries is None or not (self.open_to_read() and self.places.in_order and self.places.filled):
+                return None
+            found = [self.entries.find(key) for key in source.keys]
+            there = [(entry, at) for entry, at in filter(None, found) if self._tells(entry, source)]
+            if not there or len(there) < sum(map(bool, found)):
+                return None
+            if source not in self._trajectories:
+                grid = np.arange(self.opened.n_envs).reshape(self.places.lanes)
+                order = np.moveaxis(grid, -1, 0).ravel() if self.places.lanes else grid.ravel()
+                self._trajectories[source] = Trajectories(order, is_number=source.is_number)
+            known = self._trajectories[source]
+            known.bring_up_to(self.places.ring, lambda places: _any([self._numbers(*which, places) for which in there]))
+            return [known.of(n) for n in least]
+
+    @staticmethod
+    def _tells(entry: Entry, source: Source) -> bool:
+        shape, dtype = entry.frames.shape, entry.frames.dtype
+        return not shape if source.is_number else dtype == np.bool_ and math.prod(shape) == 1
+
+    def _names_of(self, index: Any) -> Int64:
+        """Return the names of the steps that are in places now."""
+        with self.lock:
+            self._known()
+            self.open_to_read()  # or names would be those before it was closed
+            return self.steps(index)
+
+    def _batch_size(self, shape: tuple[int, ...]) -> torch.Size:
+        """Return the batch size of steps of such a shape, which may have axes of their own."""
+        return torch.Size((*shape, *next(iter(self._known())).frames.shape[: self.places.axes]))
+
+    def _known(self) -> Entries:
+        if self.entries is None:
+            raise RuntimeError("Cannot get elements out of a non-initialized storage.")
+        return self.entries
+
+    def read(self, names: Int64, device: torch.device = _CPU) -> Any:
+        """Return steps by their names, of any shape."""
+        entries, flat = self._known(), names.ravel()
+        if (flat < 0).any():
+            raise InputError("there is nothing in some of these places")
+        copied = self.opened._copied_at(flat, entries.paths)
+        if copied is not None:
+            tree = entries.nested(lambda entry, at: self._shaped(entry.out_of(copied, at), names, device, entry))
+        else:
+            batch = self.opened.at(flat)
+            tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
+        # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
+        make = TensorDict if device.type != "cpu" else TensorDict._new_unsafe
+        return make(tree, batch_size=self._batch_size(names.shape), device=device)
 
     def _shaped(self, values: torch.Tensor, names: Int64, device: torch.device, entry: Entry) -> Any:
         if names.ndim != 1:
@@ -353,41 +422,56 @@ class Stored(OpenedLate):
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
-        return np.asarray(self.places.names[: self.places.filled][plain(index)])
+        return self.places.names(self.opened, *self.places.chosen(plain(index)))
 
     def places_of(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
         names = np.asarray(steps, np.int64)
-        return self.places.of(names.ravel(), told_by(self.opened, names.ravel())).reshape(names.shape)
+        return self.places.of(self.opened, names.ravel(), told_by(self.opened, names.ravel())).reshape(names.shape)
 
     def index_of(self, steps: Int64) -> Any:
         """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
         places = torch.from_numpy(self.places_of(steps))
         if self.ndim == 1:
             return places
-        lanes = np.unravel_index(steps % self.opened.n_envs, self.places.names.shape[1:])
+        lanes = np.unravel_index(steps % self.opened.n_envs, self.places.lanes)
         return (places, *map(torch.from_numpy, lanes))
 
-    def episodes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return where episodes start and stop, (n, ndim) each, and how long they are, (n,): of what is in places."""
-        opened = self.opened
-        episodes = opened.episodes
-        starts, stops, lengths = list[Int64](), list[Int64](), list[Int64]()
-        newest, size = self.places.newest, len(self.places.names)
-        for env in range(opened.n_envs):
-            length = episodes.length[episodes.stream == env]
-            after = np.cumsum(length[::-1])[::-1] - length  # steps after each episode
-            length = np.minimum(length, self.places.filled - after)
-            there = length > 0
-            length, after = length[there], after[there]
-            where = np.unravel_index(env, self.places.names.shape[1:]) if self.ndim > 1 else ()
-            at = [np.full(len(length), axis) for axis in where]
-            for found, ages in ((starts, after + length - 1), (stops, after)):
-                found.append(np.stack([(newest - ages) % size, *at], axis=1))
-            lengths.append(length)
-        start, stop, length = (np.concatenate(found).astype(np.int64) for found in (starts, stops, lengths))
-        order = np.lexsort((stop[:, 0], *stop.T[:0:-1]))  # by environment, then by time
-        return torch.from_numpy(start[order]), torch.from_numpy(stop[order]), torch.from_numpy(length[order])
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what it takes to open it again elsewhere: no data."""
+        return super().__getstate__() | {"_kept": {}, "_trajectories": {}}
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Steps that are known by name, or those of a ring that were in some of its places at a time."""
+
+    shape: tuple[int, ...]
+    names: Int64 | None
+    span: range | None = None
+    ring: Ring | None = None
+
+    def is_all_of(self, ring: Ring) -> bool:
+        """Tell whether they are all steps that are in a ring now, in its order."""
+        return self.ring is not None and self.span == range(ring.filled) and ring.since(self.ring) == 0
+
+    def names_in_blocks(self, stored: Stored, size: int) -> Iterator[Int64]:
+        """Yield their names, flat: so many together, or a little less; at least once."""
+        if self.names is not None:
+            flat = self.names.ravel()
+            yield from (flat[first : first + size] for first in range(0, max(len(flat), 1), size))
+            return
+        assert self.span is not None
+        assert self.ring is not None
+        lanes, together = len(self.ring.ever), max(size // len(self.ring.ever), 1)
+        for first in range(0, max(len(self.span), 1), together):
+            places = np.asarray(self.span[first : first + together], np.int64)
+            with stored.lock:  # or steps could be added in between
+                yield self.ring.names(stored.opened, np.repeat(places, lanes), np.tile(np.arange(lanes), len(places)))
+
+
+def _any(found: list[Array]) -> Array:
+    return found[0] if len(found) == 1 else np.logical_or.reduce(found)
 
 
 def _each(values: Any, function: Any) -> Any:
