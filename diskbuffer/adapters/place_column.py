@@ -52,3 +52,23 @@ def told_by(buffer: ReplayBuffer, steps: Int64) -> Told:
         buffer.at(steps[n : n + _AT_ONCE], columns=[SLOT])[SLOT].numpy().copy() for n in range(0, len(steps), _AT_ONCE)
     ]
     return unpack(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def told_by_newest(buffer: ReplayBuffer, envs: Int64, there: Int64) -> tuple[Told, Int64]:
+    """Return what the newest step of each of some environments tells, and how many were added since the buffer was emptied last.
+
+    ``there``, (n,), are how many steps of each to look among, at least 1. A few of them are looked at: how often the buffer had
+    been emptied never becomes less.
+    """
+
+    def told(ages: Int64) -> Told:
+        return told_by(buffer, buffer.recent_steps(ages, envs))
+
+    newest = told(np.zeros_like(there))
+    since = told(there - 1).emptied == newest.emptied  # all of them, as a rule
+    few, many = np.where(since, there, 1), there.copy()
+    while (few + 1 < many).any():
+        middle = (few + many) // 2
+        since = told(middle - 1).emptied == newest.emptied
+        few, many = np.where(since, middle, few), np.where(since, many, middle)
+    return newest, few

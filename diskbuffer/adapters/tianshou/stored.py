@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tianshou.data import Batch
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
-from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by
+from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by_newest
 from diskbuffer.adapters.tianshou.columns import (
     FLAGS,
     MINE,
@@ -79,12 +79,14 @@ class Stored(OpenedLate):
                 f"{self.size * self.n_envs} steps is asked for; give another path, or what it was made with"
             )
         there = np.minimum(opened.counts()[0], self.size)
-        told = [told_by(opened, opened.recent_steps(np.arange(n), env)) for env, n in enumerate(there.tolist())]  # newest first
-        self._resets = max([self._resets, *(int(of.emptied[0]) for of in told if len(of.emptied))])
-        self.has_next = not any(of.extra[:1].any() for of in told)
-        for env, (places, emptied, _) in enumerate(told):
-            current = int((emptied == self._resets).sum())
-            self.filled[env], self.next[env] = current, (int(places[0]) + 1) % self.size if current else 0
+        envs = np.flatnonzero(there)
+        newest, since = told_by_newest(opened, envs, there[envs])
+        self._resets = max(self._resets, int(newest.emptied.max(initial=0)))
+        self.has_next = not newest.extra.any()
+        current = newest.emptied == self._resets
+        self.filled[:], self.next[:] = 0, 0
+        self.filled[envs] = np.where(current, since, 0)
+        self.next[envs] = np.where(current, (newest.places + 1) % self.size, 0)
         if self._reset_due:  # by a process that only read until now
             self.next[:], self.filled[:] = 0, 0
             self._resets += 1

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.adapters.place_column import Told, pack, told_by
+from diskbuffer.adapters.place_column import Told, pack, told_by, told_by_newest
 from diskbuffer.buffer import ReplayBuffer
 
 Int64 = npt.NDArray[np.int64]
@@ -271,26 +271,17 @@ class Places:
 
     def _load_ring(self, buffer: ReplayBuffer, there: Int64) -> bool:
         """Find out where a ring is by a few of its steps; return False where all of them have to be looked at."""
-
-        def told(age: int) -> Told:
-            return told_by(buffer, buffer.recent_steps(np.full(self._n, age), np.arange(self._n)))
-
         if there.min() == 0:
             return False
-        newest = told(0)
+        lanes = np.arange(self._n)
+        newest, since = told_by_newest(buffer, lanes, np.minimum(there, self.size))
         if not (newest.extra % 2).all() or any(len(set(of_all.tolist())) > 1 for of_all in newest):
             return False
-        place, emptied = int(newest.places[0]), int(newest.emptied[0])
+        place, emptied, filled = int(newest.places[0]), int(newest.emptied[0]), int(since.min())
         self.axes = int(newest.extra[0]) // 2
         if emptied < self._emptied:
             return True  # none was written since
-        filled = more = min(int(there.min()), self.size)
-        if (told(more - 1).emptied != emptied).any():  # those since it was emptied last
-            filled = 1
-            while filled < more - 1:
-                middle = (filled + more) // 2
-                filled, more = (middle, more) if (told(middle - 1).emptied == emptied).all() else (filled, middle)
-        oldest = told(filled - 1).places
+        oldest = told_by(buffer, buffer.recent_steps(np.full(self._n, filled - 1), lanes)).places
         if (oldest != (place + 1 - filled) % self.size).any() or (filled < self.size and place != filled - 1):
             return False  # some between are missing
         self.filled, self.newest, self._emptied = filled, place, emptied
