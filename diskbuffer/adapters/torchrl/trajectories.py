@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,87 +32,136 @@ class Source(NamedTuple):
     is_number: bool
 
 
-class _Lane:
-    """The trajectories of a lane, whose steps are counted from the store's first on: 24 bytes each.
+class _Short:
+    """Which of a lane's trajectories have less than some length: 8 bytes each of these, and none of the others.
 
-    Those that are over are known by their last steps, and those of at least some length by their last steps and lengths. The
-    oldest may have lost its first steps, and the newest goes on: these two are found anew each time.
+    Attributes
+    ----------
+    others : GrowingArray
+        How many that are not short came before each.
+    gone : int
+        How many short ones were forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.others, self.gone = GrowingArray(), 0
+
+    def extend(self, numbers: Int64) -> None:
+        """Know further ones, by their numbers in the lane."""
+        self.others.extend(numbers - (self.gone + len(self.others) + np.arange(len(numbers))))
+
+    def before(self, number: int) -> int:
+        """Count those that are known and have a smaller number."""
+        others = self.others.values
+        return bisect.bisect_left(range(len(others)), number, key=lambda n: others[n] + self.gone + n)
+
+    def forget(self, number: int) -> None:
+        """Forget those that have a smaller number."""
+        n = self.before(number)
+        self.others.drop(n)
+        self.gone += n
+
+    def as_it_is(self) -> _Short:
+        """Return what does not change when others are known, or forgotten."""
+        found = _Short()
+        found.others, found.gone = self.others.as_it_is(), self.gone
+        return found
+
+    def skip(self, which: Int64) -> Int64:
+        """Return the numbers of trajectories that are counted without the short ones."""
+        return which + self.gone + np.searchsorted(self.others.values, which, side="right")
+
+
+class _Lane:
+    """The trajectories of a lane, by the numbers of their last steps, which are counted from the store's first on: 8 bytes each.
+
+    The oldest may have lost its first steps, and the newest goes on.
     """
 
     def __init__(self, first: int) -> None:
-        self._ends, self._begins = GrowingArray(), first  # the trajectory that is not over
-        self._long: dict[int, tuple[GrowingArray, GrowingArray]] = {}
+        self._ends = GrowingArray(np.array([first - 1]))  # the first is that of one of which no step is left
+        self._gone = 0  # trajectories that are forgotten
+        self._short: dict[int, _Short] = {}  # by the length that they have not
 
     def extend(self, ends: Int64) -> None:
         """Know further last steps."""
-        if not len(ends):
-            return
-        for least in self._long:
-            self._note(least, ends, self._begins)
+        known = len(self._ends) - 1
         self._ends.extend(ends)
-        self._begins = int(ends[-1]) + 1
+        for least, short in self._short.items():
+            self._note(short, least, known)
 
-    def _note(self, least: int, ends: Int64, begins: int) -> None:
-        lengths = np.diff(ends, prepend=begins - 1)
-        long = lengths >= least
-        for known, values in zip(self._long[least], (ends, lengths), strict=True):
-            known.extend(values[long])
+    def _note(self, short: _Short, least: int, known: int) -> None:
+        lengths = np.diff(self._ends.values[known:])
+        short.extend(self._gone + known + np.flatnonzero(lengths < least))
 
     def forget(self, oldest: int) -> None:
         """Forget those of which no step is left."""
-        self._ends.drop(int(np.searchsorted(self._ends.values, oldest)))
-        for stops, lengths in self._long.values():
-            gone = int(np.searchsorted(stops.values, oldest))
-            stops.drop(gone)
-            lengths.drop(gone)
+        n = int(np.searchsorted(self._ends.values, oldest)) - 1
+        self._ends.drop(n)
+        self._gone += n
+        for short in self._short.values():
+            short.forget(self._gone + 1)  # the oldest one's length is looked at anew
 
     def of(self, least: int, oldest: int, newest: int) -> _Found:
         """Return those that have so many steps left between two."""
-        if least not in self._long:
-            self._long[least] = GrowingArray(), GrowingArray()
-            ends = self._ends.values
-            self._note(least, ends[1:], int(ends[0]) + 1 if len(ends) else 0)  # the first of which `_cut` finds
-        stops, lengths = (known.values for known in self._long[least])
-        cut = int(len(stops) > 0 and stops[0] - lengths[0] + 1 < oldest)
-        first = self._cut(least, oldest, stops[cut:])
-        begins = max(self._begins, oldest)
-        last = (newest, newest + 1 - begins) if newest + 1 - begins >= least else None
-        return _Found(first, stops[cut:], lengths[cut:], last)
-
-    def _cut(self, least: int, oldest: int, whole: Int64) -> tuple[int, int] | None:
-        """Return where the oldest stops, and how long it is, if that is long enough, and it is not among those that are whole."""
-        ends = self._ends.values
-        if not len(ends) or ends[0] + 1 - oldest < least or (len(whole) and whole[0] == ends[0]):
-            return None
-        return int(ends[0]), int(ends[0]) + 1 - oldest
+        if least not in self._short:
+            self._short[least] = _Short()
+            self._note(self._short[least], least, 0)
+            self._short[least].forget(self._gone + 1)
+        ends, short = self._ends.values, self._short[least]
+        first = int(len(ends) > 1 and ends[1] + 1 - oldest >= least)
+        last = newest - max(int(ends[-1]), oldest - 1)
+        return _Found(ends, oldest, self._gone, short.as_it_is(), first, last if last >= least else 0)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Trajectories of a lane, the oldest first; the first and the last may be given apart, by its last step and its length."""
+    """Trajectories of a lane that are long enough, the oldest first.
 
-    first: tuple[int, int] | None
-    stops: Int64
-    lengths: Int64
-    last: tuple[int, int] | None
+    Attributes
+    ----------
+    ends : (n + 1,) int64
+        Last steps of those that are over, long enough or not, and of the one before.
+    oldest : int
+        The oldest step that is left.
+    gone : int
+        The number of the first of them.
+    short : _Short
+        Those among them, but the first, that are not long enough.
+    first : int
+        1 if the first is long enough, or 0.
+    last : int
+        How long the one is that is not over; 0 where it is not long enough.
+    """
+
+    ends: Int64
+    oldest: int
+    gone: int
+    short: _Short
+    first: int
+    last: int
+
+    @property
+    def _between(self) -> int:
+        """How many there are, but the first and the last."""
+        return max(len(self.ends) - 2, 0) - len(self.short.others)
 
     def __len__(self) -> int:
-        return len(self.stops) + (self.first is not None) + (self.last is not None)
+        return self.first + self._between + (self.last > 0)
 
     def before(self, step: int) -> int:
         """Count those that stop before a step."""
-        return int(np.searchsorted(self.stops, step)) + sum(one is not None and one[0] < step for one in (self.first, self.last))
+        over = int(np.searchsorted(self.ends[1:], step))
+        return (self.first + over - 1 - self.short.before(self.gone + over)) if over else 0
 
-    def at(self, which: Int64) -> tuple[Int64, Int64]:
+    def at(self, which: Int64, newest: int) -> tuple[Int64, Int64]:
         """Return where some stop, and how long they are."""
-        which = which - (self.first is not None)
-        among = np.clip(which, 0, max(len(self.stops) - 1, 0))
-        found = [values[among] if len(values) else np.zeros_like(which) for values in (self.stops, self.lengths)]
-        for one, there in ((self.first, which < 0), (self.last, which >= len(self.stops))):
-            if one is not None:
-                for values, value in zip(found, one, strict=True):
-                    values[there] = value
-        return found[0], found[1]
+        number = self.short.skip(self.gone + 1 - self.short.gone + which - self.first) - self.gone + 1
+        is_last = which - self.first >= self._between
+        number = np.where(which < self.first, 1, np.where(is_last, 0, number))
+        stops = self.ends[number]
+        lengths = stops - np.maximum(self.ends[number - 1], self.oldest - 1)
+        return np.where(is_last, newest, stops), np.where(is_last, self.last, lengths)
 
 
 class Trajectories:
@@ -182,6 +232,6 @@ class Selection:
             some, known = of_lane == at, found[at]
             newest = int(ring.ever[self._order[at]]) - 1
             older = known.before(newest - ring.newest)  # than what is in the first place
-            stop, lengths[some] = known.at((which[some] - (int(self._until[at]) - len(known)) + older) % len(known))
+            stop, lengths[some] = known.at((which[some] - (int(self._until[at]) - len(known)) + older) % len(known), newest)
             stops[some] = (ring.newest - (newest - stop)) % ring.size
         return lanes, (stops + 1 - lengths) % ring.size, stops, lengths
