@@ -255,6 +255,11 @@ class Entries:
         """The columns."""
         return tuple(entry.path for entry in self.entries)
 
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """Those of a number, or a flag, a step."""
+        return tuple(entry.path for entry in self.entries if entry.is_number)
+
 
 def _told_by(column: Column, stack: int) -> Frames:
     """Return what a column of observations holds, in a store of such stacks."""

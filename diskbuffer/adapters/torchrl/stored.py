@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -328,10 +328,22 @@ class Stored(OpenedLate):
             ring = self.places.ring if self.places.in_order else None
             if ring is not None and entry.is_number and chosen.is_all_of(ring):
                 return self._kept_column(ring, entry, at).to(device)
-        size = _SMALL_AT_ONCE if entry.is_number else _AT_ONCE
-        parts = [self._values(names, entry, at) for names in chosen.names_in_blocks(self, size)]
-        values = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if entry.is_number and chosen.names is not None and chosen.names.size <= _SMALL_AT_ONCE:
+            values = self._number(chosen, chosen.names.ravel(), entry, at)
+        else:
+            size = _SMALL_AT_ONCE if entry.is_number else _AT_ONCE
+            parts = [self._values(names, entry, at) for names in chosen.names_in_blocks(self, size)]
+            values = parts[0] if len(parts) == 1 else torch.cat(parts)
         return values.reshape((*chosen.shape, *entry.frames.shape)).to(device)
+
+    def _number(self, chosen: _Chosen, names: Int64, entry: Entry, at: str) -> torch.Tensor:
+        """Return an entry of a number a step; who asks for one flag asks for others, too, which are read with it."""
+        if not chosen.numbers:
+            copied = self.opened._copied_at(names, self._known().numbers)
+            if copied is None:
+                return self._values(names, entry, at)
+            chosen.numbers.update(copied)
+        return entry.out_of(chosen.numbers, at)
 
     def _kept_column(self, ring: Ring, entry: Entry, at: str) -> torch.Tensor:
         """Return a number of each step as it is kept."""
@@ -450,6 +462,7 @@ class _Chosen:
     names: Int64 | None
     span: range | None = None
     ring: Ring | None = None
+    numbers: dict[str, Array] = field(default_factory=dict)  # those that were read of them
 
     def is_all_of(self, ring: Ring) -> bool:
         """Tell whether they are all steps that are in a ring now, in its order."""
