@@ -53,11 +53,10 @@ from diskbuffer.recording.stream_log import StreamLog
 from diskbuffer.runtime import forks
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.samplers import Sampler, Uniform
-from diskbuffer.samplers.columns import Segments
 from diskbuffer.samplers.epochs import EVERY_STEP
 from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
-from diskbuffer.schema import Column
+from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory
 from diskbuffer.store.checking.check import check
 from diskbuffer.store.checking.report import Report
@@ -738,7 +737,9 @@ class ReplayBuffer:
             sampler.attach(self._reader.index, self._open_column)
         return self._reader
 
-    def _open_column(self, name: str, column: Column | None) -> Segments:
+    def _open_column(self, name: str, column: Column | None) -> Any:
+        if name == TAG and column is None:
+            return self._reader
         if column is None:
             return RecordedColumn(self._store, self._reader, name, while_there(self._check_open))
         self._writing_columns()

@@ -23,6 +23,7 @@ from diskbuffer.adapters.tianshou import (
     DiskVectorReplayBuffer,
 )
 from soak.random_values import Values, make_calls, random_shape, same_bits
+from soak.specimens import copy_while_open
 
 _CALLS = ("add", "sample", "everything", "index", "neighbours", "assign", "write_key", "reset", "reopen", "pickle", "update")
 _WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 1, 0.6, 1.5, 1, 0.4])
@@ -320,9 +321,12 @@ class Both:
         self.empty_now  # noqa: B018  which compares
 
     def reopen(self) -> None:
-        """Close ours and open it again; what is told to begin anew does so in both."""
+        """Close ours, or kill its process, and open it again; what is told to begin anew does so in both."""
         if self.empty_now:
             return
+        if self.ours.stored.writes and self._rng.random() < 0.5:  # a kill
+            copy_while_open(self._path, killed := self._path.with_name(f"{self._path.name}+"))
+            self._path = killed
         self.close()
         self.ours = self._open()
         for one, other in zip(*(getattr(buffer, "buffers", [buffer]) for buffer in (self.theirs, self.ours)), strict=True):

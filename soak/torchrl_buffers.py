@@ -26,6 +26,7 @@ from torchrl.data.replay_buffers.samplers import (
 
 from diskbuffer.adapters.torchrl import DiskSliceSampler, DiskStorage
 from soak.random_values import Values, make_calls, random_shape, same_bits
+from soak.specimens import copy_while_open
 
 _KEYS: tuple[Any, ...] = (
     *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "protect", "x_61", "_own", "a value", "a/b", "\u00e4"),
@@ -131,7 +132,7 @@ class Both:
 
     def __init__(self, path: Path, rng: np.random.Generator) -> None:
         self._rng, self._path, self._dumps, self._in_order = rng, path, 0, True
-        self._opened = list[DiskStorage]()
+        self._opened, self._name = list[DiskStorage](), "store"
         self.lanes = int(rng.choice([2, 3, 4, 64], p=[0.4, 0.3, 0.2, 0.1])) if rng.random() < 0.3 else 0
         ranked = not self.lanes and rng.random() < 0.1
         self._stack = int(rng.choice([1, 1, 2, 4])) if not ranked else 1
@@ -178,8 +179,8 @@ class Both:
                 made += [lambda _: PrioritizedSampler(self._size, 0.7, 0.9)]
         return made[int(self._rng.integers(len(made)))]
 
-    def _storage(self, name: str = "store") -> DiskStorage:
-        return DiskStorage(self._size, self._path / name, segment_rows=self._segment, **self._how)
+    def _storage(self, name: str | None = None) -> DiskStorage:
+        return DiskStorage(self._size, self._path / (name or self._name), segment_rows=self._segment, **self._how)
 
     def _buffer(self, storage: Any, sampler: Any) -> Any:
         make = TensorDictReplayBuffer if self._kind == "tensordict" else ReplayBuffer
@@ -280,11 +281,14 @@ class Both:
         self.ours[places] = steps.clone()
 
     def reopen(self) -> None:
-        """Close ours, and open it again; its sampler and, where it ranks, its writer are the ones that there were."""
+        """Close ours, or kill its process, and open it again; its sampler and, where it ranks, its writer are as they were."""
         sampler = self.ours.sampler
         if self._ranked or self.empty_now or (isinstance(sampler, SliceSampler) and not self._in_order):
             return
         getattr(sampler, "_cache", {}).clear()  # of another storage
+        if self.ours.storage.stored.writes and self._rng.random() < 0.5:  # a kill
+            copy_while_open(self._path / self._name, self._path / f"{self._name}+")
+            self._name += "+"
         self.close()
         self.ours = self._buffer(self._storage(), sampler)
         cursors = [buffer.writer._cursor for buffer in (self.theirs, self.ours)]

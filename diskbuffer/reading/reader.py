@@ -34,6 +34,7 @@ from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
 from diskbuffer.reading.gather.targets import Columns, Memory, Own
 from diskbuffer.reading.readable import Readable
+from diskbuffer.schema import TAG
 from diskbuffer.store.following import MOVING_SECONDS
 from diskbuffer.store.store import Store
 from diskbuffer.store.system.bucket_files import BucketFiles
@@ -372,6 +373,15 @@ class Reader(ABC):
         memory = Memory(columns, [(0, rows, False)], drawn.size, pinned=False)
         self.gatherer.run(plan, memory)
         return memory.blocks[0].array
+
+    def have_tag(self, tag: str, drawn: Draw) -> npt.NDArray[np.bool_]:
+        """Tell which of some steps lie in an episode with a tag. The lock must be held."""
+        layout = self._store.layout
+        if tag not in layout.tags or TAG not in layout.derived:
+            return np.zeros(drawn.size, np.bool_)
+        memory = Memory(self._select((TAG,)), [(0, 1, False)], drawn.size, pinned=False)
+        self.gatherer.run(make_plan(self.index, self._store.maps, drawn, 0, 1), memory)
+        return np.asarray(memory.blocks[0].array.ravel() == layout.tags.index(tag) + 1)
 
     def stacks_apart(
         self, read: Callable[[], tuple[T, Int64]], paths: Sequence[str]

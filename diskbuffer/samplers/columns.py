@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.draws import Draw
 from diskbuffer.index.index import Index
 from diskbuffer.schema import Column
 
@@ -39,8 +40,23 @@ class Segments(Protocol):
         """Tell whether rows of the store are still those of the index; where some were evicted since, it is read anew."""
 
 
+class Tags(Protocol):
+    """The tags of a buffer's steps."""
+
+    @property
+    def index(self) -> Index:
+        """The index of the steps."""
+
+    def have_tag(self, tag: str, drawn: Draw, /) -> npt.NDArray[np.bool_]:
+        """Tell which of some steps lie in an episode with a tag."""
+
+
 class OpenColumn(Protocol):
     """Opens a column of the buffer that a sampler meets."""
 
-    def __call__(self, name: str, kept: Column | None, /) -> Segments:
-        """Open a column that the sampler keeps, made as told where it is missing; None: a recorded one of numbers, to read."""
+    def __call__(self, name: str, kept: Column | None, /) -> Any:
+        """Return a column's `Segments`.
+
+        That is a column that the sampler keeps, made as told where it is missing; None: a recorded one of numbers, to read.
+        "tag" gives `Tags`.
+        """

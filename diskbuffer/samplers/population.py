@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.samplers.columns import OpenColumn
+from diskbuffer.samplers.columns import OpenColumn, Tags
 from diskbuffer.samplers.staleness import Limit, limit_of
 
 Bools = npt.NDArray[np.bool_]
@@ -162,6 +163,50 @@ class Young(Everything):
         return firsts, counts
 
 
+class Without(Everything):
+    """The steps of episodes that do not have a tag. Nothing is kept of them: what is drawn is looked at, and drawn again."""
+
+    def __init__(self, tag: str) -> None:
+        if not isinstance(tag, str) or not tag:
+            raise InputError(f"without must be a tag, such as 'dropped', found {tag!r}")
+        self._tag, self._tags = tag, None
+        self.none_left = f"all steps lie in episodes with the tag {tag!r}, which without={tag!r} leaves out"
+
+    _tags: Tags | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another buffer, or process, can use."""
+        return {**self.__dict__, "_tags": None}
+
+    def attach(self, index: Index, column: OpenColumn) -> None:
+        """Read this buffer's tags from now on."""
+        self._tags = column("tag", None)
+
+    def _have_not(self, index: Index, found: Int64) -> Bools:
+        if self._tags is None or self._tags.index is not index:
+            raise InputError(
+                f"a sampler with without={self._tag!r} draws from the buffer that it was last given to: make one for each"
+            )
+        return ~self._tags.have_tag(self._tag, Draw(*found))
+
+    def locate(self, index: Index, numbers: Int64) -> Int64:
+        """Find steps by number; those that have the tag are left out."""
+        found = super().locate(index, numbers)
+        return found[:, self._have_not(index, found)]
+
+    def locate_episodes(self, index: Index, numbers: Int64) -> Int64:
+        """Find episodes by number; those that have the tag are left out."""
+        found = super().locate_episodes(index, numbers)
+        return found[:, self._have_not(index, found)]
+
+    def locate_frozen(self, index: Index, frozen: list[list[int]], numbers: Int64) -> tuple[Int64, Bools]:
+        """Find steps by the number that they had; those that have the tag are left out."""
+        found, there = super().locate_frozen(index, frozen, numbers)
+        kept = self._have_not(index, found)
+        there[np.flatnonzero(there)[~kept]] = False
+        return found[:, kept], there
+
+
 class Selection(Population):
     """The steps of some episodes, as `ReplayBuffer.episodes` tells of them."""
 
@@ -222,15 +267,20 @@ class Selection(Population):
         return self._names // len(index.table)
 
 
-def population_of(episodes: Any, max_age: float | None = None, age_column: str | None = None) -> Population:
-    """Return all steps, those that are young enough, or those of some episodes; an InputError where the arguments are bad."""
-    if max_age is None:
-        if age_column is not None:
-            raise InputError(f"age_column={age_column!r} tells how old a step is; give max_age=, too")
-        return Everything() if episodes is None else Selection(episodes)
-    if episodes is not None:
-        raise InputError("max_age= cannot be combined with episodes=: select episodes that are young enough")
-    return Young(limit_of(max_age, age_column))
+def population_of(
+    episodes: Any, max_age: float | None = None, age_column: str | None = None, without: str | None = None
+) -> Population:
+    """Return all steps, or those that arguments of a sampler leave; an InputError where the arguments are bad."""
+    if age_column is not None and max_age is None:
+        raise InputError(f"age_column={age_column!r} tells how old a step is; give max_age=, too")
+    given = [name for name, value in (("max_age", max_age), ("episodes", episodes), ("without", without)) if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{given[0]}= cannot be combined with {given[1]}=: select such episodes, and give episodes= alone")
+    if max_age is not None:
+        return Young(limit_of(max_age, age_column))
+    if without is not None:
+        return Without(without)
+    return Everything() if episodes is None else Selection(episodes)
 
 
 def _among_all(numbers: Int64, counts: Int64, all_counts: Int64) -> Int64:

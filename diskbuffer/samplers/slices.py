@@ -58,6 +58,8 @@ class Slices(Sampler):
         Draw from these only: ``buffer.episodes[buffer.episodes.length > 100]``. Those that are evicted later drop out.
     max_age, age_column
         As in `Uniform`, of a sequence's first step; those of the burn-in may be older. Not with `crossing` or `episodes`.
+    without : str, optional
+        As in `Uniform`. Not with `crossing`, `episodes` or `max_age`.
 
     Raises
     ------
@@ -94,14 +96,16 @@ class Slices(Sampler):
         episodes: Any = None,
         max_age: float | None = None,
         age_column: str | None = None,
+        without: str | None = None,
     ) -> None:
         super().__init__(seed)
         if over not in ("starts", "episodes"):
             raise InputError(f"over must be 'starts' or 'episodes', found {over!r}")
         length, burn_in = integer("length", length), integer("burn_in", burn_in, 0)
-        if crossing and (not strict or over != "starts" or burn_in or episodes is not None or max_age is not None):
+        some = episodes is not None or max_age is not None or without is not None
+        if crossing and (not strict or over != "starts" or burn_in or some):
             raise InputError(
-                "crossing=True cannot be combined with strict=False, over='episodes', burn_in=, episodes= or max_age="
+                "crossing=True cannot be combined with strict=False, over='episodes', burn_in=, episodes=, max_age= or without="
             )
         if over == "episodes" and not replace:
             raise InputError("over='episodes' draws with replacement; replace=False visits every start once")
@@ -109,7 +113,7 @@ class Slices(Sampler):
         self._crossing, self._length, self._burn_in = crossing, length, burn_in
         self._needed = length if strict else 1  # steps that must follow a start, with its own
         self._over_episodes = over == "episodes"
-        self._population = population_of(episodes, max_age, age_column)
+        self._population = population_of(episodes, max_age, age_column, without)
         if not replace:
             self.epochs = Epochs(self._population)
 

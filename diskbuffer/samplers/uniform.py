@@ -56,6 +56,9 @@ class Uniform(Sampler):
     episodes : Episodes, optional
         Draw from these only: ``buffer.episodes[buffer.episodes.tag == "demo"]``. Those that are evicted later drop out. Not with
         `newest` or `max_age`.
+    without : str, optional
+        A tag: steps of episodes that have it when they are drawn are left out (see `ReplayBuffer.tag`). Not with `newest`,
+        `max_age` or `episodes`.
 
     Raises
     ------
@@ -68,7 +71,8 @@ class Uniform(Sampler):
     -----
     What is newest, and what is too old, counts at the time of the draw: a loader delivers what it drew `prefetch` batches ago.
     A `max_age` in steps costs nothing. With a column, its rows are read once, when they are new, and at first those back to the
-    last one that is too old; some 20 us for each environment that went on since the last draw.
+    last one that is too old; some 20 us for each environment that went on since the last draw. With `without`, the tags of what
+    is drawn are read, and others are drawn in place of those that have it: 0.1 ms, more where most have it.
 
     Examples
     --------
@@ -92,6 +96,7 @@ class Uniform(Sampler):
         age_column: str | None = None,
         replace: bool = True,
         episodes: Any = None,
+        without: str | None = None,
     ) -> None:
         super().__init__(seed)
         self.form = n_step_form(n_step, gamma)
@@ -100,7 +105,9 @@ class Uniform(Sampler):
             raise InputError(
                 "newest= cannot be combined with episodes=: new steps are in none of the episodes that were selected"
             )
-        self._population = population_of(episodes, max_age, age_column)
+        if newest and without is not None:
+            raise InputError("newest= cannot be combined with without=: no tag is given to an episode that is not over")
+        self._population = population_of(episodes, max_age, age_column, without)
         if not replace:
             self.epochs = Epochs(self._population)
         drawn_by_number = type(self._population) is Everything and replace and not newest
@@ -155,11 +162,11 @@ class Uniform(Sampler):
         """Draw `size` steps of the population; none where all were evicted."""
         steps = self._population.steps(index)
         found = self._population.locate(index, rng.integers(0, steps, size))
-        for _ in range(_ROUNDS):
-            missing = size - found.shape[1]  # selected episodes were evicted
+        for n in range(_ROUNDS):
+            missing = size - found.shape[1]  # selected episodes were evicted, or have a tag
             if not missing:
                 return found
-            more = self._population.locate(index, rng.integers(0, steps, 2 * missing))[:, :missing]
+            more = self._population.locate(index, rng.integers(0, steps, missing << n + 1))[:, :missing]
             found = np.concatenate([found, more], axis=1)
         every = self._population.locate(index, np.arange(steps))
         chosen = rng.integers(0, every.shape[1], size - found.shape[1]) if every.shape[1] else np.empty(0, np.int64)
