@@ -28,7 +28,7 @@ def fill(
     told: Callable[[int], None],
     derived: Mapping[str, Column] | None = None,
 ) -> None:
-    """Add episodes to a buffer, but for those steps that an earlier call with the same episodes has added to it.
+    """Add episodes to a buffer, but for those steps that an earlier call with the same episodes has added to it, and seal it.
 
     Each stream is filled in the order in which its episodes come, so how many steps it has ever had tells how far it was filled.
     Derived columns are written after the steps that they are of, those of an earlier call, too.
@@ -58,6 +58,7 @@ def fill(
         filler.add(episode)
     filler.finish()
     buffer.flush()
+    buffer.seal()  # or it would be compressed when it is next written to, if ever
 
 
 class _Filler:

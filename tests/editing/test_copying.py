@@ -169,6 +169,18 @@ def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -
     assert stores.described(tmp_path / "stacked")["frame_stack"] == 2
 
 
+def test_a_copy_is_as_compressed_as_a_sealed_store(tmp_path: Path) -> None:
+    made = stores.make(tmp_path / "store", 3, capacity=None, columns=stores.COLUMNS["frames"], n_envs=1, segment_rows=8)
+    with db.ReplayBuffer(made.path) as buffer:
+        for _ in range(40):
+            stores.add_episode(buffer, 20, np.random.default_rng(0), "truncated")
+    editing.copy(made.path, tmp_path / "copy", where="length > 0", progress=False)
+    with db.ReplayBuffer(tmp_path / "copy", mode="r") as buffer:
+        complete = buffer.stats()["segments"] - 1
+    editing.copy(tmp_path / "copy", tmp_path / "again", progress=False)  # which shares files that are sealed
+    assert sum(os.stat(file).st_nlink > 1 for file in (tmp_path / "again" / "obs").rglob("c.*")) >= complete > 90
+
+
 def test_columns_codecs_and_chunks_are_chosen(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 1, columns=stores.COLUMNS["dict"])
     options: dict[str, Any] = {"columns": ["obs/camera", "action"], "codec": {"obs/camera": "zstd:3"}, "chunk_rows": 8}
