@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,34 @@ def test_a_buffer_is_pickled_without_its_steps(tmp_path: Path, opened: list[Any]
     copy = pickle.loads(pickled)
     opened.append(copy)
     draws_are_the_same(copy, theirs)
+
+
+def test_a_model_whose_store_is_gone_says_so_when_it_learns_on(tmp_path: Path, opened: list[Any]) -> None:
+    from stable_baselines3 import DQN
+
+    def learn(model: Any) -> None:
+        opened.append(model.replay_buffer)
+        model.learn(20, reset_num_timesteps=False)
+        model.replay_buffer.close()
+
+    how: dict[str, Any] = {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": tmp_path / "store"}}
+    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=1000, device="cpu", **how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn(model)
+        model.save(tmp_path / "model")
+        model.save_replay_buffer(tmp_path / "buffer")
+        learn(DQN.load(tmp_path / "model", env=gymnasium.make("CartPole-v1")))
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="had 20 steps, and now learns on from none"):
+        learn(DQN.load(tmp_path / "model", env=gymnasium.make("CartPole-v1")))
+    (tmp_path / "store").rename(tmp_path / "another")
+    loaded = DQN.load(
+        tmp_path / "model", env=gymnasium.make("CartPole-v1"), replay_buffer_kwargs={"path": tmp_path / "elsewhere"}
+    )
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    with pytest.warns(UserWarning, match="store, and a new one was made"):
+        learn(loaded)
 
 
 def test_a_store_is_opened_for_reading_until_something_is_added(tmp_path: Path, opened: list[Any]) -> None:

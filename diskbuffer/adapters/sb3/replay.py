@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,6 +93,7 @@ class DiskReplayBuffer(ReplayBuffer):
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
         model = _model_that_makes_it()
+        self._learnt = 0 if model is None else model.num_timesteps  # before: its steps were in a store
         self.n_steps = integer("n_steps", n_steps)
         self.gamma: float = gamma if gamma is not None else 0.99 if model is None else model.gamma
         own = getattr(model, "n_steps", 1)  # which releases before 2.7 have not
@@ -152,8 +154,20 @@ class DiskReplayBuffer(ReplayBuffer):
             raise
         if opening:  # others may have added before
             self._load()
+            self._warn_if_gone()
         elif self.pos == self.buffer_size:
             self.full, self.pos = True, 0
+
+    def _warn_if_gone(self) -> None:
+        """Warn where a model goes on that has learnt from steps, and this is the first step of all."""
+        if self._learnt and not self.full and self.pos == 1:
+            warnings.warn(
+                f"there was no store at {self.stored.path}, and a new one was made: the model or buffer that was loaded had "
+                f"{self._learnt} steps, and now learns on from none. Give the path where the store is, as by "
+                'replay_buffer_kwargs={"path": ...} to load()',
+                stacklevel=3,
+            )
+        self._learnt = 0
 
     def _add_converted(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Add a step whose values may have other shapes and dtypes than the store's."""
@@ -285,6 +299,7 @@ class DiskReplayBuffer(ReplayBuffer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the store again, as it is now; a pickle has its path and not its steps."""
         self.__dict__.update(state)
+        self._learnt = (self.buffer_size if self.full else self.pos) * self.n_envs
         self._load()
 
 
