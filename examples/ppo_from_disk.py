@@ -1,11 +1,11 @@
 """PPO (Schulman et al., 2017) with rollouts on disk that are larger than the memory it may use.
 
-    python examples/ppo_from_disk.py --rollouts runs/rollouts --steps 16384 --allow 300
+    python examples/ppo_from_disk.py --rollouts runs/rollouts --steps 16384 --allow 300 [--policy sb3 | tianshou]
 
-A rollout of 16,384 stacked observations takes 460 MB in RAM. Here its frames are on disk. `map` computes values and
-log-probabilities batch by batch, `returns_and_advantages` computes the targets, and shuffled passes give the minibatches.
-`--allow` sets how many megabytes the process may add to what it has when it starts to play (RLIMIT_DATA); it fails if it needs
-more.
+A rollout of 16,384 stacked observations takes 460 MB in RAM. Here its frames are on disk. `map` has the policy, a network of your
+own or one of Stable-Baselines3's or Tianshou's, compute values and log-probabilities of the whole rollout, batch by batch;
+`returns_and_advantages` computes the targets; and shuffled passes give the minibatches. `--allow` sets how many megabytes the
+process may add to what it has when it starts to play (RLIMIT_DATA); it fails if it needs more.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import diskbuffer as db
 N_ENVS, BATCH_SIZE, EPOCHS, CLIP = 8, 64, 2, 0.2
 
 
-class ActorCritic(nn.Module):
-    """A policy and a value from a stack of four frames."""
+class Own(nn.Module):
+    """A policy and a value from a stack of four frames. Observations are uint8, (batch, 4, 84, 84)."""
 
     def __init__(self, n_actions: int) -> None:
         super().__init__()
@@ -36,9 +36,52 @@ class ActorCritic(nn.Module):
         self.policy, self.value = nn.Linear(64, n_actions), nn.Linear(64, 1)
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
-        """Return the policy and the values, (batch,), for uint8 observations (batch, 4, 84, 84)."""
+        """Return the policy and the values, (batch,)."""
         features = self.body(obs.float() / 255)
         return torch.distributions.Categorical(logits=self.policy(features)), self.value(features)[:, 0]
+
+
+class OfStableBaselines3(nn.Module):
+    """The same of Stable-Baselines3's `CnnPolicy`."""
+
+    def __init__(self, envs: AtariVectorEnv) -> None:
+        from stable_baselines3.common.policies import ActorCriticCnnPolicy
+
+        super().__init__()
+        spaces = envs.single_observation_space, envs.single_action_space
+        self.policy = ActorCriticCnnPolicy(*spaces, lambda _: 2.5e-4)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
+        """Return the policy and the values, (batch,)."""
+        policy = self.policy
+        features = policy.extract_features(obs)
+        pi, vf = policy.mlp_extractor(features)
+        return torch.distributions.Categorical(logits=policy.action_net(pi)), policy.value_net(vf)[:, 0]
+
+
+class OfTianshou(nn.Module):
+    """The same of Tianshou's `ProbabilisticActorPolicy` and its critic."""
+
+    def __init__(self, n_actions: int, envs: AtariVectorEnv) -> None:
+        from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
+        from tianshou.data import Batch
+        from tianshou.env.atari.atari_network import DQNet, ScaledObsInputActionReprNet
+        from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+
+        super().__init__()
+        body = ScaledObsInputActionReprNet(DQNet(4, 84, 84, n_actions, features_only=True, output_dim_added_layer=256))
+        actor = DiscreteActor(preprocess_net=body, action_shape=n_actions, softmax_output=False)
+        self.policy = ProbabilisticActorPolicy(
+            actor=actor,
+            dist_fn=lambda logits: torch.distributions.Categorical(logits=logits),
+            action_space=envs.single_action_space,
+            action_scaling=False,
+        )
+        self.critic, self.batch = DiscreteCritic(preprocess_net=body), Batch
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
+        """Return the policy and the values, (batch,)."""
+        return self.policy(self.batch(obs=obs, info=self.batch())).dist, self.critic(obs)[:, 0]
 
 
 def allow(megabytes: int) -> None:
@@ -48,7 +91,7 @@ def allow(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (has + megabytes * 10**6,) * 2)
 
 
-def play(buffer: db.ReplayBuffer, envs: AtariVectorEnv, model: ActorCritic, obs: np.ndarray, steps: int) -> np.ndarray:
+def play(buffer: db.ReplayBuffer, envs: AtariVectorEnv, model: nn.Module, obs: np.ndarray, steps: int) -> np.ndarray:
     """Fill a rollout; return the last observation."""
     while len(buffer) < steps:
         with torch.no_grad():
@@ -59,7 +102,7 @@ def play(buffer: db.ReplayBuffer, envs: AtariVectorEnv, model: ActorCritic, obs:
     return obs
 
 
-def update(buffer: db.ReplayBuffer, model: ActorCritic, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+def update(buffer: db.ReplayBuffer, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
     """Learn from a rollout; return the number of samples seen, and the mean loss."""
 
     @torch.no_grad()
@@ -92,12 +135,14 @@ def main() -> None:
     parser.add_argument("--rollouts", type=Path, default=Path("runs/rollouts"))
     parser.add_argument("--steps", type=int, default=16_384, help="of a rollout")
     parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--policy", choices=("own", "sb3", "tianshou"), default="own")
     parser.add_argument("--allow", type=int, help="megabytes of memory that may be taken on top")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(2)
     envs = AtariVectorEnv("pong", num_envs=N_ENVS, stack_num=4)
-    model = ActorCritic(int(envs.single_action_space.n))  # type: ignore[attr-defined]
+    n = int(envs.single_action_space.n)  # type: ignore[attr-defined]
+    model = Own(n) if args.policy == "own" else OfStableBaselines3(envs) if args.policy == "sb3" else OfTianshou(n, envs)
     optimizer = torch.optim.Adam(model.parameters(), lr=2.5e-4)
     obs, _ = envs.reset(seed=0)
     if args.allow is not None:

@@ -25,8 +25,8 @@ from diskbuffer.adapters.tianshou import (
 from soak.random_values import Values, make_calls, random_shape, same_bits
 from soak.specimens import copy_while_open
 
-_CALLS = ("add", "sample", "everything", "index", "neighbours", "assign", "write_key", "reset", "reopen", "pickle", "update")
-_WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 1, 0.6, 1.5, 1, 0.4])
+_CALLS = ("add", "sample", "everything", "index", "neighbours", "write_key", "reset", "reopen", "pickle", "update")
+_WEIGHTS = np.array([10, 6, 2, 3, 2, 1, 0.6, 1.5, 1, 0.4])
 
 
 class World:
@@ -257,7 +257,7 @@ class Both:
         (one, indices), (other, others) = self._each(lambda buffer: buffer.sample(0))
         _same(indices, others, "indices of all")
         if len(indices):
-            self._compare(one, other.in_memory(), indices, "all")
+            self._compare(one, other, indices, "all")
             self._compare(self.theirs[:], self.ours[:], indices, "[:]")
 
     def index(self) -> None:
@@ -283,24 +283,6 @@ class Both:
         _same(self.theirs.prev(places), self.ours.prev(places), "prev")
         _same(self.theirs.next(places), self.ours.next(places), "next")
         _same(self.theirs.unfinished_index(), self.ours.unfinished_index(), "unfinished_index")
-
-    def assign(self) -> None:
-        """Assign a key to a batch of everything, as algorithms do."""
-        if self.empty_now:
-            return
-        self._number += 1
-        (one, indices), (other, _) = self._each(lambda buffer: buffer.sample(0))
-        if not len(indices):
-            return
-        values = self._rng.normal(size=len(indices))
-        for batch in (one, other):
-            batch.adv = values.copy()
-            if self._number % 2:
-                batch.obs = np.zeros((len(indices), 2))
-        parts = self._each(lambda buffer: list((one if buffer is self.theirs else other).split(3, shuffle=True, merge_last=True)))
-        for left, right in zip(*parts, strict=True):
-            _same(left.adv, right.adv, "adv")
-            _same(left.obs, right.obs, "obs")
 
     def write_key(self) -> None:
         """Write a key of all steps."""

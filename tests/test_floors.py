@@ -119,7 +119,6 @@ TOUCHES_FILES = {
     "store.building": "directories above a store, which are the user's and may be links",
     "store.checking.salvage": "links and directories in the places of files, which `Files` refuses",
     "adapters.ray.shard": "the directory that a shard's store is to be in",
-    "adapters.tianshou.steps": "a temporary file for arrays that are no store's",
     "adapters.torchrl.checkpointer": "directories of checkpoints",
     "adapters.torchrl.replacing": "a whole store that takes another one's place",
     "adapters.torchrl.samplers": "directories of checkpoints",

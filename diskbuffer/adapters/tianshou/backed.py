@@ -15,7 +15,6 @@ from tianshou.data.utils.converter import from_hdf5, to_hdf5
 
 from diskbuffer.adapters.tianshou.columns import FLAGS, as_one
 from diskbuffer.adapters.tianshou.meta import Meta
-from diskbuffer.adapters.tianshou.steps import LazySteps
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
 from diskbuffer.integers import integer, integer_or_none
@@ -336,26 +335,11 @@ class StoreBacked:
         return batch if places.ndim == 1 else batch[0] if places.ndim == 0 else _shaped(batch, places.shape)
 
     def sample(self, batch_size: int | None) -> tuple[Any, Array]:
-        """Draw steps, as Tianshou does; all of them (0) as `LazySteps`, which are on disk until they are split."""
+        """Draw steps, as Tianshou does; all of them (0) are read into memory."""
         batch_size = integer_or_none("batch_size", batch_size, 0)
-        if batch_size != 0:
-            with self.stored.lock:
-                drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
-                return drawn
-        places = self.sample_indices(0)  # type: ignore[attr-defined]
-        return LazySteps(places, self.__getitem__, self._keys_of_batches, self._key, self.stored.path), places
-
-    def _keys_of_batches(self) -> list[str]:
-        found: list[str] = self._meta.get_keys()
-        return list(dict.fromkeys([*found, "obs_next", "info", "policy"])) if found else []
-
-    def _key(self, key: str, places: Int64) -> Any:
-        """Return a key of steps as batches have it."""
-        if key == "obs_next":
-            return self[places].obs_next
-        if key in ("info", "policy"):
-            return self.get(places, key, Batch())
-        return self.get(places, key) if key == "obs" else self._meta[key][places]
+        with self.stored.lock:
+            drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
+            return drawn
 
     def __setattr__(self, key: str, value: Any) -> None:
         """Write keys that an algorithm adds by giving the buffer another `_meta`, as CQL does."""

@@ -108,13 +108,6 @@ class _Prioritized(StoreBacked):
         weight = self.get_weight(index)  # type: ignore[attr-defined]
         return weight / np.max(weight) if self._weight_norm else weight  # type: ignore[attr-defined]
 
-    def _keys_of_batches(self) -> list[str]:
-        found = super()._keys_of_batches()
-        return [*found, "weight"] if found else []
-
-    def _key(self, key: str, places: Int64) -> Any:
-        return self._weights(places) if key == "weight" else super()._key(key, places)
-
 
 class DiskPrioritizedReplayBuffer(_Prioritized, PrioritizedReplayBuffer):
     """Tianshou's `PrioritizedReplayBuffer`, with its steps in a store on disk; see `DiskReplayBuffer`.
