@@ -1,9 +1,9 @@
-"""Drawing sequences from stores of millions and of hundreds of millions of steps, beside TorchRL's SliceSampler.
+"""Drawing sequences from stores of millions and of hundreds of millions of steps.
 
     python -m bench.scale --json FILE
 
-Episodes of 500 steps, flat columns only, the page cache warm. TorchRL gets what its sampler needs: the number of each step's
-episode, memory-mapped. Only the draw is timed, of 256 sequences of 4. Takes 4 GB of disk for us, 3 GB for TorchRL, minutes.
+Episodes of 500 steps, flat columns only, the page cache warm. Only the draw is timed, of 256 sequences of 4; `bench.slices` has
+whole batches, beside TorchRL. Takes 4 GB of disk, and minutes.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ def time_draws(buffer: db.ReplayBuffer, rounds: int, between: Any = None) -> lis
     return seconds
 
 
-def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -> list[float]:
-    """Draw from three stores; return the times right after an `extend` of the largest."""
+def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -> None:
+    """Draw from three stores."""
     medians = []
     one = {name: values[:EPISODE] for name, values in steps(EPISODE).items()}
-    after: list[float] = []
     for n, capacity in ((small, small * 6 // 5), (small, 120 * small), (large, 120 * small)):
         path = directory / f"{n}-of-{capacity}"
         with db.ReplayBuffer(path, capacity, columns=COLUMNS) as buffer:
@@ -83,7 +82,6 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
                 report.times("the same, right after an extend", after)
                 added = time_draws(buffer, rounds, lambda: buffer.add(np.int8(0), 0, 0.0, np.int8(1), False, False))
                 report.times("the same, right after an add", added)
-                after = max(after, added, key=lambda seconds: float(np.median(seconds)))
                 epoch(report, buffer)
                 value = buffer.stats()["index_bytes"] / 1e6
                 report.row(f"RAM of the index, {n:,} steps", value, "MB", at_most=50)
@@ -93,7 +91,6 @@ def ours(report: Report, directory: Path, small: int, large: int, rounds: int) -
     report.row(f"opening and closing a store of {large:,} steps", value, "s", at_most=2)
     value = max(medians) / min(medians)
     report.row("the slowest draw against the fastest", value, "x", at_most=2)
-    return after
 
 
 def anonymous() -> int:
@@ -124,44 +121,6 @@ def epoch(report: Report, buffer: db.ReplayBuffer) -> None:
     report.row(f"memory of an epoch over {drawn:,} starts", (most - before) / 1e6, "MB", at_most=1)
 
 
-def torchrl(report: Report, directory: Path, n: int, capacity: int, after: list[float], rounds: int) -> None:
-    """Draw with TorchRL's sampler, cached and not."""
-    import torch
-    from tensordict import TensorDict
-    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
-    from torchrl.data.replay_buffers.samplers import SliceSampler
-
-    def part(first: int, size: int) -> Any:
-        return TensorDict({"episode": torch.arange(first, first + size) // EPISODE}, [size])
-
-    found: dict[str, list[float]] = {}
-    storage = LazyMemmapStorage(capacity, scratch_dir=str(directory / "torchrl"))
-    filled = False
-    for name, cached in (("cached", True), ("not cached", False)):
-        sampler = SliceSampler(slice_len=LENGTH, traj_key="episode", cache_values=cached)
-        buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SLICES * LENGTH)
-        for first in range(0, 0 if filled else n, PART):
-            buffer.extend(part(first, min(PART, n - first)))
-        filled = True
-        seconds: list[float] = []
-        extended: list[float] = []
-        for k in range(rounds):
-            begin = time.perf_counter()
-            sampler.sample(storage, SLICES * LENGTH)
-            (seconds if k else extended).append(time.perf_counter() - begin)
-        extended.clear()
-        for _ in range(max(3, rounds // 3)):
-            buffer.extend(part(n, EPISODE))
-            begin = time.perf_counter()
-            sampler.sample(storage, SLICES * LENGTH)
-            extended.append(time.perf_counter() - begin)
-        report.times(f"TorchRL SliceSampler, {name}, {n:,} steps", seconds)
-        report.times(f"TorchRL SliceSampler, {name}, right after an extend", extended)
-        found[name] = extended
-    value = float(np.median(found["cached"]) / np.median(after))
-    report.row("right after an extend or add, against TorchRL cached", value, "x", at_least=1000)
-
-
 def main() -> None:
     """Run everything."""
     args = arguments(__doc__.splitlines()[0])
@@ -169,8 +128,7 @@ def main() -> None:
     small, large = (400_000, 4_000_000) if args.quick else (5_000_000, 346_000_000)
     directory = Path(tempfile.mkdtemp(prefix="diskbuffer-bench-"))
     try:
-        after = ours(report, directory, small, large, 50 if args.quick else 400)
-        torchrl(report, directory, large, 120 * small, after, 3 if args.quick else 9)
+        ours(report, directory, small, large, 50 if args.quick else 400)
     finally:
         shutil.rmtree(directory)
     report.write(args.json)
