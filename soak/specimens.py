@@ -130,7 +130,7 @@ def _remember(path: Path, moment: int) -> None:
 def copy_while_open(path: Path, to: Path) -> None:
     """Copy a directory as a kill would leave it: while files come and go, or another thread writes to them, begin again."""
     for _ in range(20):
-        with contextlib.suppress(shutil.Error):
+        with contextlib.suppress(shutil.Error, FileNotFoundError):
             shutil.copytree(path, to)
             if contents(path) == contents(to):
                 return

@@ -243,7 +243,7 @@ def test_tianshou_takes_keys_of_any_name(key: str, path: Path) -> None:
         ours.set_array_at_key(np.arange(5.0), key, np.arange(5))
     ours.set_array_at_key(np.arange(5.0) + 1, f"{key}_", np.arange(5))
     for _ in range(2):
-        for found in (ours[np.arange(5)], ours.sample(0)[0].in_memory()):
+        for found in (ours[np.arange(5)], ours.sample(0)[0]):
             for t in range(5):
                 assert equal(taken(found.info, t), numbered([key, f"{key}x"], t))
                 assert equal(taken(found.policy, t), numbered([f"{key}_", key], t))
