@@ -78,7 +78,6 @@ TOUCHES_FILES = {
     "inspect.pictures.images": "pictures in memory",
     "inspect.pictures.movies": "movies in memory",
     "gathering.columns": "a lock of its own, by its descriptor",
-    "adapters.torchrl.kept": "a file without a name, to be mapped",
     "gathering.description": "a lock of its own, by its descriptor; whether a path is a directory",
     "formats.json_files": "what is exported, and notes beside it",
     "formats.fingerprint": "by what a source is recognised",

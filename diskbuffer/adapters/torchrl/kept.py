@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,35 +18,27 @@ Read = Callable[[Int64], npt.NDArray[Any]]  # (n,) places to (n, lanes) values
 class Kept:
     """A number of each step, in the places of a ring, brought up to date by the steps that are new.
 
-    It is mapped from a file without a name in the store's directory, so what it takes is memory that the system may have back.
-
     Parameters
     ----------
-    directory : Path
-        Where the file is; where temporary ones are, if nothing can be written there.
     shape : tuple of int
         Of the places, and one step's number.
     dtype : numpy.dtype
     """
 
-    def __init__(self, directory: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._directory, self._shape, self._dtype = directory, shape, dtype
-        self._begin()
-
-    def _begin(self) -> None:
-        writable = os.access(self._directory, os.W_OK)
-        with tempfile.TemporaryFile(dir=self._directory if writable else None) as file:
-            self._values = np.memmap(file, self._dtype, "w+", shape=self._shape)
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._values = np.zeros(shape, dtype)  # of which there is memory once it is written to
         self._tensor = torch.from_numpy(self._values)
         self._ring: Ring | None = None
-        self._process = os.getpid()
 
-    def up_to(self, ring: Ring, read: Read) -> torch.Tensor:
-        """Return the column, (filled, ...), as it is now: a view, which goes on to be what is stored."""
-        if self._process != os.getpid() or self._tensor._version:  # a fork's, or changed in place
-            self._begin()
+    def up_to(self, ring: Ring, read: Read) -> torch.Tensor | None:
+        """Return the column, (filled, ...), as it is now: a view, which goes on to be what is stored.
+
+        None where somebody has changed it in place: keep another one.
+        """
+        if self._tensor._version:
+            return None
         steps = None if self._ring is None else ring.since(self._ring)
-        for places in ring.newest_places(ring.filled if steps is None else steps):
-            self._values[places] = read(places).reshape(-1, *self._shape[1:])
+        for places in ring.newest_places(ring.filled if steps is None else min(steps, ring.filled)):
+            self._values[places] = read(places).reshape(-1, *self._values.shape[1:])
         self._ring = ring
         return self._tensor[: ring.filled]

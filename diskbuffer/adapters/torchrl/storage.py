@@ -69,10 +69,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     Notes
     -----
     Where places are written to in a ring, as TorchRL's writers do, no RAM for each; after ``storage[i] = ...``, 16 bytes. A
-    column of flags or of whole numbers that is read as a whole, ``storage[:]["next", "done"]``, is kept from then on, in memory
-    that the system may have back, and is a view, as over TorchRL's own storages. What a place held before it was written to again
-    is on the disk until it is evicted; up to an eighth more than `max_size` is kept for that. Where writes are not in a ring, old
-    steps that are in use are copied now and then.
+    column of flags or of whole numbers that is read as a whole, ``storage[:]["next", "done"]``, is kept in RAM from then
+    on, and is a view, as over TorchRL's own storages. What a place held before it was written to again is on the disk until it is
+    evicted; up to an eighth more than `max_size` is kept for that. Where writes are not in a ring, old steps that are in use are
+    copied now and then.
 
     Examples
     --------

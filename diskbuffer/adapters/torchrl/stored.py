@@ -347,11 +347,13 @@ class Stored(OpenedLate):
 
     def _kept_column(self, ring: Ring, entry: Entry, at: str) -> torch.Tensor:
         """Return a number of each step as it is kept."""
-        kept = self._kept.get((entry.key, at))
-        if kept is None:
-            shape = (*self.places.shape, *entry.frames.shape)
-            kept = self._kept[entry.key, at] = Kept(self.path, shape, entry.frames.dtype)
-        return kept.up_to(ring, partial(self._numbers, entry, at))
+        read = partial(self._numbers, entry, at)
+        if (entry.key, at) in self._kept:
+            values = self._kept[entry.key, at].up_to(ring, read)
+            if values is not None:
+                return values
+        kept = self._kept[entry.key, at] = Kept((*self.places.shape, *entry.frames.shape), entry.frames.dtype)
+        return cast(torch.Tensor, kept.up_to(ring, read))
 
     def _numbers(self, entry: Entry, at: str, places: Int64) -> Array:
         """Return a number of each of the steps that are in places, (n,), now: (n, lanes)."""
