@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.draws import Draw
+from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.schema import Column
 
@@ -49,6 +50,16 @@ class Tags(Protocol):
 
     def have_tag(self, tag: str, drawn: Draw, /) -> npt.NDArray[np.bool_]:
         """Tell which of some steps lie in an episode with a tag."""
+
+
+T = TypeVar("T", Segments, Tags)
+
+
+def met_here(met: T | None, index: Index, said: str) -> T:
+    """Return what a sampler that was made with arguments, `said`, has met; an InputError where that is another buffer's."""
+    if met is None or met.index is not index:
+        raise InputError(f"a sampler with {said} draws from the buffer that it was last given to: make one for each")
+    return met
 
 
 class OpenColumn(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from diskbuffer.draws import Draw
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import EPISODES, FLOOR, HEAD
 from diskbuffer.index.index import Index
-from diskbuffer.samplers.columns import OpenColumn, Tags
+from diskbuffer.samplers.columns import OpenColumn, Tags, met_here
 from diskbuffer.samplers.staleness import Limit, limit_of
 
 Bools = npt.NDArray[np.bool_]
@@ -169,10 +169,8 @@ class Without(Everything):
     def __init__(self, tag: str) -> None:
         if not isinstance(tag, str) or not tag:
             raise InputError(f"without must be a tag, such as 'dropped', found {tag!r}")
-        self._tag, self._tags = tag, None
+        self._tag, self._tags = tag, cast(Tags | None, None)
         self.none_left = f"all steps lie in episodes with the tag {tag!r}, which without={tag!r} leaves out"
-
-    _tags: Tags | None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another buffer, or process, can use."""
@@ -183,11 +181,7 @@ class Without(Everything):
         self._tags = column("tag", None)
 
     def _have_not(self, index: Index, found: Int64) -> Bools:
-        if self._tags is None or self._tags.index is not index:
-            raise InputError(
-                f"a sampler with without={self._tag!r} draws from the buffer that it was last given to: make one for each"
-            )
-        return ~self._tags.have_tag(self._tag, Draw(*found))
+        return ~met_here(self._tags, index, f"without={self._tag!r}").have_tag(self._tag, Draw(*found))
 
     def locate(self, index: Index, numbers: Int64) -> Int64:
         """Find steps by number; those that have the tag are left out."""

@@ -22,7 +22,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.index.fields import FLOOR, HEAD, LOW
 from diskbuffer.index.index import Index
 from diskbuffer.integers import integer
-from diskbuffer.samplers.columns import OpenColumn, Segments
+from diskbuffer.samplers.columns import OpenColumn, Segments, met_here
 
 Int64 = npt.NDArray[np.int64]
 
@@ -90,8 +90,7 @@ class ByColumn(Limit):
 
     def counts(self, index: Index) -> Int64:
         """Count them."""
-        if self._column is None or self._column.index is not index:
-            raise InputError(f"a sampler with {self.said} draws from the buffer that it was last given to: make one for each")
+        met_here(self._column, index, self.said)
         now = index.table[:, [HEAD, FLOOR]]
         changed = np.flatnonzero((now != self._seen).any(axis=1)).tolist()
         if changed:

@@ -37,8 +37,7 @@ class Kept:
         """
         if self._tensor._version:
             return None
-        steps = None if self._ring is None else ring.since(self._ring)
-        for places in ring.newest_places(ring.filled if steps is None else min(steps, ring.filled)):
+        for places in ring.newest_places(ring.new_since(self._ring)):
             self._values[places] = read(places).reshape(-1, *self._values.shape[1:])
         self._ring = ring
         return self._tensor[: ring.filled]

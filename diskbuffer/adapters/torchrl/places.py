@@ -53,7 +53,7 @@ class Ring(NamedTuple):
 
     def since(self, before: Ring) -> int | None:
         """Count the steps of each lane since an earlier time; None where this is not how that one went on."""
-        steps = int(self.ever[0] - before.ever[0]) if len(self.ever) else 0
+        steps = int(self.ever[0] - before.ever[0])
         goes_on = (
             steps >= 0
             and (before.size, before.emptied) == (self.size, self.emptied)
@@ -61,6 +61,11 @@ class Ring(NamedTuple):
             and ((self.ever - before.ever) == steps).all()
         )
         return steps if goes_on else None
+
+    def new_since(self, before: Ring | None) -> int:
+        """Count the steps of each lane that are there, and were not at an earlier time: all, if this is not how that went on."""
+        steps = None if before is None else self.since(before)
+        return self.filled if steps is None else min(steps, self.filled)
 
     def newest_places(self, steps: int) -> Iterator[Int64]:
         """Yield the places of the newest steps of each lane, the oldest of them first, blocks of (n,)."""
@@ -204,11 +209,11 @@ class Places:
     # Writing
 
     def slots(self, places: Int64) -> Int64:
-        """Return what is stored with steps that are written to places.
+        """Return what is stored with steps that are written to places, which `make_ready` was told of.
 
         That is the place, how often the storage was emptied before, the axes of a step, and whether all is in order with them.
         """
-        return pack(places, self._emptied, 2 * self.axes + (self.in_order and self._go_on(places)))
+        return pack(places, self._emptied, 2 * self.axes + self.in_order)
 
     def _go_on(self, places: Int64) -> bool:
         """Tell whether places are those behind the newest."""
@@ -224,23 +229,23 @@ class Places:
         table = _Table(self.size, self._n)
         order = self.in_order_of_writing()
         for first in range(0, len(order), _AT_ONCE):
-            some = np.repeat(order[first : first + _AT_ONCE, None], self._n, axis=1)
-            table.names[some[:, 0]] = self.names(buffer, some, np.broadcast_to(np.arange(self._n), some.shape))
+            some = order[first : first + _AT_ONCE]
+            table.names[some] = self.names(buffer, *of_all_lanes(some, self._n)).reshape(-1, self._n)
         table.written[order] = np.arange(len(order))
         table.count = len(order)
         self._table = table
 
     def put(self, places: Int64, names: Int64) -> None:
         """Note that steps were written to places, (n,), and the names, (n, lanes), of those that are left: the last."""
-        goes_on = self._go_on(places)
+        table, before = self._table, self.newest
         self._ever += len(places)
         self.newest = int(places[-1])
-        table = self._table
         if table is None:
             self.filled = min(self.filled + len(places), self.size)
             return
         left = places[len(places) - len(names) :]
-        table.in_a_row = len(places) + table.in_a_row * goes_on if self._in_a_row(places) else 1
+        goes_on = (before + 1) % self.size == places[0]
+        table.in_a_row = len(places) + table.in_a_row * bool(goes_on) if self._in_a_row(places) else 1
         table.written[left] = table.count + len(places) - len(left) + np.arange(len(left))
         table.names[left] = names
         table.count += len(places)
@@ -334,6 +339,11 @@ class Places:
         if table.count + len(places) - table.oldest <= self.capacity:
             return places[:0]
         return left[np.argsort(table.written[left], kind="stable")][: max(min(self.size // 16, 4096), 1)]
+
+
+def of_all_lanes(places: Int64, lanes: int) -> tuple[Int64, Int64]:
+    """Return places, (n,), and so many lanes of each, (n * lanes,) both: a place's lanes one behind the other."""
+    return np.repeat(places, lanes), np.tile(np.arange(lanes), len(places))
 
 
 def _within(at: Int64, n: int, axis: int) -> Int64:

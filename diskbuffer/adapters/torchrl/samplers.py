@@ -1,4 +1,4 @@
-"""Samplers for TorchRL's buffers that ask the store's index, where TorchRL's scan the storage."""
+"""Samplers for TorchRL's buffers that look at new steps, or ask the store's index, where TorchRL's scan the storage."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
 
     Trajectories are found by the same entries, and the slices are the same for the same generator. TorchRL's own looks at all
     steps of the storage for every batch after something was added, and at all trajectories for every batch; this one looks at the
-    steps that are new, and keeps 24 bytes a trajectory. Where places were not written to in a ring, it is TorchRL's own.
+    steps that are new, and keeps 8 bytes a trajectory, 16 of one that is too short. Where places were not written to in a ring,
+    it is TorchRL's own.
     """
 
     def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Draw slices of trajectories."""
         steps = batch_size * (self._batch_size_multiplier or 1)
         length, n = self._adjusted_batch_size(steps)
-        long, found = self._find(storage, length)
+        found, *longer = self._find(storage, length)
         if not found:
             drawn: tuple[Any, dict[Any, Any]] = super().sample(storage, batch_size)
             return drawn
@@ -43,7 +44,7 @@ class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
         axes = np.unravel_index(lanes, storage._total_shape[1:]) if storage.ndim > 1 else ()
         lengths = torch.from_numpy(lengths)
         padded = None
-        if len(long) < len(found):  # as TorchRL does where some are shorter
+        if longer and len(longer[0]) < len(found):  # as TorchRL does where some are shorter
             padded, length = length if self.pad_output else None, lengths.clamp_max(length)
         result: tuple[Any, dict[Any, Any]] = self._get_index(
             lengths=lengths,
@@ -59,15 +60,18 @@ class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
         return result
 
     def _find(self, storage: Any, length: int) -> Sequence[Any]:
-        """Return the trajectories that are long enough, and those to draw from; none where TorchRL has to look for them."""
-        none: Sequence[Any] = (), ()
+        """Return the trajectories to draw from, and where these may be shorter, those that are long enough, too.
+
+        The first are none where TorchRL has to look for them.
+        """
+        none: Sequence[Any] = ((),)
         if not isinstance(storage, DiskStorage) or self._gpu_device is not None or "static-stop-and-length" in self._cache:
             return none
         if self._traj_key_auto:
             self._resolve_traj_key(storage)
         keys = (self._used_traj_key,) if self._fetch_traj else self.end_keys or (self.end_key,)
         as_tuples = tuple(key if isinstance(key, tuple) else (key,) for key in map(unravel_key, keys))
-        least = (length, length if self.strict_length else 1)
+        least = (length,) if self.strict_length else (1, length)
         return storage.trajectories(Source(as_tuples, is_number=self._fetch_traj), least) or none
 
 

@@ -22,7 +22,7 @@ from diskbuffer.adapters.torchrl.entries import Entries, Entry, Key, as_tensordi
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.kept import Kept
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
-from diskbuffer.adapters.torchrl.places import Places, Ring
+from diskbuffer.adapters.torchrl.places import Places, Ring, of_all_lanes
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source, Trajectories
@@ -358,7 +358,7 @@ class Stored(OpenedLate):
     def _numbers(self, entry: Entry, at: str, places: Int64) -> Array:
         """Return a number of each of the steps that are in places, (n,), now: (n, lanes)."""
         lanes = self.opened.n_envs
-        names = self.places.names(self.opened, np.repeat(places, lanes), np.tile(np.arange(lanes), len(places)))
+        names = self.places.names(self.opened, *of_all_lanes(places, lanes))
         return self._values(names, entry, at).numpy().reshape(len(places), lanes)
 
     def _values(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
@@ -478,11 +478,12 @@ class _Chosen:
             return
         assert self.span is not None
         assert self.ring is not None
-        lanes, together = len(self.ring.ever), max(size // len(self.ring.ever), 1)
+        lanes = len(self.ring.ever)
+        together = max(size // lanes, 1)
         for first in range(0, max(len(self.span), 1), together):
             places = np.asarray(self.span[first : first + together], np.int64)
             with stored.lock:  # or steps could be added in between
-                yield self.ring.names(stored.opened, np.repeat(places, lanes), np.tile(np.arange(lanes), len(places)))
+                yield self.ring.names(stored.opened, *of_all_lanes(places, lanes))
 
 
 def _any(found: list[Array]) -> Array:

@@ -183,9 +183,9 @@ class Trajectories:
 
     def bring_up_to(self, ring: Ring, read: Read) -> None:
         """Look at the steps that are new."""
-        steps = None if self._ring is None else ring.since(self._ring)
-        if steps is None or steps > ring.filled:
-            steps, self._last = ring.filled, None
+        steps = ring.new_since(self._ring)
+        if steps == ring.filled:
+            self._last = None
             self._lanes = [_Lane(first) for first in (ring.ever - ring.filled).tolist()]
         self._ring = None  # until this is done
         first = ring.ever - steps
