@@ -35,6 +35,7 @@ from torchrl.data import (  # noqa: E402
 from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler  # noqa: E402
 
 from diskbuffer.adapters.torchrl import DiskSampler, DiskSliceSampler, DiskStorage  # noqa: E402
+from diskbuffer.adapters.torchrl.rows import Later  # noqa: E402
 from tests.bools import bytes_of_bools, disguised  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TorchRL's SliceSampler")  # what it takes is not what is tested
@@ -115,6 +116,10 @@ def test_batches_are_the_same(stack: int, make: Any, tmp_path: Path) -> None:
     same(theirs[:], ours[:].to_tensordict())
     same(theirs[3:9], ours[3:9].to_tensordict())
     assert ours[[]].batch_size == theirs[[]].batch_size
+    rows = ours[:]
+    for how in ({}, {"include_nested": True}, {"include_nested": True, "leaves_only": True}):
+        assert set(rows.keys(**how)) == set(theirs[:].keys(**how))
+    assert {type(value) for value in dict.values(rows["next"]._tensordict)} == {Later}  # keys alone read nothing
     stored = ours.storage.stored.buffer
     assert stored is not None
     assert stored.columns["obs/pixels"].shape == (40, 40)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from tensordict import TensorDict
+from tensordict._td import _TensorDictKeysView
 
 from diskbuffer.errors import InputError
 
@@ -26,6 +27,9 @@ _HARMLESS = {  # methods in place that change no value
 _OPERATORS = ("__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__", "_stack_onto_", "_stack_onto_at_")
 
 
+_A_TENSOR = torch.empty(0)
+
+
 class Later(NamedTuple):
     """A value that is read when it is first looked at."""
 
@@ -43,6 +47,10 @@ class Rows(TensorDict):  # type: ignore[misc]
             {name: cls.of(value, batch_size) if isinstance(value, dict) else value for name, value in tree.items()}
         )
         return found
+
+    def keys(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the keys; none of the entries is read for them."""
+        return _Keys(self, *args, **kwargs)
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Return what is left, read."""
@@ -71,6 +79,22 @@ class Span(Rows):
 for _name in (*_OPERATORS, *dir(TensorDict)):
     if _name in _OPERATORS or (_name.endswith("_") and not _name.startswith("_") and _name not in _HARMLESS):
         setattr(Span, _name, Span._refuse)
+
+
+class _Keys(_TensorDictKeysView):  # type: ignore[misc]
+    def __init__(
+        self, rows: Rows, include_nested: bool = False, leaves_only: bool = False, is_leaf: Any = None, *, sort: bool = False
+    ) -> None:
+        super().__init__(rows, include_nested, leaves_only, is_leaf, sort)
+
+    def _items(self, rows: Any = None) -> Iterator[tuple[str, Any]]:
+        rows = self.tensordict if rows is None else rows
+        if not isinstance(rows, Rows):
+            yield from super()._items(rows)
+            return
+        for key in rows._tensordict:
+            value = dict.__getitem__(rows._tensordict, key)
+            yield key, _A_TENSOR if isinstance(value, Later) else value  # of which the type alone is looked at
 
 
 class _Lazy(dict[str, Any]):
