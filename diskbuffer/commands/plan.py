@@ -30,7 +30,7 @@ def plan(
     stack: Whole | None = None,
     grey: bool = False,
     colour: bool = False,
-    resize: Whole | None = None,
+    resize: str | None = None,
     envs: Whole = 1,
     capacity: Whole = 1_000_000,
     steps: Whole | None = None,
@@ -62,7 +62,7 @@ def plan(
     colour
         Leave an Atari game its colours.
     resize
-        Bring pictures to so many pixels a side. Atari games are 84, unless 0 is given, which leaves them as they are.
+        Bring pictures to so many pixels, height and width: 100,100. Atari games are 84,84; with 0 they stay as they are.
     envs
         Environments side by side. Of more than 64, that many are tried.
     capacity
@@ -89,8 +89,8 @@ def plan(
         raise InputError("give --grey or --colour, not both")
     pictures = True if grey else False if colour else None
     asked = Asked(
-        environment=None if env is None else EnvironmentOptions(env=env, n_envs=envs, grey=pictures, resize=resize),
-        shape=() if shape is None else shape_of(shape),
+        environment=None if env is None else EnvironmentOptions(env=env, n_envs=envs, grey=pictures, resize=pixels(resize)),
+        shape=() if shape is None else shape_of(shape, "shape"),
         dtype=dtype,
         capacity=capacity,
         n_envs=envs,
@@ -113,16 +113,26 @@ def plan(
     return WRONG if found.problems else WELL
 
 
-def shape_of(text: str) -> tuple[int, ...]:
+def pixels(text: str | None) -> tuple[int, ...] | None:
+    """Return height and width from text such as "100,80" or "84"; () of "0"."""
+    if text is None or text == "0":
+        return None if text is None else ()
+    found = shape_of(text, "resize")
+    if len(found) not in (1, 2):
+        raise InputError(f"--resize must be a height and a width, such as 100,100, found {text!r}")
+    return found if len(found) == 2 else found * 2
+
+
+def shape_of(text: str, option: str) -> tuple[int, ...]:
     """Return a shape from text such as "84,84" or "(96, 96, 3)"; "" or "()" is that of a number."""
     commas = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", text.strip().strip("()[]"))
     parts = [part.strip() for part in commas.split(",") if part.strip()]
     try:
         found = tuple(int(part) for part in parts)
     except ValueError:
-        raise InputError(f"--shape must be integers with commas between them, such as 84,84, found {text!r}") from None
+        raise InputError(f"--{option} must be integers with commas between them, such as 84,84, found {text!r}") from None
     if any(n < 1 for n in found):
-        raise InputError(f"every number of --shape must be at least 1, found {text!r}")
+        raise InputError(f"every number of --{option} must be at least 1, found {text!r}")
     return found
 
 

@@ -15,7 +15,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.schema import Column
 
 _ATARI = "ALE/"
-_PIXELS = 84  # of a side, as AtariPreprocessing makes them by default
+_PIXELS = (84, 84)  # as AtariPreprocessing makes them by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +30,14 @@ class EnvironmentOptions:
         How many side by side; a vector that a function returned has its own number.
     grey : bool or None
         Whether pictures become grey; None for Atari alone.
-    resize : int or None
-        Pixels of a side that pictures are brought to; 0 leaves them as they are, None makes it 84 for Atari.
+    resize : (int, int), () or None
+        Height and width that pictures are brought to; () leaves them as they are, None makes it 84 and 84 for Atari.
     """
 
     env: str
     n_envs: int = 1
     grey: bool | None = None
-    resize: int | None = None
+    resize: tuple[int, ...] | None = None
 
 
 class Source(Protocol):
@@ -147,7 +147,7 @@ def _maker(options: EnvironmentOptions) -> Callable[[], Any]:
     if module and name.isidentifier():
         made = _function(module, name)
         return lambda: _pictures(made(), options)
-    if options.env.startswith(_ATARI) and options.resize != 0:
+    if options.env.startswith(_ATARI) and (options.resize is None or options.resize):
         return lambda: _atari(options)
     return lambda: _pictures(_made(options.env), options)
 
@@ -184,7 +184,8 @@ def _atari(options: EnvironmentOptions) -> Any:
 
     env = _made(options.env, frameskip=1)
     grey = True if options.grey is None else options.grey
-    return AtariPreprocessing(env, screen_size=options.resize or _PIXELS, grayscale_obs=grey)
+    height, width = options.resize or _PIXELS
+    return AtariPreprocessing(env, screen_size=(width, height), grayscale_obs=grey)
 
 
 def _pictures(env: Any, options: EnvironmentOptions) -> Any:
@@ -195,7 +196,8 @@ def _pictures(env: Any, options: EnvironmentOptions) -> Any:
         if options.grey:
             env = GrayscaleObservation(env)
         if options.resize:
-            env = ResizeObservation(env, (options.resize, options.resize))
+            height, width = options.resize
+            env = ResizeObservation(env, (height, width))
     except (AssertionError, ImportError) as error:
         raise InputError(f"the observations of {options.env} cannot be made grey, or resized: {error}") from error
     return env

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.commands.plan import pixels, shape_of
 from diskbuffer.commands.plan import plan as command
-from diskbuffer.commands.plan import shape_of
 from diskbuffer.inspect import footprint
 from diskbuffer.inspect import plan as planning
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise
@@ -195,8 +195,8 @@ def no_environment() -> int:
         (EnvironmentOptions(env="CartPole-v1"), (4,), 1),
         (EnvironmentOptions(env="CartPole-v1", n_envs=2), (4,), 2),
         (EnvironmentOptions(env="ALE/Pong-v5"), (84, 84), 1),
-        (EnvironmentOptions(env="ALE/Pong-v5", grey=False, resize=42), (42, 42, 3), 1),
-        (EnvironmentOptions(env="ALE/Pong-v5", resize=0), (210, 160, 3), 1),
+        (EnvironmentOptions(env="ALE/Pong-v5", grey=False, resize=(42, 50)), (42, 50, 3), 1),
+        (EnvironmentOptions(env="ALE/Pong-v5", resize=()), (210, 160, 3), 1),
     ],
 )
 def test_environments_are_made_as_users_have_them(options: EnvironmentOptions, shape: tuple[int, ...], envs: int) -> None:
@@ -306,6 +306,8 @@ def test_more_steps_than_are_kept_write_more_and_take_no_more() -> None:
         ({"env": "CartPole-v1", "shape": "3"}, "give one of --env and --shape"),
         ({"shape": "3,x"}, "must be integers"),
         ({"shape": "3,0"}, "at least 1"),
+        ({"env": "CartPole-v1", "resize": "3,4,5"}, "--resize must be a height and a width"),
+        ({"env": "CartPole-v1", "resize": "0,5"}, "every number of --resize must be at least 1"),
         ({"shape": "3", "envs": 0}, "--envs must be at least 1"),
         ({"shape": "3", "seconds": 0.0}, "seconds must be above 0"),
     ],
@@ -317,7 +319,9 @@ def test_bad_input_is_told(given: dict[str, Any], said: str, tmp_path: Path) -> 
 
 def test_shapes_are_read() -> None:
     expected = {"84,84": (84, 84), "(96, 96, 3)": (96, 96, 3), "96x96x3": (96, 96, 3), "5": (5,), "()": ()}
-    assert {text: shape_of(text) for text in expected} == expected
+    assert {text: shape_of(text, "shape") for text in expected} == expected
+    sizes = {"84": (84, 84), "100,80": (100, 80), "100x80": (100, 80), "0": (), None: None}
+    assert {text: pixels(text) for text in sizes} == sizes
 
 
 # Trials
