@@ -30,6 +30,7 @@ from bench.worker import Worker, in_turns
 STACK, EPISODE = 4, 500
 ADDED = 16  # steps in a row; with many more of them a busy machine interrupts the slower one more often
 GOALS, GOAL_STEPS = 8, 50_000
+MANY = 64
 EXTENDED, CAPACITY = 1_000, 100_000
 
 LEARNING = """
@@ -339,6 +340,12 @@ def pixels(report: Report, directory: Path, rounds: int) -> None:
         all_of(report, library, "frames", 4_000 if report.quick else 12_000, 1, Path(tempfile.mkdtemp(dir=directory)), rounds)
 
 
+def many(report: Report, directory: Path, rounds: int) -> None:
+    """Stacks of four frames, of 64 environments."""
+    of = 8 if report.quick else MANY
+    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of, of, directory, rounds)
+
+
 def goals(report: Report, directory: Path, rounds: int) -> None:
     """Replace goals, with 50,000 steps stored."""
     steps = 5_000 if report.quick else GOAL_STEPS
@@ -374,7 +381,7 @@ def memory(report: Report, directory: Path, rounds: int) -> None:
     report.row(f"Stable-Baselines3: memory for {steps:,} stacked steps", more, "MB", at_most=150)
 
 
-PARTS = {part.__name__: part for part in (vectors, pixels, goals, learning, memory)}
+PARTS = {part.__name__: part for part in (vectors, pixels, many, goals, learning, memory)}
 
 
 def directories() -> Iterator[Path]:

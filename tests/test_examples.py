@@ -118,6 +118,16 @@ def test_ppo_goes_on_in_the_middle_of_episodes(tmp_path: Path) -> None:
     assert [int(n.replace(",", "")) for n in re.findall(r"learned from ([\d,]+) samples", printed)] == [2000] * 3
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("more", [("--wait", 0.001), ("--plain",)])
+def test_ppo_learns_while_it_plays(more: tuple[object, ...], tmp_path: Path) -> None:
+    printed = run("ppo_while_playing.py", "--store", tmp_path / "store", "--seconds", 20, *more)
+    steps, returns = zip(*re.findall(r"s: (\d+) steps, return ([\d.]+)", printed), strict=True)
+    assert int(steps[-1]) > int(steps[0])
+    assert max(map(float, returns)) > 2 * float(returns[0])
+    assert re.search(r"environments waited \d+ % of the time, the learner \d+ %\n$", printed)
+
+
 def is_complete(model: Path) -> bool:
     try:
         with zipfile.ZipFile(model) as file:
