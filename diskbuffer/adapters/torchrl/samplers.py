@@ -12,8 +12,8 @@ from tensordict import unravel_key
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
+from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.storage import DiskStorage
-from diskbuffer.adapters.torchrl.stored import uncompiled
 from diskbuffer.adapters.torchrl.trajectories import Source
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.samplers import Sampler

@@ -24,8 +24,9 @@ from torchrl.data.replay_buffers.writers import RoundRobinWriter
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
+from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
-from diskbuffer.adapters.torchrl.stored import Stored, uncompiled
+from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,32 +17,22 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
-from diskbuffer.adapters.torchrl.entries import Entries, Entry, Key, as_tensordict
+from diskbuffer.adapters.torchrl.columns import CPU, Chosen, Columns
+from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
-from diskbuffer.adapters.torchrl.kept import Kept
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
-from diskbuffer.adapters.torchrl.places import Places, Ring, of_all_lanes
+from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
-from diskbuffer.adapters.torchrl.trajectories import Selection, Source, Trajectories
+from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer_or_none
 from diskbuffer.store.building import is_there
 from diskbuffer.wording import counted
 
-Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
-_AT_ONCE, _SMALL_AT_ONCE = 4096, 65_536  # steps that are read together, and numbers of them
 _TRIES = 20  # to load what a writer elsewhere is changing
-_CPU = torch.device("cpu")
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def uncompiled(function: F) -> F:
-    """Have torch.compile leave a function alone: it reads or writes files, of which there is no graph."""
-    return cast(F, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 
 class Stored(OpenedLate):
@@ -79,8 +68,7 @@ class Stored(OpenedLate):
         self.places = Places(0, ())
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._many_steps: ManySteps | None = None
-        self._kept: dict[tuple[Key, str], Kept] = {}
-        self._trajectories: dict[Source, Trajectories] = {}
+        self._columns = Columns()
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
         self.open_to_read()
@@ -95,7 +83,7 @@ class Stored(OpenedLate):
     def accept(self, opened: ReplayBuffer) -> None:
         """Load which entries steps have, and where they are; a SchemaError where the store is another storage's."""
         if opened is not self._buffer:
-            self._kept, self._trajectories = {}, {}
+            self._columns = Columns()
         places = self._unfilled(opened)
         self._refuse_another(opened, places.capacity)
         for attempt in range(_TRIES):
@@ -164,7 +152,7 @@ class Stored(OpenedLate):
 
     # Writing
 
-    def put(self, cursor: Any, data: Any, device: torch.device = _CPU) -> None:
+    def put(self, cursor: Any, data: Any, device: torch.device = CPU) -> None:
         """Put steps in places; when this returns, a kill of the process does not lose them.
 
         `device` is where those are read to of which `data` is a part alone.
@@ -304,112 +292,53 @@ class Stored(OpenedLate):
 
     # Reading
 
-    def get(self, index: Any, device: torch.device = _CPU) -> Any:
+    def get(self, index: Any, device: torch.device = CPU) -> Any:
         """Return the steps in places."""
         return self.read(self._names_of(index), device)
 
-    def look(self, index: Any, device: torch.device = _CPU) -> Rows:
+    def look(self, index: Any, device: torch.device = CPU) -> Rows:
         """Return the steps that are in places now, of which each entry is read when it is asked for."""
         with self.lock:
-            entries, places = self._known(), self.places
+            entries, places = self.known(), self.places
             span = places.span(index)
             if span is not None and places.in_order:
-                chosen = _Chosen((len(span), *places.lanes), None, span, places.ring)
+                chosen = Chosen((len(span), *places.lanes), None, span, places.ring)
             else:
                 names = self._names_of(index)
-                chosen = _Chosen(names.shape, names)
+                chosen = Chosen(names.shape, names)
         tree = entries.nested(lambda entry, at: Later(partial(self._column, chosen, device, entry, at)))
         return (Span if has_slice(index) else Rows).of(tree, self._batch_size(chosen.shape))
 
-    @uncompiled
-    def _column(self, chosen: _Chosen, device: torch.device, entry: Entry, at: str) -> torch.Tensor:
-        """Return one entry of steps."""
-        with self.lock:
-            ring = self.places.ring if self.places.in_order else None
-            if ring is not None and entry.is_number and chosen.is_all_of(ring):
-                return self._kept_column(ring, entry, at).to(device)
-        if entry.is_number and chosen.names is not None and chosen.names.size <= _SMALL_AT_ONCE:
-            values = self._number(chosen, chosen.names.ravel(), entry, at)
-        else:
-            size = _SMALL_AT_ONCE if entry.is_number else _AT_ONCE
-            parts = [self._values(names, entry, at) for names in chosen.names_in_blocks(self, size)]
-            values = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return values.reshape((*chosen.shape, *entry.frames.shape)).to(device)
-
-    def _number(self, chosen: _Chosen, names: Int64, entry: Entry, at: str) -> torch.Tensor:
-        """Return an entry of a number a step; who asks for one flag asks for others, too, which are read with it."""
-        if not chosen.numbers:
-            copied = self.opened._copied_at(names, self._known().numbers)
-            if copied is None:
-                return self._values(names, entry, at)
-            chosen.numbers.update(copied)
-        return entry.out_of(chosen.numbers, at)
-
-    def _kept_column(self, ring: Ring, entry: Entry, at: str) -> torch.Tensor:
-        """Return a number of each step as it is kept."""
-        read = partial(self._numbers, entry, at)
-        if (entry.key, at) in self._kept:
-            values = self._kept[entry.key, at].up_to(ring, read)
-            if values is not None:
-                return values
-        kept = self._kept[entry.key, at] = Kept((*self.places.shape, *entry.frames.shape), entry.frames.dtype)
-        return cast(torch.Tensor, kept.up_to(ring, read))
-
-    def _numbers(self, entry: Entry, at: str, places: Int64) -> Array:
-        """Return a number of each of the steps that are in places, (n,), now: (n, lanes)."""
-        lanes = self.opened.n_envs
-        names = self.places.names(self.opened, *of_all_lanes(places, lanes))
-        return self._values(names, entry, at).numpy().reshape(len(places), lanes)
-
-    def _values(self, names: Int64, entry: Entry, at: str) -> torch.Tensor:
-        """Return an entry of steps by their names, (n,)."""
-        opened = self.opened
-        copied = opened._copied_at(names, (entry.path,))
-        if copied is not None:
-            return entry.out_of(copied, at)
-        return entry.taken(opened.at(names, columns=[entry.path]), at, opened.frame_stack)
+    def _column(self, *what: Any) -> torch.Tensor:
+        return self._columns.read(self, *what)
 
     def trajectories(self, source: Source, least: Sequence[int]) -> list[Selection] | None:
         """Return those of at least so many steps, for each of some; None where TorchRL has to look at all steps."""
         with self.lock:
             if self.entries is None or not (self.open_to_read() and self.places.in_order and self.places.filled):
                 return None
-            found = [self.entries.find(key) for key in source.keys]
-            there = [(entry, at) for entry, at in filter(None, found) if self._tells(entry, source)]
-            if not there or len(there) < sum(map(bool, found)):
-                return None
-            if source not in self._trajectories:
-                grid = np.arange(self.opened.n_envs).reshape(self.places.lanes)
-                order = np.moveaxis(grid, -1, 0).ravel() if self.places.lanes else grid.ravel()
-                self._trajectories[source] = Trajectories(order, is_number=source.is_number)
-            known = self._trajectories[source]
-            known.bring_up_to(self.places.ring, lambda places: _any([self._numbers(*which, places) for which in there]))
-            return [known.of(n) for n in least]
-
-    @staticmethod
-    def _tells(entry: Entry, source: Source) -> bool:
-        shape, dtype = entry.frames.shape, entry.frames.dtype
-        return not shape if source.is_number else dtype == np.bool_ and math.prod(shape) == 1
+            return self._columns.trajectories(self, source, least)
 
     def _names_of(self, index: Any) -> Int64:
         """Return the names of the steps that are in places now."""
         with self.lock:
-            self._known()
+            self.known()
             self.open_to_read()  # or names would be those before it was closed
             return self.steps(index)
 
     def _batch_size(self, shape: tuple[int, ...]) -> torch.Size:
         """Return the batch size of steps of such a shape, which may have axes of their own."""
-        return torch.Size((*shape, *next(iter(self._known())).frames.shape[: self.places.axes]))
+        return torch.Size((*shape, *next(iter(self.known())).frames.shape[: self.places.axes]))
 
-    def _known(self) -> Entries:
+    def known(self) -> Entries:
+        """Return the entries that steps have; TorchRL's error where there is none yet."""
         if self.entries is None:
             raise RuntimeError("Cannot get elements out of a non-initialized storage.")
         return self.entries
 
-    def read(self, names: Int64, device: torch.device = _CPU) -> Any:
+    def read(self, names: Int64, device: torch.device = CPU) -> Any:
         """Return steps by their names, of any shape."""
-        entries, flat = self._known(), names.ravel()
+        entries, flat = self.known(), names.ravel()
         if (flat < 0).any():
             raise InputError("there is nothing in some of these places")
         copied = self.opened._copied_at(flat, entries.paths)
@@ -453,41 +382,7 @@ class Stored(OpenedLate):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it takes to open it again elsewhere: no data."""
-        return super().__getstate__() | {"_kept": {}, "_trajectories": {}}
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """Steps that are known by name, or those of a ring that were in some of its places at a time."""
-
-    shape: tuple[int, ...]
-    names: Int64 | None
-    span: range | None = None
-    ring: Ring | None = None
-    numbers: dict[str, Array] = field(default_factory=dict)  # those that were read of them
-
-    def is_all_of(self, ring: Ring) -> bool:
-        """Tell whether they are all steps that are in a ring now, in its order."""
-        return self.ring is not None and self.span == range(ring.filled) and ring.since(self.ring) == 0
-
-    def names_in_blocks(self, stored: Stored, size: int) -> Iterator[Int64]:
-        """Yield their names, flat: so many together, or a little less; at least once."""
-        if self.names is not None:
-            flat = self.names.ravel()
-            yield from (flat[first : first + size] for first in range(0, max(len(flat), 1), size))
-            return
-        assert self.span is not None
-        assert self.ring is not None
-        lanes = len(self.ring.ever)
-        together = max(size // lanes, 1)
-        for first in range(0, max(len(self.span), 1), together):
-            places = np.asarray(self.span[first : first + together], np.int64)
-            with stored.lock:  # or steps could be added in between
-                yield self.ring.names(stored.opened, *of_all_lanes(places, lanes))
-
-
-def _any(found: list[Array]) -> Array:
-    return found[0] if len(found) == 1 else np.logical_or.reduce(found)
+        return super().__getstate__() | {"_columns": Columns()}
 
 
 def _each(values: Any, function: Any) -> Any:
