@@ -30,12 +30,12 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 import diskbuffer as db
 
 GAME, N_ENVS, CAPACITY = "CartPole-v1", 8, 100_000
-N_STEPS, EPOCHS, BATCH_SIZE, RATE, GAMMA, LAMBDA, CLIP = 32, 20, 256, 1e-3, 0.98, 0.8, 0.2
+N_STEPS, EPOCHS, BATCH_SIZE, RATE, GAMMA, LAMBDA, CLIP = 32, 10, 128, 5e-4, 0.98, 0.8, 0.2
 SLICE, MAX_AGE = 16, 1
 UPDATES = EPOCHS * N_STEPS * N_ENVS // BATCH_SIZE  # gradient steps between two versions: as many as plain PPO takes for a rollout
 WINDOW = 100  # episodes, whose mean return is printed
 EXTRA = {"log_prob": db.Column((), "float32"), "policy_version": db.Column((), "int64")}
-LIMITER = db.SampleToInsertRatio(EPOCHS, min_size=N_STEPS * N_ENVS, error_buffer=EPOCHS * N_STEPS * N_ENVS)
+LIMITER = db.SampleToInsertRatio(EPOCHS, min_size=N_STEPS * N_ENVS, error_buffer=EPOCHS * N_STEPS * N_ENVS / 4)
 
 
 class Waiting(gym.vector.VectorWrapper):
@@ -87,21 +87,22 @@ def play(store: Path, options: argparse.Namespace, shared: ActorCriticPolicy, ve
             obs = next_obs
 
 
-def loss_of(policy: ActorCriticPolicy, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the loss over slices, (BATCH_SIZE // SLICE, SLICE), with advantages by the values that the policy has now."""
+def loss_of(policy: ActorCriticPolicy, handed_over: ActorCriticPolicy, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the loss over slices, (BATCH_SIZE // SLICE, SLICE), with advantages by the values of what was handed over last."""
     shape, there = batch["action"].shape, batch["mask"]
     values, log_prob, _ = policy.evaluate_actions(batch["obs"].flatten(0, 1), batch["action"].flatten())
     values, log_prob = values.view(shape), log_prob.view(shape)
     with torch.no_grad():
         rows, last = torch.arange(shape[0]), there.sum(1) - 1  # a slice ends where its episode does
-        next_values = values.roll(-1, dims=1)
-        next_values[rows, last] = policy.predict_values(batch["next_obs"][rows, last]).flatten()
-        surprise = (batch["reward"] + GAMMA * next_values * ~batch["terminated"] - values) * there
+        old = handed_over.predict_values(batch["obs"].flatten(0, 1)).view(shape)
+        next_values = old.roll(-1, dims=1)
+        next_values[rows, last] = handed_over.predict_values(batch["next_obs"][rows, last]).flatten()
+        surprise = (batch["reward"] + GAMMA * next_values * ~batch["terminated"] - old) * there
         advantage, further = torch.zeros(shape), torch.zeros(shape[0])
         for t in reversed(range(shape[1])):
             further = surprise[:, t] + GAMMA * LAMBDA * further
             advantage[:, t] = further
-        target = advantage + values
+        target = advantage + old
     advantage = advantage[there]
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     ratio = (log_prob - batch["log_prob"])[there].exp()
@@ -145,7 +146,7 @@ def while_playing(options: argparse.Namespace) -> None:
         for number, batch in enumerate(loader):
             if number == 0:  # the actor's process has begun
                 begin, before = time.perf_counter(), loader.waited
-            loss = loss_of(policy, batch)
+            loss = loss_of(policy, shared, batch)
             policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)

@@ -91,9 +91,6 @@ class DiskRolloutBuffer(RolloutBuffer):
         self._newest: Any = None  # observations of the last step: what comes after it is not known yet
         self._rewards = np.zeros(n_envs, np.float32)
         self._no_action, self._not_truncated = np.zeros(n_envs, np.int8), np.zeros(n_envs, np.bool_)
-        # The newest steps are not recorded yet: any other is read in their places.
-        self._ages = np.maximum(np.arange(buffer_size - 2, -2, -1), 0)  # by place in the rollout
-        self._every: tuple[Array, Array] | None = None  # ages and environments of all steps, once they are needed
         self._is_small = buffer_size == 1 or self.stored.obs_bytes * buffer_size <= _READ_WHOLE
         self.reset()
 
@@ -170,17 +167,20 @@ class DiskRolloutBuffer(RolloutBuffer):
         """Return all observations, (n_envs * buffer_size, ...), environment after environment."""
         if self.buffer_size == 1:  # which is not recorded yet
             return self._newest
-        if self._every is None:
-            self._every = np.tile(self._ages, self.n_envs), np.repeat(np.arange(self.n_envs), self.buffer_size)
-        whole = self.stored.observations(*self._every)
+        envs, steps = np.divmod(np.arange(self.n_envs * self.buffer_size), self.buffer_size)
+        whole = self.stored.observations(self._ages(steps), envs)
         for name, newest in parts_of(self._newest).items():
             parts_of(whole)[name][self.buffer_size - 1 :: self.buffer_size] = newest
         return whole
 
+    def _ages(self, steps: Array) -> Array:
+        """Return how many steps came after each; of the newest, which are not recorded yet, any other is read."""
+        return np.asarray(np.maximum(self.buffer_size - 2 - steps, 0))
+
     def _read_ahead(self, indices: Array, size: int) -> Iterator[tuple[Any, float]]:
         """Yield observations of minibatches as threads read them, and the seconds that each was waited for."""
         envs, steps = np.divmod(indices, self.buffer_size)
-        batches = self.stored.in_order(self._ages[steps], envs, size)
+        batches = self.stored.in_order(self._ages(steps), envs, size)
         for n, (obs, waited) in enumerate(batches):
             some = slice(n * size, (n + 1) * size)
             for at in np.flatnonzero(steps[some] == self.buffer_size - 1).tolist():

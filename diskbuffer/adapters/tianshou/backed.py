@@ -21,6 +21,7 @@ from diskbuffer.integers import integer, integer_or_none
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+_AT_ONCE = 65_536  # steps
 _SAVED = "diskbuffer"  # in HDF5 files
 
 
@@ -90,11 +91,14 @@ class StoreBacked:
         known, self._counted = self._counted == ever, ever
         for flag in FLAGS:
             self._flags[flag][:] = False
-        there = np.flatnonzero(stored.is_there(np.arange(self.maxsize)))
-        if len(there):
-            self._hold("rew", stored.read("rew", np.arange(self.maxsize)))
-            for flag in FLAGS:
-                self._flags[flag][there] = stored.read(flag, there)
+        if stored.filled.any():
+            reward = stored.opened.columns["reward"]
+            self._hold("rew", np.zeros((self.maxsize, *reward.shape), reward.np_dtype))
+            for env, filled in enumerate(stored.filled.tolist()):
+                for first in range(env * size, env * size + filled, _AT_ONCE):
+                    some = slice(first, min(first + _AT_ONCE, env * size + filled))
+                    for key, values in stored.numbers(np.arange(some.start, some.stop)).items():
+                        self._flags[key][some] = values
         np.logical_or(self._flags["terminated"], self._flags["truncated"], out=self._flags["done"])
         for env, ring in enumerate(self._rings()):
             ring._insertion_idx, ring._size = int(stored.next[env]), int(stored.filled[env])

@@ -244,6 +244,15 @@ class Stored(OpenedLate):
             values[some] = got[:, -1] if path.split("/")[0] == "obs" and self.stack_num > 1 else got
         return values
 
+    def numbers(self, places: Int64) -> dict[str, Array]:
+        """Return rewards and flags of steps at places, (n,), all of which are filled, by key."""
+        opened, paths = self.opened, ("reward", *FLAGS)
+        found: Any = opened._copied_recent(*self._ages(places), paths)
+        if found is None:
+            batch: Any = opened.at(self.steps(places), columns=paths)
+            found = {path: batch[path].numpy() for path in paths}
+        return {key_of(path): values for path, values in found.items()}
+
     def rows_without(self, places: Int64, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys of steps at places, (n,), all of which are filled and observations single frames, but for `known`."""
         opened = self.opened
