@@ -19,7 +19,7 @@ import numpy as np
 
 import diskbuffer as db
 from bench.measure import Report, parser
-from bench.scale import anonymous
+from bench.scale import settled
 from bench.worker import Worker
 
 EPISODE, PART, FEW = 500, 500_000, 1000
@@ -108,7 +108,7 @@ class Opened:
 
     def memory(self) -> int:
         """Return the bytes of RAM that the process has to itself."""
-        return anonymous()
+        return settled()
 
 
 class Rollout:
@@ -123,7 +123,7 @@ class Rollout:
 
     def memory(self) -> int:
         """Return the bytes of RAM that the process has to itself."""
-        return anonymous()
+        return settled()
 
 
 def main() -> None:

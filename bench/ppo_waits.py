@@ -10,7 +10,6 @@ and the same with `--plain`, by turns, with environments that take no time and s
 from __future__ import annotations
 
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -91,13 +90,11 @@ def where_time_goes(report: Report) -> None:
 
 def curve(seconds: float, wait: float, seed: int, *, plain: bool) -> tuple[list[tuple[float, int, float]], tuple[int, int]]:
     """Train; return points of a curve (seconds, steps, mean return), and for how many percent of the time both sides waited."""
-    directory = tempfile.mkdtemp(prefix="diskbuffer-bench-")
-    command = [sys.executable, str(ROOT / "examples/ppo_while_playing.py"), "--store", f"{directory}/store", "--seed", str(seed)]
+    command = [sys.executable, str(ROOT / "examples/ppo_while_playing.py"), "--seed", str(seed)]
     command += ["--seconds", str(seconds), "--wait", str(wait), *["--plain"] * plain]
-    try:
+    with tempfile.TemporaryDirectory(prefix="diskbuffer-bench-") as directory:
+        command += ["--store", f"{directory}/store"]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    finally:
-        shutil.rmtree(directory)
     points = [(float(a), int(b), float(c)) for a, b, c in re.findall(r"([\d.]+) s: (\d+) steps, return ([\d.]+)", printed)]
     environments, learner = re.findall(r"waited (\d+) % of the time, the learner (\d+) %", printed)[0]
     return points, (int(environments), int(learner))

@@ -8,6 +8,8 @@ whole batches, beside TorchRL. Takes 4 GB of disk, and minutes.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import shutil
 import tempfile
 import time
@@ -97,6 +99,14 @@ def anonymous() -> int:
     """Return the bytes of RAM that this process has to itself."""
     status = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in status if line.startswith("RssAnon")).split()[1])
+
+
+def settled() -> int:
+    """Return the same without what was freed, and is kept to be given out again."""
+    gc.collect()
+    if hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)
+    return anonymous()
 
 
 def epoch(report: Report, buffer: db.ReplayBuffer) -> None:

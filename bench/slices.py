@@ -10,8 +10,6 @@ The memory map and the store of 346 million steps take 6 GB of disk each; all of
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import itertools
 import os
 import shutil
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.measure import Report, parser, ratio
-from bench.scale import anonymous
+from bench.scale import settled
 from bench.worker import Worker
 
 LENGTH, BATCH, SMALL_BATCH, EXTENDED = 4, 1024, 256, 1000
@@ -67,7 +65,7 @@ class Storage:
         while self._next < setting.steps:
             self._extend(min(PART, setting.steps - self._next))
         if of == "disk":
-            storage.stored.buffer.flush()  # until all is sealed
+            storage.stored.buffer.flush()
         os.sync()
 
     def _extend(self, n: int) -> None:
@@ -94,11 +92,8 @@ class Storage:
         return taken
 
     def memory(self) -> int:
-        """Return the bytes of RAM that the process has to itself, without what was freed and is kept to be given out again."""
-        gc.collect()
-        if hasattr(ctypes.CDLL(None), "malloc_trim"):
-            ctypes.CDLL(None).malloc_trim(0)
-        return anonymous()
+        """Return the bytes of RAM that the process has to itself."""
+        return settled()
 
 
 def measure(report: Report, setting: Setting, first: Worker, directory: Path, rounds: int) -> int:

@@ -141,11 +141,10 @@ def while_playing(options: argparse.Namespace) -> None:
     sampler = db.Slices(SLICE, options.seed, strict=False, max_age=MAX_AGE, age_column="policy_version")
     with db.ReplayBuffer(options.store, mode="r", limiter=LIMITER) as buffer:
         loader = buffer.loader(BATCH_SIZE // SLICE, sampler, prefetch=1, refresh_every=0.02)
-        begin = told = time.perf_counter()
-        before = 0.0
-        for number, batch in enumerate(loader):
-            if number == 0:  # the actor's process has begun
-                begin, before = time.perf_counter(), loader.waited
+        batches = iter(loader)
+        next(batches)  # by now the actor's process plays
+        begin, told, before = time.perf_counter(), 0.0, loader.waited
+        for number, batch in enumerate(batches):
             loss = loss_of(policy, shared, batch)
             policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -115,8 +115,10 @@ def plan(
 
 def pixels(text: str | None) -> tuple[int, ...] | None:
     """Return height and width from text such as "100,80" or "84"; () of "0"."""
-    if text is None or text == "0":
-        return None if text is None else ()
+    if text is None:
+        return None
+    if text == "0":
+        return ()
     found = shape_of(text, "resize")
     if len(found) not in (1, 2):
         raise InputError(f"--resize must be a height and a width, such as 100,100, found {text!r}")

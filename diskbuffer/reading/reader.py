@@ -370,7 +370,11 @@ class Reader(ABC):
 
         with self._store.lock:
             drawn, columns, plan = until_found([self], attempt)
-        memory = Memory(columns, [(0, rows, False)], drawn.size, pinned=False)
+        return self._rows_of(columns, plan, drawn.size, rows)
+
+    def _rows_of(self, columns: Columns, plan: Plan, size: int, rows: int) -> npt.NDArray[Any]:
+        """Return a column's rows, (size, rows, ...), as they are planned."""
+        memory = Memory(columns, [(0, rows, False)], size, pinned=False)
         self.gatherer.run(plan, memory)
         return memory.blocks[0].array
 
@@ -379,9 +383,8 @@ class Reader(ABC):
         layout = self._store.layout
         if tag not in layout.tags or TAG not in layout.derived:
             return np.zeros(drawn.size, np.bool_)
-        memory = Memory(self._select((TAG,)), [(0, 1, False)], drawn.size, pinned=False)
-        self.gatherer.run(make_plan(self.index, self._store.maps, drawn, 0, 1), memory)
-        return np.asarray(memory.blocks[0].array.ravel() == layout.tags.index(tag) + 1)
+        tags = self._rows_of(self._select((TAG,)), make_plan(self.index, self._store.maps, drawn, 0, 1), drawn.size, 1)
+        return np.asarray(tags.ravel() == layout.tags.index(tag) + 1)
 
     def stacks_apart(
         self, read: Callable[[], tuple[T, Int64]], paths: Sequence[str]

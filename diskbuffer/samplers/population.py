@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -169,7 +169,8 @@ class Without(Everything):
     def __init__(self, tag: str) -> None:
         if not isinstance(tag, str) or not tag:
             raise InputError(f"without must be a tag, such as 'dropped', found {tag!r}")
-        self._tag, self._tags = tag, cast(Tags | None, None)
+        self._tag = tag
+        self._tags: Tags | None = None
         self.none_left = f"all steps lie in episodes with the tag {tag!r}, which without={tag!r} leaves out"
 
     def __getstate__(self) -> dict[str, Any]:

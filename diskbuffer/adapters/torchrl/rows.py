@@ -26,7 +26,6 @@ _HARMLESS = {  # methods in place that change no value
 }
 _OPERATORS = ("__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__", "_stack_onto_", "_stack_onto_at_")
 
-
 _A_TENSOR = torch.empty(0)
 
 
@@ -48,9 +47,9 @@ class Rows(TensorDict):  # type: ignore[misc]
         )
         return found
 
-    def keys(self, *args: Any, **kwargs: Any) -> Any:
+    def keys(self, include_nested: bool = False, leaves_only: bool = False, is_leaf: Any = None, *, sort: bool = False) -> Any:
         """Return the keys; none of the entries is read for them."""
-        return _Keys(self, *args, **kwargs)
+        return _Keys(self, include_nested, leaves_only, is_leaf, sort)
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Return what is left, read."""
@@ -82,11 +81,6 @@ for _name in (*_OPERATORS, *dir(TensorDict)):
 
 
 class _Keys(_TensorDictKeysView):  # type: ignore[misc]
-    def __init__(
-        self, rows: Rows, include_nested: bool = False, leaves_only: bool = False, is_leaf: Any = None, *, sort: bool = False
-    ) -> None:
-        super().__init__(rows, include_nested, leaves_only, is_leaf, sort)
-
     def _items(self, rows: Any = None) -> Iterator[tuple[str, Any]]:
         rows = self.tensordict if rows is None else rows
         if not isinstance(rows, Rows):
