@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
+from diskbuffer.store.format.layout import TABLE
+from diskbuffer.store.segments.table import SegmentTable
 from soak.writers import WRITTEN, written
 from tests.conftest import steps_of
 
@@ -72,6 +74,35 @@ def test_a_copy_of_vectors_beside_a_thread_that_adds(
         finally:
             over.set()
         adding.result()
+
+
+@pytest.mark.parametrize(("row", "rows"), [(58, 24), (28, 4)])  # more segments than there is room for; one that is evictable
+def test_a_copy_of_the_table_while_the_writer_notes_in_it(
+    row: int, rows: int, tmp_path: Path, experience: type[Experience], feeder: type[Feeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer adds rows, from a row of its newest segments on, and seals, between any two of the files that are copied."""
+    world, contents = experience(2, 30, (9,)), SegmentTable.contents
+    with (
+        world.open(tmp_path / "store", None, segment_rows=16) as buffer,
+        db.ReplayBuffer(tmp_path / "store", mode="r") as reader,
+    ):
+        feed = feeder(world, buffer)
+        feed.add(100)
+        for at in range(1, len(TABLE)):
+            feed.add(int(row - buffer._reader.index.heads[0]) % 64)  # the table grows by 64 rows of each environment
+
+            def torn(table: SegmentTable) -> dict[str, Any]:
+                monkeypatch.setattr(SegmentTable, "contents", contents)
+                before = list(contents(table).items())
+                feed.add(rows)
+                buffer.seal()
+                return dict(before[:at]) | dict(list(contents(table).items())[at:])  # noqa: B023
+
+            monkeypatch.setattr(SegmentTable, "contents", torn)
+            copy = reader.snapshot(tmp_path / f"copy{at}")
+            for path in (copy, tmp_path / "store"):
+                report = db.check(path, progress=False)
+                assert report.ok, report
 
 
 def judge_copies(path: Path, world: Experience, capacity: int | None, copies: int) -> int:

@@ -60,7 +60,6 @@ class _HeldSegment:
 
     slot: int
     rows: int
-    sealed: bool
     maps: dict[str, Map]
 
 
@@ -94,6 +93,8 @@ class _Backup:
         """Copy the table; return it, and the slots of each stream in the order of its rows."""
         for name, values in self._store.table.contents().items():
             self._write(name, values.view(np.uint8))
+        if directory.read_metadata(self._source)[1] != self._slots:  # what is sealed in the copy may be newest there, and linked
+            raise EvictedError(f"{self._source.root}: the segment table grew while it was copied")
         table = SegmentTable(self._files, self._layout, writable=True)
         table.grow(self._slots)
         try:
@@ -139,14 +140,14 @@ class _Backup:
             return None
         if now.identity(slot) != table.identity(slot) or not now.length(slot):
             return None
-        return _HeldSegment(slot, table.length(slot), sealed, maps)
+        return _HeldSegment(slot, table.length(slot), maps)
 
     def _take(self, table: SegmentTable, held: _HeldSegment) -> None:
         """Copy a segment's files that are not shared, and have its rows count."""
         layout, slot = self._layout, held.slot
         table.set_length(slot, held.rows)
-        if not held.sealed:
-            table.unseal(slot)
+        for note in table.strange_notes(slot):  # numbers and their hash were copied while the writer set them
+            table.forget_note(note, slot)
         for path, mapped in held.maps.items():
             name, contents = layout.data_file(path, slot), mapped.array(np.uint8, (mapped.size,))
             if path in layout.packed:
