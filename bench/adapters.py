@@ -30,7 +30,7 @@ from bench.worker import Worker, in_turns
 STACK, EPISODE = 4, 500
 ADDED = 16  # steps in a row; with many more of them a busy machine interrupts the slower one more often
 GOALS, GOAL_STEPS = 8, 50_000
-MANY = 64
+MANY, ROOM = 64, 1_000_000
 EXTENDED, CAPACITY = 1_000, 100_000
 
 LEARNING = """
@@ -98,14 +98,16 @@ class Buffer:
     environments : int
         How many of them.
     filled : int
-        Steps that it has before it is measured. It has room for `CAPACITY`, of frames for a tenth.
+        Steps that it has before it is measured.
+    room : int
+        Steps that it has room for.
     directory : Path
         Where it may write.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("own",)
 
-    def __init__(self, of: str, transitions: Transitions, environments: int, filled: int, directory: Path) -> None:
+    def __init__(self, of: str, transitions: Transitions, environments: int, filled: int, room: int, directory: Path) -> None:
         self._environments, self._at = environments, 0
         observations = transitions.observations
         self._single, self._pixels = environments == 1, observations.dtype == np.uint8
@@ -116,7 +118,7 @@ class Buffer:
             self._obs[k][:, : transitions.stack - 1 - k] = self._obs[0][:, -1:]
         self._action, self._flags = np.zeros(environments, np.int64), np.zeros(environments, np.bool_)
         self._reward, self._ends = np.ones(environments, np.float32), np.ones(environments, np.bool_)
-        self._make(of, transitions, max(filled, CAPACITY // 10 if self._pixels else CAPACITY), directory)
+        self._make(of, transitions, room, directory)
         self._fill(filled)
 
     def _fill(self, filled: int) -> None:
@@ -307,12 +309,15 @@ def all_of(report: Report, library: str, kind: str, n: int, environments: int, d
     """Compare `sample` and `add` of one library's buffers, for one kind of observation."""
     make, pixels = LIBRARIES[library], kind == "frames"
     stack = STACK if pixels and library != "Tianshou" else 1  # which stacks single frames itself
+    rooms = dict.fromkeys(("ours", *make.kinds), max(n, CAPACITY // 10 if pixels else CAPACITY))
+    if environments == MANY:  # what others have no RAM for
+        rooms["ours"] = ROOM
     made = frames(n + 1) if pixels else np.random.default_rng(0).normal(size=(n + 1, 4)).astype(np.float32)
     transitions = Transitions.save(made, directory / "frames.npy", stack)
     of: dict[str, Worker] = {}
     try:
-        for name in ("ours", *make.kinds):
-            of[name] = Worker(make, name, transitions, environments, n, Path(tempfile.mkdtemp(dir=directory)))
+        for name, room in rooms.items():
+            of[name] = Worker(make, name, transitions, environments, n, room, Path(tempfile.mkdtemp(dir=directory)))
         for worker in of.values():
             worker.ready()
         what = f"{library}, {kind}" + (f" of {environments} environments" if environments > 1 else "")
@@ -341,9 +346,9 @@ def pixels(report: Report, directory: Path, rounds: int) -> None:
 
 
 def many(report: Report, directory: Path, rounds: int) -> None:
-    """Stacks of four frames, of 64 environments."""
+    """Stacks of four frames, of 64 environments, in a buffer for a million steps."""
     of = 8 if report.quick else MANY
-    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of, of, directory, rounds)
+    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, rounds)
 
 
 def goals(report: Report, directory: Path, rounds: int) -> None:

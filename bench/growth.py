@@ -58,11 +58,16 @@ def add(kind: str, buffer: Any, step: int) -> None:
         buffer.add(obs[None], following[None], np.zeros((1, 1)), np.ones(1), np.array([over]), [{}])
 
 
+def close(buffer: Any) -> None:
+    """Close an adapter's buffer."""
+    (buffer.close if hasattr(buffer, "close") else buffer.stored.close)()
+
+
 def fill(kind: str, path: Path, steps: int) -> None:
     """Fill a store as its adapter would."""
     buffer = make(kind, steps, path)
     add(kind, buffer, 0)
-    (buffer.close if hasattr(buffer, "close") else buffer.stored.close)()
+    close(buffer)
     with db.ReplayBuffer(path, mode="r+", autoreset="disabled") as store:
         places = "slot" in store.columns
         action = store.columns["action"]
@@ -85,7 +90,9 @@ class Opened:
     def __init__(self, kind: str, steps: int, path: Path) -> None:
         self._kind, self._steps = kind, steps
         with tempfile.TemporaryDirectory() as directory:
-            add(kind, make(kind, FEW, Path(directory) / "store"), 0)  # what is imported for the first one
+            first = make(kind, FEW, Path(directory) / "store")
+            add(kind, first, 0)  # what is imported for the first one
+            close(first)
         begin = time.perf_counter()
         self._buffer = make(kind, steps, path)
         self.opened = time.perf_counter() - begin
