@@ -4,7 +4,7 @@
 
 Vectors of 4 bytes, episodes of 500 steps, one environment. A store is filled through `ReplayBuffer`, as the adapter fills it; a
 process of its own then opens it with the adapter, and its memory is compared with that of a process whose store has 1,000 steps.
-Everything is in the page cache. Stable-Baselines3's rollouts are filled by its own `add`, to a million steps.
+Everything is in the page cache. Stable-Baselines3's rollouts are filled by its own `add`, to the first of these sizes.
 """
 
 from __future__ import annotations

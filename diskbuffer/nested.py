@@ -43,8 +43,8 @@ def value_at(values: Any, path: str) -> Any:
     return values
 
 
-def one_of(values: Any, n: int) -> Any:
-    """Return number `n` along the first axis of values, nested or not."""
+def one_of(values: Any, n: Any) -> Any:
+    """Return what an index, such as a number along the first axis, chooses of each of the values, nested or not."""
     return {name: one_of(part, n) for name, part in values.items()} if isinstance(values, dict) else values[n]
 
 

@@ -1,6 +1,6 @@
 """PPO whose environments go on while the learner updates; with `--plain`, Stable-Baselines3's PPO, whose environments wait.
 
-    python examples/ppo_while_playing.py --store runs/playing --seconds 60 [--wait 0.005] [--plain]
+    python examples/ppo_while_playing.py --seconds 60 [--wait 0.005] [--store runs/playing] [--plain]
 
 An actor's process plays with the newest policy that it was given, and records what it did, how likely that was, and which
 version of the policy did it. The learner's process draws slices of steps that are at most `MAX_AGE` versions old, and hands its
@@ -13,7 +13,7 @@ simulator somewhere else.
 from __future__ import annotations
 
 import argparse
-import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,8 @@ def loss_of(policy: ActorCriticPolicy, handed_over: ActorCriticPolicy, batch: di
 
 def newest_returns(buffer: db.ReplayBuffer) -> Any:
     """Return the returns of the last episodes that are over."""
-    over = buffer.episodes[buffer.episodes.ending != "running"]
+    episodes = buffer.episodes
+    over = episodes[episodes.ending != "running"]
     return over[np.argsort(over.start)[-WINDOW:]].returns
 
 
@@ -127,7 +128,7 @@ def tell_waits(seconds: float, environments: float, learner: float) -> None:
     print(f"environments waited {100 * environments / seconds:.0f} % of the time, the learner {100 * learner / seconds:.0f} %")
 
 
-def while_playing(options: argparse.Namespace) -> None:
+def while_playing(store: Path, options: argparse.Namespace) -> None:
     """Learn while an actor plays."""
     context = torch.multiprocessing.get_context("spawn")
     envs = make(options.wait)
@@ -135,11 +136,11 @@ def while_playing(options: argparse.Namespace) -> None:
     shared.load_state_dict(policy.state_dict())
     shared.share_memory()
     version, waited = context.Value("q", 0), context.Value("d", 0.0)
-    db.ReplayBuffer(options.store, CAPACITY, env=envs, extra=EXTRA, writer="actor").close()  # so that there is something to read
-    actor = context.Process(target=play, args=(options.store, options, shared, version, waited), daemon=True)
+    db.ReplayBuffer(store, CAPACITY, env=envs, extra=EXTRA, writer="actor").close()  # so that there is something to read
+    actor = context.Process(target=play, args=(store, options, shared, version, waited), daemon=True)
     actor.start()
     sampler = db.Slices(SLICE, options.seed, strict=False, max_age=MAX_AGE, age_column="policy_version")
-    with db.ReplayBuffer(options.store, mode="r", limiter=LIMITER) as buffer:
+    with db.ReplayBuffer(store, mode="r", limiter=LIMITER) as buffer:
         loader = buffer.loader(BATCH_SIZE // SLICE, sampler, prefetch=1, refresh_every=0.02)
         batches = iter(loader)
         next(batches)  # by now the actor's process plays
@@ -220,7 +221,7 @@ def plain(options: argparse.Namespace) -> None:
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--store", type=Path, default=Path("runs/playing"))
+    parser.add_argument("--store", type=Path, help="where to keep the steps; nowhere, if it is missing")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--wait", type=float, default=0.0, help="seconds of a step of the environments beside what they compute")
     parser.add_argument("--seed", type=int, default=0)
@@ -228,8 +229,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    shutil.rmtree(options.store, ignore_errors=True)
-    (plain if options.plain else while_playing)(options)
+    if options.plain:
+        plain(options)
+        return
+    if options.store is not None and options.store.exists():
+        parser.error(f"there is something at {options.store}; the store is made anew, so give another path")
+    with tempfile.TemporaryDirectory() as directory:
+        while_playing(options.store or Path(directory) / "store", options)
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def test_a_state_that_is_older_than_the_steps_leaves_the_writer_behind_them(tmp_
     for _ in range(2):
         again.load_state_dict(state)
     assert again.extend(world.rollout(5)).tolist() == [40, 41, 42, 43, 44]
-    assert again.storage.in_order
+    assert again.storage.stored.places.in_order
     assert "load_state_dict" not in vars(again.writer)
 
 
@@ -289,12 +289,12 @@ def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
     for seed in range(2):
         other.loads(tmp_path / "dump")
         same(ours[:].to_tensordict(), other[:].to_tensordict())
-        assert other.storage.in_order
+        assert other.storage.stored.places.in_order
         assert other.storage.stored.entries.stack == ours.storage.stored.entries.stack
         scans = [SliceSampler(slice_len=2)._get_stop_and_length(buffer.storage) for buffer in (ours, other)]
         assert all(torch.equal(*of) for of in zip(*scans, strict=True))
         other.extend(Environment(seed, stack).rollout(10))
-        assert other.storage.in_order
+        assert other.storage.stored.places.in_order
     asked = TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "asked", frame_stack=5 - stack), batch_size=8)
     asked.extend(Environment(6, 5 - stack).rollout(30))
     with pytest.raises(db.SchemaError, match="asks for something else"):
@@ -371,7 +371,7 @@ def test_places_are_in_order_again_once_all_were_written_to_in_a_ring(empty: boo
                 storage.close()
                 storage = DiskStorage(10, tmp_path / "store")
             assert storage[:]["x"].tolist() == [number for number in numbers if number >= 0]
-        return storage.in_order
+        return storage.stored.places.in_order
 
     put([0, 1, 2, 3])
     if empty:

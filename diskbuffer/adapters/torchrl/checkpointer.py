@@ -26,15 +26,14 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
     def dumps(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Make a snapshot, in place of one that was there: a crash at any moment leaves the one or the other, whole.
 
-        An InputError where nothing was written to the storage yet.
+        An InputError where there are no steps. What only reads the storage needs no lock for it.
         """
-        if not storage.initialized:
+        if not len(storage):
             raise InputError(f"{storage.path} holds no steps yet, so there is nothing to save at {path}; add some first")
         directory = local_path(path)
         directory.mkdir(parents=True, exist_ok=True)
         new = directory / _NEW
         remove_tree(new)
-        storage.open_to_write()
         storage.stored.opened.snapshot(new)
         put_in_place(new, directory / _STORE, directory / _OLD)
 

@@ -27,7 +27,8 @@ class Kept:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._values = np.zeros(shape, dtype)  # of which there is memory once it is written to
-        self._tensor = torch.from_numpy(self._values)
+        with torch.inference_mode(False):  # whose tensors do not tell that they were changed
+            self._tensor = torch.from_numpy(self._values)
         self._ring: Ring | None = None
 
     def up_to(self, ring: Ring, read: Read) -> torch.Tensor | None:

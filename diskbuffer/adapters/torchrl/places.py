@@ -262,6 +262,10 @@ class Places:
         """Know that a storage was emptied, of which the steps on the disk cannot tell before another is written."""
         self._emptied = others._emptied
 
+    def are_behind(self, buffer: ReplayBuffer) -> bool:
+        """Return whether a buffer knows of steps that were written since these places were loaded."""
+        return not np.array_equal(self._ever, buffer.counts()[1])
+
     def hold_the_same(self, others: Places) -> bool:
         """Tell whether no step was written in between; `others` may be of no size yet."""
         return np.array_equal(self._ever, others._ever) if others.size else not self.filled

@@ -6,23 +6,28 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, unravel_key
 from tensordict._td import _TensorDictKeysView
 
 from diskbuffer.errors import InputError
 
 _HARMLESS = {  # methods in place that change no value
-    *(
-        "auto_batch_size_",
-        "auto_device_",
-        "clear_device_",
-        "clear_refs_for_compile_",
-        "del_",
-        "detach_",
-        "filter_empty_",
-        "lock_",
-    ),
-    *("memmap_", "memmap_refresh_", "pin_memory_", "rename_", "rename_key_", "requires_grad_", "share_memory_", "unlock_"),
+    "auto_batch_size_",
+    "auto_device_",
+    "clear_device_",
+    "clear_refs_for_compile_",
+    "del_",
+    "detach_",
+    "filter_empty_",
+    "lock_",
+    "memmap_",
+    "memmap_refresh_",
+    "pin_memory_",
+    "rename_",
+    "rename_key_",
+    "requires_grad_",
+    "share_memory_",
+    "unlock_",
 }
 _OPERATORS = ("__iadd__", "__imul__", "__ipow__", "__isub__", "__itruediv__", "_stack_onto_", "_stack_onto_at_")
 
@@ -52,8 +57,12 @@ class Rows(TensorDict):  # type: ignore[misc]
         return _Keys(self, include_nested, leaves_only, is_leaf, sort)
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """Return what is left, read."""
-        return self.to_tensordict().exclude(*keys, inplace=inplace)
+        """Return what is left, read; what is excluded is not."""
+        excluded = [key if isinstance(key, tuple) else (key,) for key in map(unravel_key, keys)]
+        every = [key if isinstance(key, tuple) else (key,) for key in self.keys(True, True)]
+        left = [key for key in every if not any(key[: len(one)] == one for one in excluded)]
+        found = self.select(*left, inplace=inplace)
+        return found if inplace else found.to_tensordict()
 
 
 class Span(Rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             raise InputError(f"a DiskSampler draws from a DiskStorage, found {type(storage).__name__}")
         if batch_size % self._length:
             raise InputError(f"the batch size must be a multiple of the sequences' length, {self._length}, found {batch_size}")
-        steps, notes = self._draw(storage, batch_size // self._length)
+        steps, places, notes = self._draw(storage, batch_size // self._length)
         info: dict[Any, Any] = {}
         if "weights" in notes:
             info["priority_weight"] = torch.from_numpy(np.repeat(notes["weights"], self._length))
@@ -111,26 +112,35 @@ class DiskSampler(TorchRLSampler):  # type: ignore[misc]
             truncated, terminated = ended["truncated"][:, None] | ends, ended["terminated"][:, None]
             info["next", "truncated"], info["next", "terminated"] = truncated, terminated
             info["next", "done"] = truncated | terminated
-        index = storage.index_of(steps.ravel())
-        return index, info
+        if storage.ndim == 1:
+            return torch.from_numpy(places), info
+        shape = tuple(storage._total_shape[1:])
+        lanes = np.unravel_index(steps.ravel() % math.prod(shape), shape)
+        return (torch.from_numpy(places), *map(torch.from_numpy, lanes)), info
 
-    def _draw(self, storage: DiskStorage, n: int) -> tuple[Any, dict[str, Any]]:
-        """Draw until all steps are in places: some may wait on the disk to be evicted."""
+    def _draw(self, storage: DiskStorage, n: int) -> tuple[Any, Any, dict[str, Any]]:
+        """Draw until all steps are in places: some may wait on the disk to be evicted.
+
+        Return the steps, (n, length), their places, (n * length,), and what the sampler tells of each sequence.
+        """
         if not storage.initialized:
             raise EmptyBufferError("there are no steps yet; extend the buffer before sampling")
         if hasattr(self.sampler, "update"):  # priorities are a column of the store
             storage.open_to_write()
         buffer = storage.reading()
-        found, notes = list[Any](), list[dict[str, Any]]()
+        found, where, notes = list[Any](), list[Any](), list[dict[str, Any]]()
         for _ in range(_TRIES):
             drawn = buffer.draw(n, self.sampler)
             steps = drawn.pop("steps")[:, None] + np.arange(self._length) * buffer.n_envs
-            good = (storage.places(steps) >= 0).all(axis=1)
+            places = storage.places(steps)
+            good = (places >= 0).all(axis=1)
             found.append(steps[good])
+            where.append(places[good].ravel())
             notes.append({name: values[good] for name, values in drawn.items()})
             n -= int(good.sum())
             if n == 0:
-                return np.concatenate(found), {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
+                told = {name: np.concatenate([note[name] for note in notes]) for name in notes[0]}
+                return np.concatenate(found), np.concatenate(where), told
         raise EmptyBufferError("hardly any of the steps on the disk is in use; sample with TorchRL's own samplers")
 
     @uncompiled

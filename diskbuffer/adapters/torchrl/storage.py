@@ -29,7 +29,7 @@ from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.errors import InputError
+from diskbuffer.errors import InputError, NotAStoreError, SchemaError
 from diskbuffer.integers import integer
 
 Int64 = npt.NDArray[np.int64]
@@ -245,22 +245,13 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
-        return self.stored.steps(index)
+        with self._loading():
+            return self.stored.steps(index)
 
     def places(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
         with self._loading():
             return self.stored.places_of(steps)
-
-    def index_of(self, steps: Int64) -> Any:
-        """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
-        with self._loading():
-            return self.stored.index_of(steps)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether steps were written in a ring, so that those of an episode lie one after the other."""
-        return self.stored.places.in_order
 
     @uncompiled
     def trajectories(self, source: Source, least: Sequence[int]) -> list[Selection] | None:
@@ -311,21 +302,35 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             raise InputError(f"a DiskStorage's state tells where its steps are, found {str(state_dict)[:200]}")
         path = Path(state_dict["path"])
         if path == self.path:
-            with self._loading():
-                self.stored.reload()
+            self.refresh()
             for writer in self._writers():  # though TorchRL loads its state next, which may be older than the steps
                 writer.load_state_dict = _LoadAndGoOn(self, writer)
         elif state_dict["len"]:
             self.copy_from(path)
+        else:
+            self._empty()
 
     def copy_from(self, path: Path) -> None:
-        """Hold what another storage, at a path, holds, in the same places, in place of what is held now."""
+        """Hold what another storage, at a path, holds, in the same places, in place of what is held now.
+
+        A NotAStoreError where there are no steps at the path, a SchemaError where they have other entries. All is as it was then.
+        """
         other = Stored(path, self.max_size, self.ndim)
-        self._empty()
-        order = other.places.in_order_of_writing()
-        for places in (order[first : first + _COPIED] for first in range(0, len(order), _COPIED)):
-            self.set(torch.from_numpy(places), other.get(places))
-        other.close()
+        try:
+            own, others = self.stored.entries, other.entries
+            if others is None:
+                raise NotAStoreError(
+                    f"there are no steps at {path}, where a storage had them when its state was saved. Was it moved? Give the "
+                    f'state its path now: state_dict["path"] = "..."; it is {self.path} where this storage is the one'
+                )
+            if own is not None and {*own} != {*others}:
+                raise SchemaError(f"{path} holds other entries than {self.path}: {[entry.key for entry in others]}")
+            self._empty()
+            order = other.places.in_order_of_writing()
+            for places in (order[first : first + _COPIED] for first in range(0, len(order), _COPIED)):
+                self.set(torch.from_numpy(places), other.get(places))
+        finally:
+            other.close()
 
     def restore(self, snapshot: Path) -> None:
         """Hold a copy of a snapshot of another storage's store, in place of what is held now; see `Stored.restore`."""

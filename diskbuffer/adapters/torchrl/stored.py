@@ -28,6 +28,7 @@ from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer_or_none
+from diskbuffer.nested import one_of
 from diskbuffer.store.building import is_there
 from diskbuffer.wording import counted
 
@@ -69,6 +70,7 @@ class Stored(OpenedLate):
         self._lanes: tuple[int, ...] = ()  # of a store with more than two axes, which does not tell them
         self._many_steps: ManySteps | None = None
         self._columns = Columns()
+        self._loaded = 0  # how often another store took the place of this one
         if not self.path.exists():  # a crash came while `restore` put another store in its place
             take_back(self.path, self._aside)
         self.open_to_read()
@@ -76,7 +78,8 @@ class Stored(OpenedLate):
     @property
     def _aside(self) -> Path:
         """Where this store is while another one is put in its place."""
-        return self.path.with_name(self.path.name + ".replaced")
+        place = self.path.resolve()
+        return place.with_name(place.name + ".replaced")
 
     # Opening
 
@@ -126,11 +129,21 @@ class Stored(OpenedLate):
     def refresh(self) -> None:
         """Load what another process has written since."""
         with self.lock:
-            if self._buffer is not None and not self._writes:
-                self._buffer.refresh()
-                self.accept(self._buffer)
-            else:
+            if self._buffer is None:
                 self.open_to_read()
+                return
+            self._buffer.refresh()
+            self.accept(self._buffer)
+
+    def _settled(self) -> ReplayBuffer:
+        """Return the store, opened, with `places` as it has them; the lock must be held for as long as they are to stay so.
+
+        They are loaded where it was closed, and where a reader's buffer has seen newer steps by itself.
+        """
+        opened = self.opened
+        if not self._writes and self.places.are_behind(opened):
+            self.accept(opened)
+        return opened
 
     def _begin(self, data: Any) -> Entries:
         """Open the store for writing, or make it for such steps; return the entries that it has."""
@@ -160,14 +173,17 @@ class Stored(OpenedLate):
         if data.__class__ is not TensorDict:
             data = as_tensordict(data)
         with self.lock:
+            known = self.places
             if isinstance(cursor, tuple):
+                self.known()
+                self._settled()
                 cursor, data = self._merged(cursor, data, device)
             try:
                 if self._put_directly(cursor, data):
                     return
                 if is_one(cursor):
                     data = data.unsqueeze(0)
-                self._put(cursor, data)
+                self._put(cursor, data, known)
             except BaseException:  # the disk may be full; a Ctrl-C may come at any instant
                 if self._writes:
                     self.reload()
@@ -180,7 +196,7 @@ class Stored(OpenedLate):
         places = np.flatnonzero(grid.reshape(len(grid), -1).any(axis=1))
         whole = self.read(self.steps(places), device).clone()
         moved = np.searchsorted(places, np.arange(self.places.size)[plain(cursor[0])])
-        whole[(torch.from_numpy(np.atleast_1d(moved)), *cursor[1:])] = data
+        whole[(torch.as_tensor(moved), *cursor[1:])] = data
         return places, whole
 
     def _put_directly(self, cursor: Any, data: Any) -> bool:
@@ -214,8 +230,8 @@ class Stored(OpenedLate):
             return np.asarray(index)
         return np.atleast_1d(np.arange(size)[index])
 
-    def _put(self, cursor: Any, data: Any) -> None:
-        known = self.places
+    def _put(self, cursor: Any, data: Any, known: Places) -> None:
+        """Put steps in places, unless these are others than were `known`."""
         if self.entries is None and not is_there(self.path) and np.size(plain(cursor)) == 0:
             raise InputError("the first step tells what a storage holds, and no step was given")
         entries = self._begin(data)
@@ -249,11 +265,10 @@ class Stored(OpenedLate):
         for first in range(0, n, together):
             some = slice(first, min(first + together, n))
             if some.stop - first == 1:
-                step = {name: _each(v, lambda v, at=first: v[at]) for name, v in rows.items()}
-                opened.add(**{"action": None} | step)
+                opened.add(**{"action": None} | one_of(rows, first))
                 continue
             for env in range(opened.n_envs):
-                opened.extend(env=env, **{name: _each(v, lambda v, t=some, at=env: v[t, at]) for name, v in rows.items()})
+                opened.extend(env=env, **one_of(rows, (some, env)))
         ages = np.arange(min(n, int(opened.counts()[0].min())) - 1, -1, -1)  # the others are evicted already
         names = np.stack([opened.recent_steps(ages, env) for env in range(opened.n_envs)], axis=1)
         self.places.put(places, names)
@@ -275,7 +290,8 @@ class Stored(OpenedLate):
         with self.lock:
             if self.path.exists() and any(self.path.iterdir()):
                 self.open_to_write()  # so that no other process writes to it, and nothing but a store is replaced
-            loaded = self.path.with_name(self.path.name + ".loaded")
+            place = self.path.resolve()
+            loaded = place.with_name(place.name + ".loaded")
             remove_tree(loaded)  # which a crash left
             try:
                 shutil.copytree(snapshot, loaded, symlinks=True)
@@ -284,9 +300,9 @@ class Stored(OpenedLate):
                 shutil.rmtree(loaded, ignore_errors=True)
                 raise
             self.close()
-            self.places = Places(0, ())  # which was emptied never
             try:
-                put_in_place(loaded, self.path, self._aside)
+                put_in_place(loaded, place, self._aside)
+                self.places, self._loaded = Places(0, ()), self._loaded + 1  # which was emptied never
             finally:
                 self.open_to_read()
 
@@ -294,37 +310,36 @@ class Stored(OpenedLate):
 
     def get(self, index: Any, device: torch.device = CPU) -> Any:
         """Return the steps in places."""
-        return self.read(self._names_of(index), device)
+        return self.read(self.steps(index), device)
 
     def look(self, index: Any, device: torch.device = CPU) -> Rows:
         """Return the steps that are in places now, of which each entry is read when it is asked for."""
         with self.lock:
-            entries, places = self.known(), self.places
-            span = places.span(index)
+            entries, _, places = self.known(), self._settled(), self.places
+            span, loaded = places.span(index), self._loaded
             if span is not None and places.in_order:
                 chosen = Chosen((len(span), *places.lanes), None, span, places.ring)
             else:
-                names = self._names_of(index)
+                names = self.steps(index)
                 chosen = Chosen(names.shape, names)
-        tree = entries.nested(lambda entry, at: Later(partial(self._column, chosen, device, entry, at)))
+        tree = entries.nested(lambda entry, at: Later(partial(self._column, loaded, chosen, device, entry, at)))
         return (Span if has_slice(index) else Rows).of(tree, self._batch_size(chosen.shape))
 
-    def _column(self, *what: Any) -> torch.Tensor:
-        return self._columns.read(self, *what)
+    def _column(self, loaded: int, *what: Any) -> torch.Tensor:
+        """Read an entry of steps that were chosen when the store had been replaced so often."""
+        with self.lock:
+            self._settled()
+            if loaded != self._loaded:
+                raise InputError(f"{self.path}: other steps were loaded since these were indexed; index the storage again")
+            columns = self._columns
+        return columns.read(self, *what)
 
     def trajectories(self, source: Source, least: Sequence[int]) -> list[Selection] | None:
         """Return those of at least so many steps, for each of some; None where TorchRL has to look at all steps."""
         with self.lock:
-            if self.entries is None or not (self.open_to_read() and self.places.in_order and self.places.filled):
+            if self.entries is None or not (self._settled() and self.places.in_order and self.places.filled):
                 return None
             return self._columns.trajectories(self, source, least)
-
-    def _names_of(self, index: Any) -> Int64:
-        """Return the names of the steps that are in places now."""
-        with self.lock:
-            self.known()
-            self.open_to_read()  # or names would be those before it was closed
-            return self.steps(index)
 
     def _batch_size(self, shape: tuple[int, ...]) -> torch.Size:
         """Return the batch size of steps of such a shape, which may have axes of their own."""
@@ -365,28 +380,21 @@ class Stored(OpenedLate):
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
-        return self.places.names(self.opened, *self.places.chosen(plain(index)))
+        with self.lock:
+            self.known()
+            opened = self._settled()
+            return self.places.names(opened, *self.places.chosen(plain(index)))
 
     def places_of(self, steps: Any) -> Int64:
         """Return the place of each step; -1 where it is in none any more."""
         names = np.asarray(steps, np.int64)
-        return self.places.of(self.opened, names.ravel(), told_by(self.opened, names.ravel())).reshape(names.shape)
-
-    def index_of(self, steps: Int64) -> Any:
-        """Return the index of steps, (n,), that are in places: a tensor, or one for each axis."""
-        places = torch.from_numpy(self.places_of(steps))
-        if self.ndim == 1:
-            return places
-        lanes = np.unravel_index(steps % self.opened.n_envs, self.places.lanes)
-        return (places, *map(torch.from_numpy, lanes))
+        with self.lock:
+            opened = self._settled()
+            return self.places.of(opened, names.ravel(), told_by(opened, names.ravel())).reshape(names.shape)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it takes to open it again elsewhere: no data."""
         return super().__getstate__() | {"_columns": Columns()}
-
-
-def _each(values: Any, function: Any) -> Any:
-    return {name: _each(v, function) for name, v in values.items()} if isinstance(values, dict) else function(values)
 
 
 def _indexed(data: Any, entries: Entries, places: Int64) -> Any:

@@ -1,0 +1,207 @@
+"""Several storages over one path, of which some read what others write, and storages that take the steps of others."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import diskbuffer as db
+
+torchrl = pytest.importorskip("torchrl")
+
+from tensordict import TensorDict  # noqa: E402
+from torchrl.data import TensorDictReplayBuffer  # noqa: E402
+
+from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage  # noqa: E402
+
+
+def numbered(*numbers: int | range, lanes: int = 0) -> TensorDict:
+    """Return steps whose entries all tell their numbers, with several lanes the thousands tell of these."""
+    values = torch.tensor([n for part in numbers for n in (part if isinstance(part, range) else [part])], dtype=torch.int64)
+    if lanes:
+        values = values + 1000 * torch.arange(lanes)[:, None]
+    steps = TensorDict(
+        {"x": values, "y": values.double(), "next": TensorDict({"done": values % 7 == 0}, values.shape)}, values.shape
+    )
+    return steps.transpose(0, 1) if lanes else steps
+
+
+def filled(path: Path, size: int = 20, steps: int = 20, **options: Any) -> DiskStorage:
+    """Return a storage of such steps, the first in place 0."""
+    storage = DiskStorage(size, path, **options)
+    storage.set(torch.arange(steps), numbered(range(steps)))
+    return storage
+
+
+def write(path: Path, places: range, numbers: range, size: int = 20) -> None:
+    """Write steps as another process would."""
+    other = DiskStorage(size, path)
+    other.set(torch.tensor(list(places)), numbered(numbers))
+    other.close()
+
+
+def test_a_closed_storage_tells_the_steps_that_others_wrote_since(tmp_path: Path) -> None:
+    storage = filled(tmp_path / "store", segment_rows=16)
+    storage.close()
+    write(tmp_path / "store", range(5), range(20, 25))
+    steps = storage.steps(torch.arange(20))
+    assert storage.reading().at(steps, columns=["x"])["x"].tolist() == [*range(20, 25), *range(5, 20)]
+    assert storage.places(steps).tolist() == list(range(20))
+    storage.close()
+    write(tmp_path / "store", range(5, 8), range(25, 28))
+    whole = storage[:]
+    write_again = {at: whole[at].tolist() for at in ("x", "y")}
+    assert write_again["x"] == [*range(20, 28), *range(8, 20)] == write_again["y"]
+    assert whole["next", "done"].tolist() == [n % 7 == 0 for n in write_again["x"]]
+
+
+def test_a_part_of_a_place_is_not_written_where_another_has_written_since(tmp_path: Path) -> None:
+    storage = DiskStorage(20, tmp_path / "store", ndim=2)
+    storage.set(torch.arange(10), numbered(range(10), lanes=2))
+    storage.close()
+    other = DiskStorage(20, tmp_path / "store", ndim=2)
+    other.set(torch.arange(5), numbered(range(20, 25), lanes=2))
+    other.close()
+    with pytest.raises(db.InputError, match="another process has written"):
+        storage.set((torch.tensor(0), torch.tensor(0)), numbered(99)[0])
+    storage.set((torch.tensor(0), torch.tensor(0)), numbered(99)[0])
+    assert storage.get(torch.arange(10))["x"].tolist() == [[99, 1020], *([n, 1000 + n] for n in (*range(21, 25), *range(5, 10)))]
+
+
+def test_a_readers_places_follow_its_buffer(tmp_path: Path) -> None:
+    """Which looks again by itself, where what it was asked for is evicted, or for its episodes."""
+    writer = filled(tmp_path / "store", 100, 100, segment_rows=16)
+    reader = TensorDictReplayBuffer(
+        storage=DiskStorage(100, tmp_path / "store"), sampler=DiskSampler(db.Uniform(seed=0)), batch_size=512
+    )
+    assert reader.storage.get(torch.tensor([10, 60]))["x"].tolist() == [10, 60]
+    for first in range(100, 250, 50):
+        numbers = range(first, first + 50)
+        writer.set(torch.arange(first, first + 50) % 100, numbered(numbers))
+    reader.storage.reading().refresh()
+    assert reader.storage.get(torch.tensor([10, 60]))["x"].tolist() == [210, 160]
+    assert {*reader.sample()["x"].tolist()} <= {*range(150, 250)}
+    assert reader.storage[:]["x"].tolist() == [*range(200, 250), *range(150, 200)]
+    assert len(reader) == 100
+
+
+def test_steps_are_told_while_another_thread_writes(tmp_path: Path) -> None:
+    storage, over = filled(tmp_path / "store", 50, 50), threading.Event()
+    wrong = list[Any]()
+
+    def read() -> None:
+        while not over.is_set():
+            steps = storage.steps(torch.arange(50))
+            numbers = storage.reading().at(steps, columns=["x"])["x"].numpy()
+            wrong.extend(np.flatnonzero(numbers % 50 != np.arange(50)).tolist())
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    for number in range(50, 350):
+        storage.set(number % 50, numbered(number)[0])
+    over.set()
+    reading.join()
+    assert not wrong
+
+
+def test_a_state_whose_steps_are_gone_is_refused(tmp_path: Path) -> None:
+    saved = filled(tmp_path / "saved").state_dict()
+    storage = filled(tmp_path / "store")
+    (tmp_path / "saved").rename(tmp_path / "moved")
+    with pytest.raises(db.NotAStoreError, match='state_dict\\["path"\\]'):
+        storage.load_state_dict(saved)
+    assert storage[:]["x"].tolist() == list(range(20))
+    storage.load_state_dict(saved | {"path": str(tmp_path / "moved")})
+    assert storage[:]["x"].tolist() == list(range(20))
+
+
+def test_a_state_of_other_entries_is_refused(tmp_path: Path) -> None:
+    other = DiskStorage(20, tmp_path / "other")
+    other.set(torch.arange(5), TensorDict({"z": torch.arange(5)}, [5]))
+    storage = filled(tmp_path / "store")
+    with pytest.raises(db.SchemaError, match="other entries"):
+        storage.load_state_dict(other.state_dict())
+    assert storage[:]["x"].tolist() == list(range(20))
+
+
+def test_a_state_of_no_steps_empties(tmp_path: Path) -> None:
+    storage = filled(tmp_path / "store")
+    storage.load_state_dict({"path": str(tmp_path / "other"), "len": 0})
+    assert len(storage) == 0
+
+
+def test_a_reader_loads_a_state_as_the_steps_are_now(tmp_path: Path) -> None:
+    writer = filled(tmp_path / "store", 20, 10)
+    reader, state = DiskStorage(20, tmp_path / "store"), writer.state_dict()
+    writer.set(torch.arange(10, 20), numbered(range(10, 20)))
+    reader.load_state_dict(state)
+    assert reader[:]["x"].tolist() == list(range(20))
+
+
+def test_no_steps_are_not_dumped(tmp_path: Path) -> None:
+    buffer = TensorDictReplayBuffer(storage=filled(tmp_path / "store"), batch_size=4)
+    buffer.empty()
+    with pytest.raises(db.InputError, match="holds no steps"):
+        buffer.dumps(tmp_path / "dump")
+
+
+def test_a_reader_dumps_beside_the_writer(tmp_path: Path) -> None:
+    writer = filled(tmp_path / "store")
+    reader = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
+    reader.dumps(tmp_path / "dump")
+    writer.set(torch.arange(3), numbered(range(20, 23)))
+    loaded = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "loaded"), batch_size=4)
+    loaded.loads(tmp_path / "dump")
+    assert loaded[:]["x"].tolist() == list(range(20))
+
+
+def test_a_storage_behind_a_link_is_loaded_where_that_leads(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "link").symlink_to(disk / "store")
+    filled(disk / "store").close()
+    buffer = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "link"), batch_size=4)
+    buffer.dumps(tmp_path / "dump")
+    buffer.storage.set(torch.arange(3), numbered(range(20, 23)))
+    for _ in range(2):
+        buffer.loads(tmp_path / "dump")
+        assert buffer[:]["x"].tolist() == list(range(20))
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in disk.iterdir()] == ["store"]
+
+
+def test_what_was_indexed_before_other_steps_were_loaded_is_refused(tmp_path: Path) -> None:
+    TensorDictReplayBuffer(storage=filled(tmp_path / "other", 20, 10), batch_size=4).dumps(tmp_path / "dump")
+    buffer = TensorDictReplayBuffer(storage=filled(tmp_path / "store"), batch_size=4)
+    before = [buffer.storage[:], buffer.storage[torch.arange(3)]]
+    buffer.loads(tmp_path / "dump")
+    for rows in before:
+        with pytest.raises(db.InputError, match="index the storage again"):
+            rows["x"]
+
+
+def test_a_column_that_is_first_looked_at_in_inference_mode_is_kept(tmp_path: Path) -> None:
+    storage = filled(tmp_path / "store")
+    with torch.inference_mode():
+        assert storage[:]["next", "done"].sum() == 3
+    assert storage[:]["next", "done"].sum() == 3
+
+
+def test_what_is_excluded_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = filled(tmp_path / "store")
+    rows, read = storage[:], list[str]()
+
+    def note(*what: Any) -> torch.Tensor:
+        read.append(what[3].path)
+        return torch.zeros(20)
+
+    monkeypatch.setattr(storage.stored._columns, "read", note)
+    assert {*rows.exclude("x", ("next", "done")).keys(True, True)} == {"y"}
+    assert read == ["y"]
+    assert rows.exclude("y", inplace=True) is rows
+    assert {*rows.keys(True, True)} == {"x", ("next", "done")}
