@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,12 +130,13 @@ def _remember(path: Path, moment: int) -> None:
 
 def copy_while_open(path: Path, to: Path) -> None:
     """Copy a directory as a kill would leave it: while files come and go, or another thread writes to them, begin again."""
-    for _ in range(20):
+    for attempt in range(20):
         with contextlib.suppress(shutil.Error, FileNotFoundError):
             shutil.copytree(path, to)
             if contents(path) == contents(to):
                 return
         shutil.rmtree(to)
+        time.sleep(min(0.001 * 2**attempt, 1))  # what is sealed is done at some time, as nobody adds meanwhile
     raise RuntimeError(f"files of {path} come and go for ever")
 
 
