@@ -305,19 +305,23 @@ def compare(
     report.row(what, ratio(times[best], times["ours"]), "x", at_least=at_least)
 
 
-def all_of(report: Report, library: str, kind: str, n: int, environments: int, directory: Path, rounds: int) -> None:
-    """Compare `sample` and `add` of one library's buffers, for one kind of observation."""
+def all_of(
+    report: Report, library: str, kind: str, n: int, environments: int, directory: Path, rounds: int, room: int | None = None
+) -> None:
+    """Compare `sample` and `add` of one library's buffers, for one kind of observation.
+
+    `room` is for how many steps ours is made, where the library's own has no RAM for as many.
+    """
     make, pixels = LIBRARIES[library], kind == "frames"
     stack = STACK if pixels and library != "Tianshou" else 1  # which stacks single frames itself
-    rooms = dict.fromkeys(("ours", *make.kinds), max(n, CAPACITY // 10 if pixels else CAPACITY))
-    if environments == MANY:  # what others have no RAM for
-        rooms["ours"] = ROOM
+    rooms = dict.fromkeys(make.kinds, max(n, CAPACITY // 10 if pixels else CAPACITY))
+    rooms = {"ours": room or max(rooms.values()), **rooms}
     made = frames(n + 1) if pixels else np.random.default_rng(0).normal(size=(n + 1, 4)).astype(np.float32)
     transitions = Transitions.save(made, directory / "frames.npy", stack)
     of: dict[str, Worker] = {}
     try:
-        for name, room in rooms.items():
-            of[name] = Worker(make, name, transitions, environments, n, room, Path(tempfile.mkdtemp(dir=directory)))
+        for name, steps in rooms.items():
+            of[name] = Worker(make, name, transitions, environments, n, steps, Path(tempfile.mkdtemp(dir=directory)))
         for worker in of.values():
             worker.ready()
         what = f"{library}, {kind}" + (f" of {environments} environments" if environments > 1 else "")
@@ -348,7 +352,7 @@ def pixels(report: Report, directory: Path, rounds: int) -> None:
 def many(report: Report, directory: Path, rounds: int) -> None:
     """Stacks of four frames, of 64 environments, in a buffer for a million steps."""
     of = 8 if report.quick else MANY
-    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, rounds)
+    all_of(report, "Stable-Baselines3", "frames", (EPISODE + 1) * of + STACK, of, directory, rounds, ROOM)
 
 
 def goals(report: Report, directory: Path, rounds: int) -> None:

@@ -92,9 +92,7 @@ def curve(seconds: float, wait: float, seed: int, *, plain: bool) -> tuple[list[
     """Train; return points of a curve (seconds, steps, mean return), and for how many percent of the time both sides waited."""
     command = [sys.executable, str(ROOT / "examples/ppo_while_playing.py"), "--seed", str(seed)]
     command += ["--seconds", str(seconds), "--wait", str(wait), *["--plain"] * plain]
-    with tempfile.TemporaryDirectory(prefix="diskbuffer-bench-") as directory:
-        command += ["--store", f"{directory}/store"]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     points = [(float(a), int(b), float(c)) for a, b, c in re.findall(r"([\d.]+) s: (\d+) steps, return ([\d.]+)", printed)]
     environments, learner = re.findall(r"waited (\d+) % of the time, the learner (\d+) %", printed)[0]
     return points, (int(environments), int(learner))

@@ -147,7 +147,7 @@ def _maker(options: EnvironmentOptions) -> Callable[[], Any]:
     if module and name.isidentifier():
         made = _function(module, name)
         return lambda: _pictures(made(), options)
-    if options.env.startswith(_ATARI) and (options.resize is None or options.resize):
+    if options.env.startswith(_ATARI) and options.resize != ():
         return lambda: _atari(options)
     return lambda: _pictures(_made(options.env), options)
 

@@ -20,9 +20,9 @@ from torchrl.data import TensorDictReplayBuffer  # noqa: E402
 from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage  # noqa: E402
 
 
-def numbered(*numbers: int | range, lanes: int = 0) -> TensorDict:
-    """Return steps whose entries all tell their numbers, with several lanes the thousands tell of these."""
-    values = torch.tensor([n for part in numbers for n in (part if isinstance(part, range) else [part])], dtype=torch.int64)
+def numbered(numbers: range, lanes: int = 0) -> TensorDict:
+    """Return steps whose entries all tell their numbers; of several lanes, the thousands tell which."""
+    values = torch.tensor(numbers)
     if lanes:
         values = values + 1000 * torch.arange(lanes)[:, None]
     steps = TensorDict(
@@ -38,9 +38,9 @@ def filled(path: Path, size: int = 20, steps: int = 20, **options: Any) -> DiskS
     return storage
 
 
-def write(path: Path, places: range, numbers: range, size: int = 20) -> None:
+def write(path: Path, places: range, numbers: range) -> None:
     """Write steps as another process would."""
-    other = DiskStorage(size, path)
+    other = DiskStorage(20, path)
     other.set(torch.tensor(list(places)), numbered(numbers))
     other.close()
 
@@ -55,9 +55,9 @@ def test_a_closed_storage_tells_the_steps_that_others_wrote_since(tmp_path: Path
     storage.close()
     write(tmp_path / "store", range(5, 8), range(25, 28))
     whole = storage[:]
-    write_again = {at: whole[at].tolist() for at in ("x", "y")}
-    assert write_again["x"] == [*range(20, 28), *range(8, 20)] == write_again["y"]
-    assert whole["next", "done"].tolist() == [n % 7 == 0 for n in write_again["x"]]
+    numbers = [*range(20, 28), *range(8, 20)]
+    assert whole["x"].tolist() == numbers == whole["y"].tolist()
+    assert whole["next", "done"].tolist() == [n % 7 == 0 for n in numbers]
 
 
 def test_a_part_of_a_place_is_not_written_where_another_has_written_since(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_part_of_a_place_is_not_written_where_another_has_written_since(tmp_pa
     other.set(torch.arange(5), numbered(range(20, 25), lanes=2))
     other.close()
     with pytest.raises(db.InputError, match="another process has written"):
-        storage.set((torch.tensor(0), torch.tensor(0)), numbered(99)[0])
-    storage.set((torch.tensor(0), torch.tensor(0)), numbered(99)[0])
+        storage.set((torch.tensor(0), torch.tensor(0)), numbered(range(99, 100))[0])
+    storage.set((torch.tensor(0), torch.tensor(0)), numbered(range(99, 100))[0])
     assert storage.get(torch.arange(10))["x"].tolist() == [[99, 1020], *([n, 1000 + n] for n in (*range(21, 25), *range(5, 10)))]
 
 
@@ -103,7 +103,7 @@ def test_steps_are_told_while_another_thread_writes(tmp_path: Path) -> None:
     reading = threading.Thread(target=read)
     reading.start()
     for number in range(50, 350):
-        storage.set(number % 50, numbered(number)[0])
+        storage.set(number % 50, numbered(range(number, number + 1))[0])
     over.set()
     reading.join()
     assert not wrong

@@ -73,7 +73,6 @@ class Columns:
         self._kept: dict[tuple[Key, str], Kept] = {}
         self._trajectories: dict[Source, Trajectories] = {}
 
-    @uncompiled
     def read(self, stored: Stored, chosen: Chosen, device: torch.device, entry: Entry, at: str) -> torch.Tensor:
         """Return one entry of steps."""
         with stored.lock:

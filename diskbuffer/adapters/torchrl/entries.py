@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import TensorDictBase, is_leaf_nontensor, is_non_tensor
+from tensordict import TensorDictBase, is_leaf_nontensor, is_non_tensor, unravel_key
 
 from diskbuffer import schema
 from diskbuffer.adapters import column_names
@@ -270,6 +270,12 @@ def _told_by(column: Column, stack: int) -> Frames:
     return Frames((stack * channels, *rest), column.np_dtype, stack)
 
 
+def as_tuple(key: Any) -> Key:
+    """Return a key as tensordicts take it, "a" or ("a", ("b",)), as a flat tuple."""
+    flat = unravel_key(key)
+    return flat if isinstance(flat, tuple) else (flat,)
+
+
 def leaves(data: TensorDictBase) -> Iterator[tuple[Key, torch.Tensor]]:
     """Yield the entries of a tensordict; an InputError where one is no tensor."""
     for key, value in data.items(True, True, is_leaf=is_leaf_nontensor):
@@ -279,7 +285,7 @@ def leaves(data: TensorDictBase) -> Iterator[tuple[Key, torch.Tensor]]:
                 f"expected tensors, found a {kind} at {key!r}; leave it out, as by steps.exclude(...), or make a tensor of it, "
                 "such as a number for each of a few strings"
             )
-        yield key if isinstance(key, tuple) else (key,), value
+        yield as_tuple(key), value
 
 
 def as_tensordict(data: Any) -> TensorDictBase:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
-from tensordict import TensorDict, unravel_key
+from tensordict import TensorDict
 from tensordict._td import _TensorDictKeysView
 
+from diskbuffer.adapters.torchrl.entries import as_tuple
 from diskbuffer.errors import InputError
 
 _HARMLESS = {  # methods in place that change no value
@@ -58,8 +59,7 @@ class Rows(TensorDict):  # type: ignore[misc]
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Return what is left, read; what is excluded is not."""
-        excluded = [key if isinstance(key, tuple) else (key,) for key in map(unravel_key, keys)]
-        every = [key if isinstance(key, tuple) else (key,) for key in self.keys(True, True)]
+        excluded, every = list(map(as_tuple, keys)), map(as_tuple, self.keys(True, True))
         left = [key for key in every if not any(key[: len(one)] == one for one in excluded)]
         found = self.select(*left, inplace=inplace)
         return found if inplace else found.to_tensordict()

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import unravel_key
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
 from diskbuffer.adapters.torchrl.columns import uncompiled
+from diskbuffer.adapters.torchrl.entries import as_tuple
 from diskbuffer.adapters.torchrl.storage import DiskStorage
 from diskbuffer.adapters.torchrl.trajectories import Source
 from diskbuffer.errors import EmptyBufferError, InputError
@@ -71,9 +71,8 @@ class DiskSliceSampler(SliceSampler):  # type: ignore[misc]
         if self._traj_key_auto:
             self._resolve_traj_key(storage)
         keys = (self._used_traj_key,) if self._fetch_traj else self.end_keys or (self.end_key,)
-        as_tuples = tuple(key if isinstance(key, tuple) else (key,) for key in map(unravel_key, keys))
         least = (length,) if self.strict_length else (1, length)
-        return storage.trajectories(Source(as_tuples, is_number=self._fetch_traj), least) or none
+        return storage.trajectories(Source(tuple(map(as_tuple, keys)), is_number=self._fetch_traj), least) or none
 
 
 class DiskSampler(TorchRLSampler):  # type: ignore[misc]

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
-from diskbuffer.adapters.torchrl.columns import CPU, Chosen, Columns
+from diskbuffer.adapters.torchrl.columns import CPU, Chosen, Columns, uncompiled
 from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
@@ -129,17 +129,17 @@ class Stored(OpenedLate):
     def refresh(self) -> None:
         """Load what another process has written since."""
         with self.lock:
-            if self._buffer is None:
-                self.open_to_read()
-                return
-            self._buffer.refresh()
-            self.accept(self._buffer)
+            if self._buffer is not None:
+                self._buffer.refresh()
+            self.reload()
 
     def _settled(self) -> ReplayBuffer:
         """Return the store, opened, with `places` as it has them; the lock must be held for as long as they are to stay so.
 
-        They are loaded where it was closed, and where a reader's buffer has seen newer steps by itself.
+        They are loaded where it was closed, and where a reader's buffer has seen newer steps by itself. TorchRL's error where
+        there are no steps yet.
         """
+        self.known()
         opened = self.opened
         if not self._writes and self.places.are_behind(opened):
             self.accept(opened)
@@ -175,7 +175,6 @@ class Stored(OpenedLate):
         with self.lock:
             known = self.places
             if isinstance(cursor, tuple):
-                self.known()
                 self._settled()
                 cursor, data = self._merged(cursor, data, device)
             try:
@@ -315,16 +314,18 @@ class Stored(OpenedLate):
     def look(self, index: Any, device: torch.device = CPU) -> Rows:
         """Return the steps that are in places now, of which each entry is read when it is asked for."""
         with self.lock:
-            entries, _, places = self.known(), self._settled(), self.places
-            span, loaded = places.span(index), self._loaded
+            opened = self._settled()
+            entries, places, loaded = self.known(), self.places, self._loaded
+            span = places.span(index)
             if span is not None and places.in_order:
                 chosen = Chosen((len(span), *places.lanes), None, span, places.ring)
             else:
-                names = self.steps(index)
+                names = places.names(opened, *places.chosen(plain(index)))
                 chosen = Chosen(names.shape, names)
         tree = entries.nested(lambda entry, at: Later(partial(self._column, loaded, chosen, device, entry, at)))
         return (Span if has_slice(index) else Rows).of(tree, self._batch_size(chosen.shape))
 
+    @uncompiled
     def _column(self, loaded: int, *what: Any) -> torch.Tensor:
         """Read an entry of steps that were chosen when the store had been replaced so often."""
         with self.lock:
@@ -381,7 +382,6 @@ class Stored(OpenedLate):
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
         with self.lock:
-            self.known()
             opened = self._settled()
             return self.places.names(opened, *self.places.chosen(plain(index)))
 
