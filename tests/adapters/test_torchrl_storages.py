@@ -15,7 +15,7 @@ import diskbuffer as db
 torchrl = pytest.importorskip("torchrl")
 
 from tensordict import TensorDict  # noqa: E402
-from torchrl.data import TensorDictReplayBuffer  # noqa: E402
+from torchrl.data import TensorDictMaxValueWriter, TensorDictReplayBuffer  # noqa: E402
 
 from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage  # noqa: E402
 
@@ -205,3 +205,55 @@ def test_what_is_excluded_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read == ["y"]
     assert rows.exclude("y", inplace=True) is rows
     assert {*rows.keys(True, True)} == {"x", ("next", "done")}
+
+
+def replay(path: Path, size: int = 20, **options: Any) -> TensorDictReplayBuffer:
+    """Return a replay buffer over a path."""
+    return TensorDictReplayBuffer(storage=DiskStorage(size, path, **options), batch_size=4)
+
+
+@pytest.mark.parametrize("size", [200, 60])  # a ring that is not full, and one that others have gone around
+@pytest.mark.parametrize("lanes", [0, 2])
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("how", ["the same path", "dumps", "state_dict"])
+def test_what_takes_over_goes_on_behind_the_steps_of_others(how: str, seen: bool, lanes: int, size: int, tmp_path: Path) -> None:
+    """As an evaluator does whose trainer is gone: it loses none of the steps that were written after it was made."""
+    options = {"ndim": 2} if lanes else {}
+
+    def some(first: int, end: int) -> TensorDict:
+        steps = numbered(range(first, end), lanes)
+        return steps.transpose(0, 1) if lanes else steps
+
+    train = replay(tmp_path / "store", size, **options)
+    train.extend(some(0, 30))
+    evaluates = replay(tmp_path / "store", size, **options)
+    train.extend(some(30, 70))
+    if seen:
+        evaluates.storage.refresh()
+    after = evaluates
+    if how == "the same path":
+        train.storage.close()
+    else:
+        after = replay(tmp_path / "other", size, **options)
+        after.extend(some(0, 3))
+        if how == "dumps":
+            evaluates.dumps(tmp_path / "dump")
+            after.loads(tmp_path / "dump")
+        else:
+            after.load_state_dict(evaluates.state_dict())
+    if how == "the same path" and not seen:
+        with pytest.raises(db.InputError, match="another process has written"):
+            after.extend(some(70, 75))
+    after.extend(some(70, 75))
+    left, numbers = size // max(lanes, 1), after.storage[:]["x"]
+    assert sorted((numbers[:, 0] if lanes else numbers).tolist()) == list(range(max(75 - left, 0), 75))
+    train.storage.close()
+    after.storage.close()
+
+
+def test_a_writer_of_the_best_steps_does_not_know_those_that_are_there(tmp_path: Path) -> None:
+    filled(tmp_path / "store").close()
+    with pytest.warns(UserWarning, match="holds 20 steps, which a new TensorDictMaxValueWriter"):
+        TensorDictReplayBuffer(
+            storage=DiskStorage(20, tmp_path / "store"), writer=TensorDictMaxValueWriter(rank_key="x"), batch_size=4
+        ).sample()

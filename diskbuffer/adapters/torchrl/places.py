@@ -162,7 +162,7 @@ class Places:
     def next(self) -> int:
         """Where a ring goes on: behind the newest step, or where places are left that were not written to in a ring."""
         behind = self.in_order or self.filled == self.size
-        return (self.newest + 1) % self.size if behind else self.filled
+        return (self.newest + 1) % max(self.size, 1) if behind else self.filled
 
     def in_order_of_writing(self) -> Int64:
         """Return the places that are filled, the one that was written to longest ago first."""

@@ -20,7 +20,7 @@ import torch
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from torchrl.data.replay_buffers.samplers import SliceSampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
-from torchrl.data.replay_buffers.writers import RoundRobinWriter
+from torchrl.data.replay_buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
@@ -134,6 +134,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         finally:
             if self.stored.places is not known:
                 self._load()
+                self._point_writers()
 
     def open_to_write(self) -> None:
         """Take the writer's lock, and see what others have written, if this was open for reading; there must be steps."""
@@ -170,7 +171,10 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         except BaseException:
             if self.stored.places is not known:
                 self._load()
-            self._set_back(cursor if set_cursor else [], newest)
+            if self.stored.places.newest != newest:  # some of it was written, or others wrote
+                self._point_writers()
+            elif set_cursor:
+                self._set_back(cursor)
             raise
         self.max_size = self.stored.max_size  # which is known by the first step
         if set_cursor:
@@ -186,14 +190,24 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 "collectors return what they collect, and extend the buffer in the process that made it"
             )
 
-    def _set_back(self, cursor: Any, newest: int) -> None:
-        """Have TorchRL's writers go on where the steps end, after a write failed: the one that wrote to `cursor` is past it."""
-        places, given = self.stored.places, np.ravel(plain(cursor[0] if isinstance(cursor, tuple) else cursor))
+    def _set_back(self, cursor: Any) -> None:
+        """Have the writer that wrote to `cursor`, and is past it, write there again: nothing was written."""
+        given = np.ravel(plain(cursor[0] if isinstance(cursor, tuple) else cursor))
         for writer in self._writers():
-            if places.newest != newest:  # some of it was written, or others wrote
-                writer._cursor = places.next
-            elif given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, places.size):
-                writer._cursor = int(given[0])  # it was this one's write
+            if given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, self.stored.places.size):
+                writer._cursor = int(given[0])
+
+    def _point_writers(self) -> None:
+        """Have TorchRL's writers go on behind the newest step, which another process wrote perhaps."""
+        for writer in self._writers():
+            writer._cursor = self.stored.places.next
+
+    def _point_writers_later(self) -> None:
+        """Do so now, and once they have loaded the states that TorchRL gives them next, which may be older than the steps."""
+        self._point_writers()
+        for writer in self._writers():
+            for load in ("load_state_dict", "loads"):
+                setattr(writer, load, _LoadAndGoOn(self, writer, load))
 
     def _writers(self) -> Iterator[RoundRobinWriter]:
         """Yield the writers of the buffers that this is the storage of."""
@@ -288,8 +302,15 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def checkpointer(self, value: StorageCheckpointerBase | None) -> None:
         self._checkpointer = DiskCheckpointer() if value is None else value
         for writer in self._writers():  # this is set when a buffer is complete: new writers go on where the steps end
-            if self._len and not (writer._cursor or writer._write_count):
+            if not (writer._cursor or writer._write_count):
                 writer._cursor = self.stored.places.next
+        for buffer in self._attached_entities:
+            if isinstance(getattr(buffer, "_writer", None), TensorDictMaxValueWriter) and self._len:
+                warnings.warn(
+                    f"{self.path} holds {self._len} steps, which a new TensorDictMaxValueWriter does not know: it writes over "
+                    "them whatever their values are. Load what dumps saved of the buffer, or give another path",
+                    stacklevel=4,
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
@@ -303,12 +324,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         path = Path(state_dict["path"])
         if path == self.path:
             self.refresh()
-            for writer in self._writers():  # though TorchRL loads its state next, which may be older than the steps
-                writer.load_state_dict = _LoadAndGoOn(self, writer)
         elif state_dict["len"]:
             self.copy_from(path)
         else:
             self._empty()
+        self._point_writers_later()
 
     def copy_from(self, path: Path) -> None:
         """Hold what another storage, at a path, holds, in the same places, in place of what is held now.
@@ -336,6 +356,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Hold a copy of a snapshot of another storage's store, in place of what is held now; see `Stored.restore`."""
         with self._loading():
             self.stored.restore(snapshot)
+        self._point_writers_later()
 
     def flatten(self) -> Any:
         """Return a storage in memory of one dimension, as TorchRL's do."""
@@ -367,13 +388,12 @@ def _remove(store: OpenedLate, process: int) -> None:
 
 
 class _LoadAndGoOn:
-    """What a writer has in place of its own `load_state_dict`, once; a class, so that the writer can be pickled meanwhile."""
+    """What a writer has in place of a method that loads its state, once; a class, so that the writer can be pickled meanwhile."""
 
-    def __init__(self, storage: DiskStorage, writer: RoundRobinWriter) -> None:
-        self._storage, self._writer = storage, writer
+    def __init__(self, storage: DiskStorage, writer: RoundRobinWriter, load: str) -> None:
+        self._storage, self._writer, self._load = storage, writer, load
 
-    def __call__(self, state_dict: dict[str, Any]) -> None:
-        writer, storage = self._writer, self._storage
-        del writer.load_state_dict  # this, which is the instance's
-        writer.load_state_dict(state_dict)
-        writer._cursor = storage.stored.places.next if storage._len else 0
+    def __call__(self, state: Any) -> None:
+        delattr(self._writer, self._load)  # this, which is the instance's
+        getattr(self._writer, self._load)(state)
+        self._writer._cursor = self._storage.stored.places.next
