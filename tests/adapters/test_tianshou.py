@@ -495,6 +495,7 @@ def test_a_buffer_that_was_opened_again_is_reset(tmp_path: Path) -> None:
     buffer.close()
     again = DiskReplayBuffer(50, path=tmp_path / "store")
     again.reset()
+    assert len(again.stored.opened) == len(DiskReplayBuffer(50, path=tmp_path / "store")) == 0
     for t in range(50, 54):
         again.add(numbered(t))
     holds(again, 4)

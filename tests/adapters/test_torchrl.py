@@ -518,7 +518,10 @@ def test_an_emptied_storage_is_empty_and_stays_so_once_written_to(tmp_path: Path
 def test_an_emptied_storage_is_empty_where_it_goes_on(then: str, tmp_path: Path) -> None:
     ours = TensorDictReplayBuffer(storage=DiskStorage(20, tmp_path / "store"), batch_size=4)
     ours.extend(TensorDict({"x": torch.arange(9)}, [9]))
+    before = ours.storage[:]
     ours.empty()
+    with pytest.raises(db.InputError, match="dropped, since the storage was indexed"):
+        before["x"]
     if then == "close":
         ours.storage.close()
     else:
@@ -527,8 +530,8 @@ def test_an_emptied_storage_is_empty_where_it_goes_on(then: str, tmp_path: Path)
     ours.extend(TensorDict({"x": torch.arange(100, 103)}, [3]))
     assert ours[:]["x"].tolist() == [100, 101, 102]
     ours.dumps(tmp_path / "dumped")
-    for _ in range(3):
-        ours.empty()
+    ours.empty()
+    assert len(ours.storage.reading()) == 0
     ours.loads(tmp_path / "dumped")
     assert ours[:]["x"].tolist() == [100, 101, 102]
 

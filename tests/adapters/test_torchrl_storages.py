@@ -109,6 +109,23 @@ def test_steps_are_told_while_another_thread_writes(tmp_path: Path) -> None:
     assert not wrong
 
 
+def test_a_reader_sees_that_all_steps_were_dropped(tmp_path: Path) -> None:
+    writer = replay(tmp_path / "store")
+    writer.extend(numbered(range(20)))
+    reader, other = replay(tmp_path / "store"), replay(tmp_path / "store")
+    assert len(reader) == len(other) == 20
+    writer.empty()
+    writer.storage.flush()
+    reader.storage.refresh()
+    assert len(reader) == 0
+    writer.storage.close()
+    with pytest.raises(db.InputError, match="another process has written"):
+        other.extend(numbered(range(20, 25)))
+    assert len(other) == 0
+    other.extend(numbered(range(20, 25)))
+    assert other[:]["x"].tolist() == list(range(20, 25))
+
+
 def test_a_state_whose_steps_are_gone_is_refused(tmp_path: Path) -> None:
     saved = filled(tmp_path / "saved").state_dict()
     storage = filled(tmp_path / "store")

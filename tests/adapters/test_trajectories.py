@@ -34,14 +34,16 @@ def test_they_are_those_of_a_scan(seed: int, is_number: bool) -> None:
     order = rng.permutation(lanes)
     known = Trajectories(order, is_number=is_number)
     values: np.ndarray[Any, Any] = np.zeros((size, lanes), np.int64 if is_number else np.bool_)
-    ring, number = Ring(size, 0, -1, rng.integers(0, 50, lanes), 0), 0
+    ring, number = Ring(size, 0, -1, rng.integers(0, 50, lanes)), 0
     for _ in range(60):
+        if rng.random() < 0.1:  # the storage is emptied
+            ring = Ring(size, 0, -1, ring.ever)
         n = int(rng.integers(0, size + 1)) if rng.random() < 0.2 else int(rng.integers(0, min(size, 5) + 1))
         places = (ring.newest + 1 + np.arange(n)) % size
         ends = rng.random((n, lanes)) < probability
         values[places] = np.cumsum(ends, axis=0) + number if is_number else ends
         number += n + 1
-        ring = Ring(size, min(ring.filled + n, size), (ring.newest + n) % size if n else ring.newest, ring.ever + n, 0)
+        ring = Ring(size, min(ring.filled + n, size), (ring.newest + n) % size if n else ring.newest, ring.ever + n)
         if not ring.filled or rng.random() < 0.3:
             continue
         known.bring_up_to(ring, lambda places: values[places])

@@ -269,10 +269,13 @@ class StoreBacked:
         self._meta.set_array_at_key(seq, key, index, default_value)
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Have no steps. They are back where the buffer is opened again before others were added."""
+        """Drop every step, of the store as well, for good: `stored.buffer` has those of the next rollout only.
+
+        A LockedError where another process writes to the store. Takes some milliseconds.
+        """
         with self.stored.lock:
-            super().reset(keep_statistics)  # type: ignore[misc]
             self.stored.reset()
+            super().reset(keep_statistics)  # type: ignore[misc]
 
     def flush(self) -> None:
         """Bring every step to the disk, against a power loss; a kill of the process loses nothing in any case."""

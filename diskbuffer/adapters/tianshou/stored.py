@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tianshou.data import Batch
 
 from diskbuffer.adapters.lazy_buffer import OpenedLate
-from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by_newest
+from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by
 from diskbuffer.adapters.tianshou.columns import (
     FLAGS,
     MINE,
@@ -61,7 +61,6 @@ class Stored(OpenedLate):
         super().__init__(path, autoreset="disabled", frame_stack=stack_num, padding="first", n_envs=n_envs, **options)
         self.size, self.n_envs, self.stack_num = size, n_envs, stack_num
         self.next, self.filled = np.zeros((2, n_envs), np.int64)
-        self._resets, self._reset_due = 0, False
         self.has_next = True
         self._empty: list[str] = []  # keys that were given, and have no columns
         self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
@@ -80,22 +79,14 @@ class Stored(OpenedLate):
             )
         there = np.minimum(opened.counts()[0], self.size)
         envs = np.flatnonzero(there)
-        newest, since = told_by_newest(opened, envs, there[envs])
-        self._resets = max(self._resets, int(newest.emptied.max(initial=0)))
+        newest = told_by(opened, opened.recent_steps(np.zeros_like(envs), envs))
         self.has_next = not newest.extra.any()
-        current = newest.emptied == self._resets
-        self.filled[:], self.next[:] = 0, 0
-        self.filled[envs] = np.where(current, since, 0)
-        self.next[envs] = np.where(current, (newest.places + 1) % self.size, 0)
-        if self._reset_due:  # by a process that only read until now
-            self.next[:], self.filled[:] = 0, 0
-            self._resets += 1
+        self.filled[:], self.next[:] = there, 0
+        self.next[envs] = (newest.places + 1) % self.size
 
     def open_to_write(self, **how: Any) -> ReplayBuffer:
-        """Open it for writing, as a store of this size; a reset that was due is made by then."""
-        opened = super().open_to_write(capacity=self.size * self.n_envs, capacity_each=True, **how)
-        self._reset_due = False
-        return opened
+        """Open it for writing, as a store of this size."""
+        return super().open_to_write(capacity=self.size * self.n_envs, capacity_each=True, **how)
 
     # Writing
 
@@ -109,7 +100,7 @@ class Stored(OpenedLate):
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
         if not self.has_next:
             opened._expect_cut_offs()
-        rows[SLOT] = pack(self.next[envs], self._resets, int(not self.has_next))
+        rows[SLOT] = pack(self.next[envs], int(not self.has_next))
         if len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all():
             opened.add(**_arguments(rows))
         else:
@@ -143,7 +134,7 @@ class Stored(OpenedLate):
             return False
         rew = rew.astype(np.float64)
         assert self._buffer is not None
-        slots = {SLOT: pack(self.next, self._resets)}
+        slots = {SLOT: pack(self.next)}
         added = self._buffer._add_as_given(batch["obs"], batch["act"], rew, batch["obs_next"], terminated, truncated, slots)
         if added >= 0:
             self._move_on(slice(None))
@@ -165,10 +156,10 @@ class Stored(OpenedLate):
         self.open_to_write(columns=columns_of(found))
 
     def reset(self) -> None:
-        """Have no steps; those on the disk are evicted as others come."""
+        """Drop every step, for good; see `ReplayBuffer.clear`."""
+        if self.open_to_read() is not None:
+            self.open_to_write().clear(protected=True)
         self.next[:], self.filled[:] = 0, 0
-        self._resets += 1
-        self._reset_due = not self.writes
 
     def write(self, key: str, places: Int64, values: Array) -> None:
         """Write a key that was not recorded, of steps at places."""

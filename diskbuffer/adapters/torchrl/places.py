@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.adapters.place_column import Told, pack, told_by, told_by_newest
+from diskbuffer.adapters.place_column import Told, pack, told_by
 from diskbuffer.buffer import ReplayBuffer
+from diskbuffer.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 65_536  # places that are looked at together
@@ -36,27 +37,27 @@ class Ring(NamedTuple):
         The place that was written to last; -1 before the first.
     ever : (lanes,) int64
         Steps of each lane that the store had ever had.
-    emptied : int
-        How often the storage had been emptied.
     """
 
     size: int
     filled: int
     newest: int
     ever: Int64
-    emptied: int
 
     def names(self, buffer: ReplayBuffer, places: Int64, lanes: Int64) -> Int64:
         """Return the names, as the store has them, of the steps that were in places; an InputError where one was evicted."""
-        since = buffer.counts()[1] - self.ever
-        return buffer.recent_steps((self.newest - places) % self.size + since[lanes], lanes)
+        there, ever = buffer.counts()
+        ages = (self.newest - places) % self.size + (ever - self.ever)[lanes]
+        if (ages >= there[lanes]).any():
+            raise InputError("some of these steps were evicted, or dropped, since the storage was indexed; index it again")
+        return buffer.recent_steps(ages, lanes)
 
     def since(self, before: Ring) -> int | None:
         """Count the steps of each lane since an earlier time; None where this is not how that one went on."""
         steps = int(self.ever[0] - before.ever[0])
         goes_on = (
             steps >= 0
-            and (before.size, before.emptied) == (self.size, self.emptied)
+            and (before.size, min(before.filled + steps, self.size)) == (self.size, self.filled)  # it was not emptied since
             and (before.newest + steps) % self.size == self.newest
             and ((self.ever - before.ever) == steps).all()
         )
@@ -128,7 +129,7 @@ class Places:
     def __init__(self, size: int, lanes: tuple[int, ...]) -> None:
         self.size, self.lanes = size, lanes
         self._n = math.prod(lanes)
-        self._ever, self._emptied = np.zeros(self._n, np.int64), 0
+        self._ever = np.zeros(self._n, np.int64)
         self.filled, self.newest, self.axes = 0, -1, 0
         self._table: _Table | None = None
 
@@ -145,7 +146,7 @@ class Places:
     @property
     def ring(self) -> Ring:
         """Where the ring is now; they must be in order."""
-        return Ring(self.size, self.filled, self.newest, self._ever.copy(), self._emptied)
+        return Ring(self.size, self.filled, self.newest, self._ever.copy())
 
     @property
     def capacity(self) -> int:
@@ -211,9 +212,9 @@ class Places:
     def slots(self, places: Int64) -> Int64:
         """Return what is stored with steps that are written to places, which `make_ready` was told of.
 
-        That is the place, how often the storage was emptied before, the axes of a step, and whether all is in order with them.
+        That is the place, the axes of a step, and whether all is in order with them.
         """
-        return pack(places, self._emptied, 2 * self.axes + self.in_order)
+        return pack(places, 2 * self.axes + self.in_order)
 
     def _go_on(self, places: Int64) -> bool:
         """Tell whether places are those behind the newest."""
@@ -254,21 +255,19 @@ class Places:
             self._table = None
 
     def empty(self) -> None:
-        """Have no steps. Those on the disk are known to be old once another was written."""
-        self._emptied += 1
+        """Have no steps."""
         self.filled, self.newest, self._table = 0, -1, None
 
-    def emptied_as_often(self, others: Places) -> None:
-        """Know that a storage was emptied, of which the steps on the disk cannot tell before another is written."""
-        self._emptied = others._emptied
-
     def are_behind(self, buffer: ReplayBuffer) -> bool:
-        """Return whether a buffer knows of steps that were written since these places were loaded."""
-        return not np.array_equal(self._ever, buffer.counts()[1])
+        """Return whether a buffer knows that steps were written, or all were dropped, since these places were loaded."""
+        there, ever = buffer.counts()
+        return not np.array_equal(self._ever, ever) or bool((there < self.filled).any())
 
     def hold_the_same(self, others: Places) -> bool:
-        """Tell whether no step was written in between; `others` may be of no size yet."""
-        return np.array_equal(self._ever, others._ever) if others.size else not self.filled
+        """Tell whether no step was written, or dropped, in between; `others` may be of no size yet."""
+        if not others.size:
+            return not self.filled
+        return self.filled == others.filled and np.array_equal(self._ever, others._ever)
 
     # Opening
 
@@ -283,17 +282,15 @@ class Places:
         if there.min() == 0:
             return False
         lanes = np.arange(self._n)
-        newest, since = told_by_newest(buffer, lanes, np.minimum(there, self.size))
+        newest = told_by(buffer, buffer.recent_steps(np.zeros_like(there), lanes))
         if not (newest.extra % 2).all() or any(len(set(of_all.tolist())) > 1 for of_all in newest):
             return False
-        place, emptied, filled = int(newest.places[0]), int(newest.emptied[0]), int(since.min())
+        place, filled = int(newest.places[0]), min(int(there.min()), self.size)
         self.axes = int(newest.extra[0]) // 2
-        if emptied < self._emptied:
-            return True  # none was written since
         oldest = told_by(buffer, buffer.recent_steps(np.full(self._n, filled - 1), lanes)).places
         if (oldest != (place + 1 - filled) % self.size).any() or (filled < self.size and place != filled - 1):
             return False  # some between are missing
-        self.filled, self.newest, self._emptied = filled, place, emptied
+        self.filled, self.newest = filled, place
         return True
 
     def _load_table(self, buffer: ReplayBuffer, there: Int64) -> None:
@@ -301,13 +298,10 @@ class Places:
         table, ends, rows, in_order = _Table(self.size, self._n), list[int](), list[int](), True
         names = [buffer.recent_steps(np.arange(n - 1, -1, -1), lane) for lane, n in enumerate(there.tolist())]
         told = [told_by(buffer, of_lane) for of_lane in names]
-        self._emptied = max([self._emptied, *(int(of_lane.emptied.max(initial=0)) for of_lane in told)])
         table.count = int(there.max())
-        for lane, (of_lane, (places, emptied, extra)) in enumerate(zip(names, told, strict=True)):
-            current = emptied == self._emptied
-            places = places[current]
-            table.names[places, lane] = of_lane[current]
-            when = table.count - len(of_lane) + np.flatnonzero(current)
+        for lane, (of_lane, (places, extra)) in enumerate(zip(names, told, strict=True)):
+            table.names[places, lane] = of_lane
+            when = table.count - len(of_lane) + np.arange(len(of_lane))
             table.written[places] = np.maximum(table.written[places], when)
             breaks = np.flatnonzero((places[:-1] + 1) % self.size != places[1:])
             rows.append(len(places) - (int(breaks[-1]) + 1 if len(breaks) else 0))
@@ -324,7 +318,7 @@ class Places:
 
     def of(self, buffer: ReplayBuffer, names: Int64, told: Told) -> Int64:
         """Return the places of steps, (n,), by what they tell; -1 of those that are in none any more."""
-        there = (told.emptied == self._emptied) & (told.places < self.filled)
+        there = told.places < self.filled
         found = np.full(len(names), -1)
         places = told.places[there]
         current = self.names(buffer, places, names[there] % self._n) == names[there]

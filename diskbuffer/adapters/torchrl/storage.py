@@ -217,7 +217,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
                 yield writer
 
     def _empty(self) -> None:
-        """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
+        """Drop every step, for good."""
         self._refuse_started_copy()
         with self._loading():
             self.stored.empty()

@@ -107,9 +107,7 @@ class Stored(OpenedLate):
         lanes = (opened.n_envs,) if self.ndim == 2 else self._lanes
         if len(lanes) != self.ndim - 1:
             raise InputError(f"{self.path} holds steps already, and a storage of {self.ndim} dimensions cannot be opened again")
-        places = Places(-(-self.max_size // max(opened.n_envs, 1)), lanes)
-        places.emptied_as_often(self.places)
-        return places
+        return Places(-(-self.max_size // max(opened.n_envs, 1)), lanes)
 
     def _refuse_another(self, opened: ReplayBuffer, capacity: int) -> None:
         fits = SLOT in opened.columns and (self.ndim > 1 or opened.n_envs == 1)
@@ -273,10 +271,10 @@ class Stored(OpenedLate):
         self.places.put(places, names)
 
     def empty(self) -> None:
-        """Have no steps; those on disk are evicted as others come, and are back where it is opened again before that."""
+        """Drop every step, for good; see `ReplayBuffer.clear`."""
         with self.lock:
             if self.entries is not None:
-                self.open_to_write()  # or the next writer would find them again
+                self.open_to_write().clear(protected=True)
             self.places.empty()
 
     def restore(self, snapshot: Path) -> None:
@@ -301,7 +299,7 @@ class Stored(OpenedLate):
             self.close()
             try:
                 put_in_place(loaded, place, self._aside)
-                self.places, self._loaded = Places(0, ()), self._loaded + 1  # which was emptied never
+                self._loaded += 1
             finally:
                 self.open_to_read()
 
