@@ -218,6 +218,7 @@ class ReplayBuffer:
     ) -> None:
         self.limiter: Limiter | None = None
         self._process = os.getpid()
+        self._to_write = "open it with mode='a'"
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = integer_or_none("threads", threads)
@@ -613,7 +614,7 @@ class ReplayBuffer:
         if self._gathered is not None:
             raise ReadOnlyError(f"{self.path} has the stores of several writers; open one with writer=NAME to add steps to it")
         if self._log is None:
-            raise ReadOnlyError(f"{self.path} was opened with mode='r'; open it with mode='a' to write")
+            raise ReadOnlyError(f"{self.path} was opened with mode='r'; {self._to_write} to write")
         raise LockedError(
             f"{self.path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
             "it here with mode='r'"
@@ -1409,7 +1410,7 @@ class ReplayBuffer:
         if self._log is None and self._gathered is None:
             raise ReadOnlyError(
                 f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so "
-                "there, or open it with mode='a'"
+                f"there, or {self._to_write}"
             )
         self._writing()
 

@@ -65,7 +65,9 @@ def build() -> App:
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(negative=(), json_list=False, json_dict=False),
-        help_epilogue="Exit codes: 0 all is well, 1 something is wrong with a store, 2 it could not be looked at.",
+        help_epilogue=(
+            "Exit codes: 0 all is well, 1 something is wrong with a store, or would not fit, 2 it could not be looked at."
+        ),
     )
     for place, (name, (where, what)) in enumerate(COMMANDS.items()):
         app.command(where, name=name, help=what, sort_key=place)

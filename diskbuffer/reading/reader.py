@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -382,6 +383,10 @@ class Reader(ABC):
         """Tell which of some steps lie in an episode with a tag. The lock must be held."""
         layout = self._store.layout
         if tag not in layout.tags or TAG not in layout.derived:
+            if layout.tags:
+                warnings.warn(
+                    f"{self._store.root}: no episode has the tag {tag!r}; there are {', '.join(layout.tags)}", stacklevel=2
+                )
             return np.zeros(drawn.size, np.bool_)
         tags = self._rows_of(self._select((TAG,)), make_plan(self.index, self._store.maps, drawn, 0, 1), drawn.size, 1)
         return np.asarray(tags.ravel() == layout.tags.index(tag) + 1)

@@ -138,6 +138,8 @@ class Blocks:
         try:
             fitted = [self.fit(Slot(path, False), on_host(found[path]), longer) for path in self._schema.obs]
         except InputError as error:
+            if all(len(found[path]) == longer.shape[0] for path in self._schema.obs):
+                raise
             raise InputError(
                 f"{error} (without next_obs, obs is a trajectory: one observation more than there are steps)"
             ) from error

@@ -274,3 +274,20 @@ def test_a_writer_of_the_best_steps_does_not_know_those_that_are_there(tmp_path:
         TensorDictReplayBuffer(
             storage=DiskStorage(20, tmp_path / "store"), writer=TensorDictMaxValueWriter(rank_key="x"), batch_size=4
         ).sample()
+
+
+def test_who_only_reads_is_told_how_to_write(tmp_path: Path) -> None:
+    filled(tmp_path / "store", steps=8).close()
+    reader = DiskStorage(20, tmp_path / "store")
+    with pytest.raises(db.ReadOnlyError, match="open_to_write"):
+        reader.reading().tag("dropped", reader.steps(torch.arange(7)))
+
+
+def test_other_environments_than_before_are_told(tmp_path: Path) -> None:
+    buffer = replay(tmp_path / "store", ndim=2)
+    buffer.extend(numbered(range(5), lanes=3).transpose(0, 1))
+    with pytest.raises(db.InputError, match="of 3 environments as in the first step"):
+        buffer.extend(numbered(range(5), lanes=2).transpose(0, 1))
+    buffer.storage.close()
+    with pytest.raises(db.SchemaError, match=r"holds up to 21 steps of 3 environments.*DiskStorage\(21, ndim=2\)"):
+        DiskStorage(21, tmp_path / "store")

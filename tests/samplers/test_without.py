@@ -78,6 +78,14 @@ def test_an_epoch_has_each_of_the_others_once(tmp_path: Path) -> None:
             assert sorted(found.tolist()) == sorted(left.tolist())
 
 
+def test_a_tag_that_no_episode_has_is_told(tmp_path: Path) -> None:
+    with fill(tmp_path / "store") as buffer:
+        buffer.sample(8, db.Uniform(1, without="dropped"))  # none is tagged yet
+        buffer.tag("dropped", buffer.episodes.start[::4])
+        with pytest.warns(UserWarning, match="no episode has the tag 'droped'; there are dropped"):
+            buffer.sample(8, db.Uniform(1, without="droped"))
+
+
 def test_what_cannot_be_combined_is_told(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [{"max_age": 3}, {"newest": 1}, {"without": ""}]
     for how in wrong:

@@ -205,9 +205,10 @@ class Entries:
                 or feature != frames.shape
                 or values.numel() != n * n_lanes * math.prod(feature)
             ):
+                lanes = "" if not self.lanes else f", of {' x '.join(map(str, self.lanes))} environments as in the first step"
                 raise InputError(
-                    f"{key}: expected {frames.dtype} of shape {(n, *self.lanes, *frames.shape)}, found {tuple(values.shape)} of "
-                    f"{_dtype(key, values)}"
+                    f"{key}: expected {frames.dtype} of shape {(n, *self.lanes, *frames.shape)}{lanes}, found "
+                    f"{tuple(values.shape)} of {_dtype(key, values)}"
                 )
             return values.detach().cpu().reshape(n * n_lanes, *frames.shape).numpy()
 

@@ -110,13 +110,17 @@ class Stored(OpenedLate):
         return Places(-(-self.max_size // max(opened.n_envs, 1)), lanes)
 
     def _refuse_another(self, opened: ReplayBuffer, capacity: int) -> None:
-        fits = SLOT in opened.columns and (self.ndim > 1 or opened.n_envs == 1)
-        if not fits or opened.capacity != capacity * opened.n_envs:
+        if SLOT not in opened.columns:
             raise SchemaError(
-                f"{self.path} was made to hold {Places.held_by(opened.capacity, opened.n_envs)} steps of "
-                f"{counted(opened.n_envs, 'environment')}, in the columns {list(opened.columns)}; a "
-                f"DiskStorage({self.max_size}, ndim={self.ndim}) cannot "
-                "be that. Give another path, or what it was made with"
+                f"{self.path} is no store of a DiskStorage: its columns are {list(opened.columns)}; give another path"
+            )
+        n_envs = opened.n_envs
+        if opened.capacity != capacity * n_envs or (self.ndim == 1 and n_envs > 1):
+            held = Places.held_by(opened.capacity, n_envs)
+            raise SchemaError(
+                f"{self.path} holds up to {held} steps of {counted(n_envs, 'environment')}, and DiskStorage({self.max_size}, "
+                f"ndim={self.ndim}) asks for something else; give another path, or DiskStorage({held}, "
+                f"ndim={max(self.ndim, 2) if n_envs > 1 else self.ndim})"
             )
         if self._frame_stack and opened.frame_stack != self._frame_stack:
             raise SchemaError(
