@@ -99,6 +99,17 @@ def _same(one: Any, other: Any, where: str) -> None:
     same_bits(left, right, where)
 
 
+def _without(values: Any, ends: Any) -> Any:
+    """Return values, which may be a Batch of others, with zeros where episodes end."""
+    if isinstance(values, Batch):
+        parts = Batch()
+        parts.__dict__.update({key: _without(values[key], ends) for key in values.get_keys()})
+        return parts
+    found = np.array(values)
+    found[ends] = 0
+    return found
+
+
 class Both:
     """A buffer of Tianshou's, one on disk, and the worlds that both are told about.
 
@@ -184,17 +195,8 @@ class Both:
         """Compare batches, but for the observation after an episode's end, which only ours knows."""
         if self._how["ignore_obs_next"] and len(np.atleast_1d(one.done)):
             ends = one.done | np.isin(indices, self.theirs.last_index)
-            parts = (
-                [("obs_next",)] if not isinstance(one.obs_next, Batch) else [("obs_next", key) for key in one.obs_next.get_keys()]
-            )
-            for path in parts:
-                for batch in (one, other):
-                    holder = batch
-                    for key in path[:-1]:
-                        holder = holder[key]
-                    values = np.array(holder[path[-1]])
-                    values[ends] = 0
-                    holder[path[-1]] = values
+            for batch in (one, other):
+                batch.obs_next = _without(batch.obs_next, ends)
         _same(one, other, where)
 
     # What is called
