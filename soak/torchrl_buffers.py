@@ -272,13 +272,16 @@ class Both:
         if self.empty_now or self.lanes or self._stack > 1:
             return
         n = len(self.theirs)
-        places = torch.from_numpy(self._rng.permutation(n)[: int(self._rng.integers(1, min(n, 6) + 1))])
-        steps = self._steps(len(places))
-        if self._kind == "tensordict" and not self._ranked:
-            steps.set("index", places)
-        self._in_order = False
-        self.theirs[places] = steps.clone()
-        self.ours[places] = steps.clone()
+        for _ in range(int(self._rng.integers(1, 5))):
+            places = torch.from_numpy(self._rng.permutation(n)[: int(self._rng.integers(1, min(n, 6) + 1))])
+            if self._rng.random() < 0.4:  # the newest once more, as the latest steps of an episode are
+                places = torch.tensor([self.ours.storage.stored.places.newest])
+            steps = self._steps(len(places))
+            if self._kind == "tensordict" and not self._ranked:
+                steps.set("index", places)
+            self._in_order = False
+            self.theirs[places] = steps.clone()
+            self.ours[places] = steps.clone()
 
     def reopen(self) -> None:
         """Close ours, or kill its process, and open it again; its sampler and, where it ranks, its writer are as they were."""
@@ -319,6 +322,8 @@ class Both:
         other = self._buffer(self._storage(f"store-{self._dumps}"), self._make(type(self.ours.sampler)))
         other.loads(self._path / "dumps")
         _same(self.theirs[:], self._read(other[:]), "what was loaded")
+        cursors = [buffer.writer._cursor for buffer in (self.theirs, other)]
+        assert cursors[0] == cursors[1], f"the writers are at {cursors}"
         other.storage.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import pickle
 import signal
@@ -501,6 +502,30 @@ def test_a_buffer_that_was_opened_again_is_reset(tmp_path: Path) -> None:
     holds(again, 4)
     again.close()
     holds(DiskReplayBuffer(50, path=tmp_path / "store"), 4)
+
+
+@pytest.mark.parametrize("lanes", [0, 2])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_buffer_whose_copy_went_on_is_where_that_is(prioritized: bool, lanes: int, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"path": tmp_path / "store"} | ({"alpha": 0.6, "beta": 0.4} if prioritized else {})
+    alone: Any = DiskPrioritizedReplayBuffer if prioritized else DiskReplayBuffer
+    vector: Any = DiskPrioritizedVectorReplayBuffer if prioritized else DiskVectorReplayBuffer
+    buffer = vector(40, 2, **how) if lanes else alone(20, **how)
+
+    def add(to: Any, t: int) -> None:
+        to.add(Batch.stack([numbered(t)] * 2) if lanes else numbered(t))
+
+    for t in range(8):
+        add(buffer, t)
+    copied = copy.deepcopy(buffer)
+    copied.reset()
+    for t in range(50, 53):
+        add(copied, t)
+    batch, _ = buffer.sample(100)
+    assert set(batch.rew.tolist()) == {50.0, 51.0, 52.0}
+    assert (batch.obs[:, 0] == batch.rew).all()
+    add(buffer, 53)
+    assert len(buffer) == 4 * max(lanes, 1)
 
 
 def test_who_adds_after_another_goes_on_behind_him(tmp_path: Path) -> None:

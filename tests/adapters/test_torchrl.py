@@ -410,7 +410,7 @@ def test_a_pickle_and_a_state_are_where_the_steps_are(tmp_path: Path) -> None:
     copied = pickle.loads(pickle.dumps(ours.storage))
     same(ours[:].to_tensordict(), copied[:].to_tensordict())
     state = ours.state_dict()
-    assert state["_storage"] == {"path": str(tmp_path / "store"), "len": 60}
+    assert state["_storage"] == {"path": str(tmp_path / "store"), "len": 60, "ever": 60}
     other = TensorDictReplayBuffer(storage=DiskStorage(100, tmp_path / "other"), batch_size=16)
     other.load_state_dict(state)
     same(ours[:].to_tensordict(), other[:].to_tensordict())
@@ -770,15 +770,17 @@ def test_losses_of_dqn_are_identical(tmp_path: Path, amount: Callable[[int, int]
 def test_a_writer_can_be_pickled_after_a_state_was_loaded(then: bool, tmp_path: Path) -> None:
     ours = TensorDictReplayBuffer(storage=DiskStorage(50, tmp_path / "store"), batch_size=8)
     ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
+    state = ours.state_dict()
+    ours.extend(TensorDict({"x": torch.arange(5)}, [5]))
     if then:
-        ours.load_state_dict(ours.state_dict())
+        ours.load_state_dict(state)
     else:
-        ours.storage.load_state_dict(ours.storage.state_dict())
+        ours.storage.load_state_dict(state["_storage"])
     copied = pickle.loads(pickle.dumps(ours._writer))
     copied.load_state_dict(ours._writer.state_dict())
-    assert copied._cursor == 20
+    assert copied._cursor == 25
     ours._writer.load_state_dict(ours._writer.state_dict() | {"_cursor": 3})
-    assert ours._writer._cursor == (3 if then else 20)
+    assert ours._writer._cursor == (3 if then else 25)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64])

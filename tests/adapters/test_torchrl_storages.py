@@ -15,7 +15,7 @@ import diskbuffer as db
 torchrl = pytest.importorskip("torchrl")
 
 from tensordict import TensorDict  # noqa: E402
-from torchrl.data import TensorDictMaxValueWriter, TensorDictReplayBuffer  # noqa: E402
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictMaxValueWriter, TensorDictReplayBuffer  # noqa: E402
 
 from diskbuffer.adapters.torchrl import DiskSampler, DiskStorage  # noqa: E402
 
@@ -291,3 +291,62 @@ def test_other_environments_than_before_are_told(tmp_path: Path) -> None:
     buffer.storage.close()
     with pytest.raises(db.SchemaError, match=r"holds up to 21 steps of 3 environments.*DiskStorage\(21, ndim=2\)"):
         DiskStorage(21, tmp_path / "store")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_places_that_are_written_to_out_of_turn_hold_what_was_written(seed: int, tmp_path: Path) -> None:
+    """Of small rings, so that steps are written once more all the time, and that they are rings again, and are not."""
+    random = np.random.default_rng(seed)
+    size, number = int(random.choice([8, 16, 24, 40])), 0
+    ours, theirs = replay(tmp_path / "store", size), ReplayBuffer(storage=LazyTensorStorage(size))
+    for n in range(40):
+        kind = random.random() if n else 0.0
+        steps = numbered(range(number, number := number + int(random.integers(1, 4) if n else size)))
+        newest = ours.storage.stored.places.newest
+        if kind > 0.5:
+            first = newest if kind > 0.8 else int(random.integers(size))
+            steps, places = (steps[:1], [first]) if kind > 0.8 else (steps, (first + np.arange(len(steps))) % size)
+        for buffer in (ours, theirs):
+            if kind > 0.5:
+                buffer.storage.set(torch.as_tensor(places), steps.clone())
+            else:
+                buffer.extend(steps.clone())
+        assert ours.storage[:]["x"].tolist() == theirs.storage[:]["x"].tolist()
+    ours.storage.close()
+    assert DiskStorage(size, tmp_path / "store")[:]["x"].tolist() == theirs.storage[:]["x"].tolist()
+
+
+def test_a_storage_that_cannot_be_emptied_goes_on_behind_its_steps(tmp_path: Path) -> None:
+    train = replay(tmp_path / "store")
+    train.extend(numbered(range(10)))
+    evaluates = replay(tmp_path / "store")
+    with pytest.raises(db.LockedError):
+        evaluates.empty()
+    train.storage.close()
+    evaluates.extend(numbered(range(10, 13)))
+    assert evaluates.storage[:]["x"].tolist() == list(range(13))
+    evaluates.storage.close()
+
+
+def test_buffers_that_share_a_storage_begin_anew_where_one_empties_it(tmp_path: Path) -> None:
+    one = replay(tmp_path / "store")
+    other = TensorDictReplayBuffer(storage=one.storage, batch_size=4)
+    other.extend(numbered(range(4)))
+    one.empty()
+    other.extend(numbered(range(20, 22)))
+    assert one.storage[:]["x"].tolist() == [20, 21]
+
+
+@pytest.mark.parametrize("how", ["dumps", "state_dict"])
+def test_a_writer_is_where_it_was_when_it_was_saved(how: str, tmp_path: Path) -> None:
+    """Though the step that was written last is in another place."""
+    buffer = replay(tmp_path / "store", 6)
+    buffer.extend(numbered(range(6)))
+    buffer.storage.set(torch.tensor([3]), numbered(range(103, 104)))
+    if how == "dumps":
+        buffer.dumps(tmp_path / "dump")
+        buffer.loads(tmp_path / "dump")
+    else:
+        buffer.load_state_dict(buffer.state_dict())
+    buffer.extend(numbered(range(6, 7)))
+    assert buffer.storage[:]["x"].tolist() == [6, 1, 2, 103, 4, 5]

@@ -88,6 +88,7 @@ class StoreBacked:
     def _load(self) -> None:
         """Be where the store is: flags, rewards, and Tianshou's account of every ring, unless it is of these very steps."""
         stored, size, ever = self.stored, self.stored.size, self.stored.ever()
+        self._accepted = stored.accepted
         known, self._counted = self._counted == ever, ever
         for flag in FLAGS:
             self._flags[flag][:] = False
@@ -117,6 +118,16 @@ class StoreBacked:
                 ring._ep_len, ring._ep_start_idx = length, int(order[length - 1])
                 rewards = self._flags["rew"][env * size + order[:length][::-1]]
                 ring._ep_return = np.cumsum(rewards, axis=0)[-1]  # added one by one, as Tianshou has it
+
+    def _settle(self) -> None:
+        """Be where the store is, if it was opened again, and a copy of this buffer has added to it, or has dropped its steps."""
+        stored = self.stored
+        stored.open_to_read()
+        if stored.accepted != self._accepted:
+            if np.array_equal(stored.ever(), self._counted) and stored.filled.sum() == len(self):  # type: ignore[arg-type]
+                self._accepted = stored.accepted
+            else:
+                self._load()
 
     # Writing
 
@@ -275,6 +286,7 @@ class StoreBacked:
         """
         with self.stored.lock:
             self.stored.reset()
+            self._counted = self.stored.ever()
             super().reset(keep_statistics)  # type: ignore[misc]
 
     def flush(self) -> None:
@@ -292,6 +304,7 @@ class StoreBacked:
         if key not in self._meta.get_keys() and default_value is not None:
             return default_value
         with self.stored.lock:
+            self._settle()
             return self._stacked(index, key, stack_num)
 
     def _stacked(self, index: Any, key: str, stack_num: int | None) -> Any:
@@ -315,6 +328,7 @@ class StoreBacked:
     def __getitem__(self, index: Any) -> Any:
         """Return steps as a Batch."""
         with self.stored.lock:  # or another thread could add between what is in memory and what is read
+            self._settle()
             return self._at(index)
 
     def _at(self, index: Any) -> Any:
@@ -345,6 +359,7 @@ class StoreBacked:
         """Draw steps, as Tianshou does; all of them (0) are read into memory."""
         batch_size = integer_or_none("batch_size", batch_size, 0)
         with self.stored.lock:
+            self._settle()
             drawn: tuple[Any, Array] = super().sample(batch_size)  # type: ignore[misc]
             return drawn
 

@@ -55,12 +55,15 @@ class Stored(OpenedLate):
     ----------
     next, filled : (n_envs,) int64
         Where each ring goes on, and how many of its places are filled.
+    accepted : int
+        How often these were loaded, rather than counted on.
     """
 
     def __init__(self, path: str | os.PathLike[str], size: int, n_envs: int, stack_num: int, **options: Any) -> None:
         super().__init__(path, autoreset="disabled", frame_stack=stack_num, padding="first", n_envs=n_envs, **options)
         self.size, self.n_envs, self.stack_num = size, n_envs, stack_num
         self.next, self.filled = np.zeros((2, n_envs), np.int64)
+        self.accepted = 0
         self.has_next = True
         self._empty: list[str] = []  # keys that were given, and have no columns
         self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
@@ -81,6 +84,7 @@ class Stored(OpenedLate):
         envs = np.flatnonzero(there)
         newest = told_by(opened, opened.recent_steps(np.zeros_like(envs), envs))
         self.has_next = not newest.extra.any()
+        self.accepted += 1
         self.filled[:], self.next[:] = there, 0
         self.next[envs] = (newest.places + 1) % self.size
 

@@ -35,6 +35,8 @@ class DiskCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
         new = directory / _NEW
         remove_tree(new)
         storage.stored.opened.snapshot(new)
+        if not storage.stored.writes:  # another process does
+            storage.point_writers_behind(new)
         put_in_place(new, directory / _STORE, directory / _OLD)
 
     def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:

@@ -3,7 +3,7 @@
 Steps are only ever added to a store. Where places are written to in a ring, as TorchRL's writers do, arithmetic tells which step
 is where, and nothing is held in RAM. From the first write to another place on, a table does, 16 bytes a place: a place that is
 written to again has another step from then on, and its old one is evicted when its time comes; where that is too early,
-`old_ones` tells which to write once more.
+`ready_for` tells which to write once more.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Ring(NamedTuple):
         steps = int(self.ever[0] - before.ever[0])
         goes_on = (
             steps >= 0
-            and (before.size, min(before.filled + steps, self.size)) == (self.size, self.filled)  # it was not emptied since
+            and (before.size, min(before.filled + steps, self.size)) == (self.size, self.filled)  # else it was emptied
             and (before.newest + steps) % self.size == self.newest
             and ((self.ever - before.ever) == steps).all()
         )
@@ -139,6 +139,11 @@ class Places:
         return self.size, *self.lanes
 
     @property
+    def ever(self) -> int:
+        """How many steps there had ever been, of all lanes together, when these places were loaded or written to last."""
+        return int(self._ever.sum())
+
+    @property
     def in_order(self) -> bool:
         """Whether they were written to in a ring, so that steps of an episode lie one behind the other."""
         return self._table is None
@@ -210,7 +215,7 @@ class Places:
     # Writing
 
     def slots(self, places: Int64) -> Int64:
-        """Return what is stored with steps that are written to places, which `make_ready` was told of.
+        """Return what is stored with steps that are written to places, which `ready_for` was told of.
 
         That is the place, the axes of a step, and whether all is in order with them.
         """
@@ -223,10 +228,20 @@ class Places:
     def _in_a_row(self, places: Int64) -> bool:
         return len(places) == 1 or bool(((places[:-1] + 1) % self.size == places[1:]).all())
 
-    def make_ready(self, buffer: ReplayBuffer, places: Int64) -> None:
-        """Be ready for steps to be written to places, which are not those where the ring goes on perhaps."""
-        if self._table is not None or self._go_on(places):
-            return
+    def ready_for(self, buffer: ReplayBuffer, places: Int64) -> Int64:
+        """Be ready for steps to be written to places, which are not those where the ring goes on perhaps.
+
+        Returns places whose steps have to be written once more before, oldest first, as they would be evicted; not all at once:
+        ask again when they are, as places may be a ring again by then.
+        """
+        if self._table is None:
+            if self._go_on(places):
+                return places[:0]
+            self._table = self._as_table(buffer)
+        return self._old_ones(self._table, places)
+
+    def _as_table(self, buffer: ReplayBuffer) -> _Table:
+        """Return which step is in which place of a ring."""
         table = _Table(self.size, self._n)
         order = self.in_order_of_writing()
         for first in range(0, len(order), _AT_ONCE):
@@ -234,7 +249,19 @@ class Places:
             table.names[some] = self.names(buffer, *of_all_lanes(some, self._n)).reshape(-1, self._n)
         table.written[order] = np.arange(len(order))
         table.count = len(order)
-        self._table = table
+        return table
+
+    def _old_ones(self, table: _Table, places: Int64) -> Int64:
+        """Return places, oldest first, whose steps would be evicted by steps written to `places`; not all at once."""
+        if table.count + len(places) - table.oldest <= self.capacity:
+            return places[:0]
+        used = table.names[:, 0] >= 0
+        used[places] = False
+        left = np.flatnonzero(used)
+        table.oldest = int(table.written[left].min(initial=table.count))
+        if table.count + len(places) - table.oldest <= self.capacity:
+            return places[:0]
+        return left[np.argsort(table.written[left], kind="stable")][: max(min(self.size // 16, 4096), 1)]
 
     def put(self, places: Int64, names: Int64) -> None:
         """Note that steps were written to places, (n,), and the names, (n, lanes), of those that are left: the last."""
@@ -324,19 +351,6 @@ class Places:
         current = self.names(buffer, places, names[there] % self._n) == names[there]
         found[np.flatnonzero(there)[current]] = places[current]
         return found
-
-    def old_ones(self, places: Int64) -> Int64:
-        """Return places, oldest first, whose steps would be evicted by steps written to `places`; not all at once."""
-        table = self._table
-        if table is None or table.count + len(places) - table.oldest <= self.capacity:
-            return places[:0]
-        used = table.names[:, 0] >= 0
-        used[places] = False
-        left = np.flatnonzero(used)
-        table.oldest = int(table.written[left].min(initial=table.count))
-        if table.count + len(places) - table.oldest <= self.capacity:
-            return places[:0]
-        return left[np.argsort(table.written[left], kind="stable")][: max(min(self.size // 16, 4096), 1)]
 
 
 def of_all_lanes(places: Int64, lanes: int) -> tuple[Int64, Int64]:

@@ -26,6 +26,7 @@ from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
+from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
@@ -197,17 +198,16 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             if given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, self.stored.places.size):
                 writer._cursor = int(given[0])
 
-    def _point_writers(self) -> None:
+    def _point_writers(self, places: Places | None = None) -> None:
         """Have TorchRL's writers go on behind the newest step, which another process wrote perhaps."""
         for writer in self._writers():
-            writer._cursor = self.stored.places.next
+            writer._cursor = (places or self.stored.places).next
 
-    def _point_writers_later(self) -> None:
-        """Do so now, and once they have loaded the states that TorchRL gives them next, which may be older than the steps."""
-        self._point_writers()
-        for writer in self._writers():
-            for load in ("load_state_dict", "loads"):
-                setattr(writer, load, _LoadAndGoOn(self, writer, load))
+    def point_writers_behind(self, snapshot: Path) -> None:
+        """Have TorchRL save its writers next as they are to go on behind the steps of a snapshot."""
+        copied = Stored(snapshot, self.max_size, self.ndim)
+        self._point_writers(copied.places)
+        copied.close()
 
     def _writers(self) -> Iterator[RoundRobinWriter]:
         """Yield the writers of the buffers that this is the storage of."""
@@ -218,9 +218,12 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
 
     def _empty(self) -> None:
         """Drop every step, for good."""
-        self._refuse_started_copy()
-        with self._loading():
-            self.stored.empty()
+        try:
+            self._refuse_started_copy()
+            with self._loading():
+                self.stored.empty()
+        finally:  # TorchRL has set its own writer to 0, also where this fails, and not those of other buffers on this storage
+            self._point_writers()
         self._bump_mutation_revision()
 
     # Reading
@@ -315,7 +318,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return where the steps are, and none of them."""
         self.flush()
-        return {"path": str(self.path), "len": self._len}
+        return {"path": str(self.path), "len": self._len, "ever": self.stored.places.ever}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the steps at the state's path, as they are now; they are copied where that is another one."""
@@ -324,15 +327,21 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         path = Path(state_dict["path"])
         if path == self.path:
             self.refresh()
+            ever = self.stored.places.ever
         elif state_dict["len"]:
-            self.copy_from(path)
+            ever = self.copy_from(path)
         else:
+            ever = 0
             self._empty()
-        self._point_writers_later()
+        self._point_writers()
+        if ever != state_dict.get("ever"):  # the state of writers, which TorchRL loads next, is older than the steps
+            for writer in self._writers():
+                writer.load_state_dict = _LoadAndGoOn(self, writer)
 
-    def copy_from(self, path: Path) -> None:
+    def copy_from(self, path: Path) -> int:
         """Hold what another storage, at a path, holds, in the same places, in place of what is held now.
 
+        Returns how many steps that one has ever had.
         A NotAStoreError where there are no steps at the path, a SchemaError where they have other entries. All is as it was then.
         """
         other = Stored(path, self.max_size, self.ndim)
@@ -349,6 +358,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
             order = other.places.in_order_of_writing()
             for places in (order[first : first + _COPIED] for first in range(0, len(order), _COPIED)):
                 self.set(torch.from_numpy(places), other.get(places))
+            return other.places.ever
         finally:
             other.close()
 
@@ -356,7 +366,6 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         """Hold a copy of a snapshot of another storage's store, in place of what is held now; see `Stored.restore`."""
         with self._loading():
             self.stored.restore(snapshot)
-        self._point_writers_later()
 
     def flatten(self) -> Any:
         """Return a storage in memory of one dimension, as TorchRL's do."""
@@ -388,12 +397,12 @@ def _remove(store: OpenedLate, process: int) -> None:
 
 
 class _LoadAndGoOn:
-    """What a writer has in place of a method that loads its state, once; a class, so that the writer can be pickled meanwhile."""
+    """What a writer has in place of its own `load_state_dict`, once; a class, so that the writer can be pickled meanwhile."""
 
-    def __init__(self, storage: DiskStorage, writer: RoundRobinWriter, load: str) -> None:
-        self._storage, self._writer, self._load = storage, writer, load
+    def __init__(self, storage: DiskStorage, writer: RoundRobinWriter) -> None:
+        self._storage, self._writer = storage, writer
 
-    def __call__(self, state: Any) -> None:
-        delattr(self._writer, self._load)  # this, which is the instance's
-        getattr(self._writer, self._load)(state)
+    def __call__(self, state_dict: dict[str, Any]) -> None:
+        del self._writer.load_state_dict  # this, which is the instance's
+        self._writer.load_state_dict(state_dict)
         self._writer._cursor = self._storage.stored.places.next

@@ -209,8 +209,7 @@ class Stored(OpenedLate):
         n = len(places)
         if not 0 < n <= self.places.size or (n == 1 and self.opened.n_envs > 1):
             return False
-        self.places.make_ready(self.opened, places)
-        if len(self.places.old_ones(places)):
+        if len(self.places.ready_for(self.opened, places)):
             return False
         axes, self.places.axes = self.places.axes, max(len(data.batch_size) + one - self.ndim, 0)
         values = self._many_steps.find(data, n, self.places.slots(places), one=one)
@@ -246,8 +245,7 @@ class Stored(OpenedLate):
             return
         rows = entries.rows(_indexed(data, entries, places), len(places))
         self.places.axes = max(len(data.batch_size) - self.ndim, 0)
-        self.places.make_ready(self.opened, places)
-        while len(again := self.places.old_ones(places)):
+        while len(again := self.places.ready_for(self.opened, places)):
             if entries.stack > 1:
                 raise InputError(
                     "steps that are in use would have to be stored once more, as places are not written to in a ring, and stacks "
