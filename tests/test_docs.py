@@ -20,10 +20,14 @@ import torch
 import diskbuffer as db
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
+def code_of(page: Path) -> list[str]:
+    """Return a page's examples, but those that need a cluster."""
+    return re.findall(r"```python\n(.*?)```", page.read_text().partition("\n## Ray\n")[0], re.DOTALL)
+
+
+@pytest.mark.parametrize("code", code_of(ROOT / "README.md"))
 def test_the_readmes_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # and again, where a run before has left its stores
@@ -35,11 +39,6 @@ PAGES = [
     *(ROOT / "docs" / name for name in ("index.md", "tutorial.md", "adapters.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
-
-
-def code_of(page: Path) -> list[str]:
-    """Return a page's examples, but those that need a cluster."""
-    return re.findall(r"```python\n(.*?)```", page.read_text().partition("\n## Ray\n")[0], re.DOTALL)
 
 
 def pages() -> list[Any]:
@@ -68,7 +67,7 @@ def test_the_code_of_a_page_runs(
 
 def test_the_recurrent_network_of_the_docs_does_not_run_over_padding(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "recurrent.md").read_text(), re.DOTALL)
+    (code,) = code_of(ROOT / "docs" / "how-to" / "recurrent.md")
     exec(compile(code.partition("\ncolumns = ")[0], "recurrent.md", "exec"), names)
     core, obs = torch.nn.GRU(6, 5, batch_first=True), np.random.default_rng(0).normal(size=(11, 6)).astype(np.float32)
     columns = {"obs": db.Column((6,)), "action": db.Column((), "int64")}
@@ -136,7 +135,7 @@ def test_the_readmes_examples_run_for_a_user_without_a_home_who_can_write_to_the
 
 
 def test_the_first_example_is_twenty_lines_at_most() -> None:
-    assert len(EXAMPLES[0].splitlines()) <= 22
+    assert len(code_of(ROOT / "README.md")[0].splitlines()) <= 22
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: str(page.relative_to(ROOT)))

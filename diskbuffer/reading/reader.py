@@ -385,7 +385,7 @@ class Reader(ABC):
         if tag not in layout.tags or TAG not in layout.derived:
             if layout.tags:
                 warnings.warn(
-                    f"{self._store.root}: no episode has the tag {tag!r}; there are {', '.join(layout.tags)}", stacklevel=2
+                    f"{self._store.root}: no episode has the tag {tag!r}; there are {', '.join(layout.tags[:9])}", stacklevel=2
                 )
             return np.zeros(drawn.size, np.bool_)
         tags = self._rows_of(self._select((TAG,)), make_plan(self.index, self._store.maps, drawn, 0, 1), drawn.size, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -266,6 +268,27 @@ def test_what_takes_over_goes_on_behind_the_steps_of_others(how: str, seen: bool
     assert sorted((numbers[:, 0] if lanes else numbers).tolist()) == list(range(max(75 - left, 0), 75))
     train.storage.close()
     after.storage.close()
+
+
+@pytest.mark.parametrize("how", ["pickle", "deepcopy", "dumps after close"])
+def test_a_copy_of_a_reader_goes_on_behind_the_steps_of_others(how: str, tmp_path: Path) -> None:
+    train = replay(tmp_path / "store", 200)
+    train.extend(numbered(range(30)))
+    evaluates = replay(tmp_path / "store", 200)
+    pickled = pickle.dumps(evaluates)
+    if how == "dumps after close":
+        evaluates.storage.close()
+    train.extend(numbered(range(30, 70)))
+    train.storage.close()
+    if how == "dumps after close":
+        evaluates.dumps(tmp_path / "dump")
+    else:
+        evaluates = copy.deepcopy(evaluates) if how == "deepcopy" else pickle.loads(pickled)
+        with pytest.raises(db.InputError, match="another process has written"):
+            evaluates.extend(numbered(range(70, 75)))
+    evaluates.extend(numbered(range(70, 75)))
+    assert evaluates.storage[:]["x"].tolist() == list(range(75))
+    evaluates.storage.close()
 
 
 def test_a_writer_of_the_best_steps_does_not_know_those_that_are_there(tmp_path: Path) -> None:

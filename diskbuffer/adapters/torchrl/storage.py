@@ -26,7 +26,6 @@ from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
-from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.buffer import ReplayBuffer
@@ -103,6 +102,7 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._is_started_copy = False  # in a process that was given this when it was started
         where = Path(tempfile.mkdtemp(prefix="diskbuffer-")) / "store" if path is None else path
         self.stored = Stored(where, self.max_size, self.ndim, frame_stack, threads=threads, segment_rows=segment_rows)
+        self._pointed = self.stored.places  # behind which writers go on: what was loaded since, others have written
         if path is None:
             weakref.finalize(self, _remove, self.stored, os.getpid())
         self._load()
@@ -165,18 +165,18 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
     @uncompiled
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Put steps in places; when this returns, a kill of the process does not lose them."""
-        known, newest = self.stored.places, self.stored.places.newest
         try:
             self._refuse_started_copy()
-            self.stored.put(cursor, data, self.device)
+            self.stored.put(cursor, data, self._pointed, self.device)
         except BaseException:
-            if self.stored.places is not known:
+            if self.stored.places is not self._pointed:
                 self._load()
-            if self.stored.places.newest != newest:  # some of it was written, or others wrote
+            if not self.stored.places.hold_the_same(self._pointed):  # some of it was written, or others wrote
                 self._point_writers()
             elif set_cursor:
                 self._set_back(cursor)
             raise
+        self._pointed = self.stored.places
         self.max_size = self.stored.max_size  # which is known by the first step
         if set_cursor:
             self._set_last_cursor(cursor)
@@ -197,16 +197,20 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         for writer in self._writers():
             if given.dtype.kind in "iu" and len(given) and given[-1] + 1 - writer._cursor in (0, self.stored.places.size):
                 writer._cursor = int(given[0])
+        self._pointed = self.stored.places
 
-    def _point_writers(self, places: Places | None = None) -> None:
+    def _point_writers(self) -> None:
         """Have TorchRL's writers go on behind the newest step, which another process wrote perhaps."""
         for writer in self._writers():
-            writer._cursor = (places or self.stored.places).next
+            writer._cursor = self.stored.places.next
+        self._pointed = self.stored.places
 
     def point_writers_behind(self, snapshot: Path) -> None:
         """Have TorchRL save its writers next as they are to go on behind the steps of a snapshot."""
         copied = Stored(snapshot, self.max_size, self.ndim)
-        self._point_writers(copied.places)
+        for writer in self._writers():
+            writer._cursor = copied.places.next
+        self._pointed = copied.places
         copied.close()
 
     def _writers(self) -> Iterator[RoundRobinWriter]:
@@ -379,12 +383,13 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         state: dict[str, Any] = Storage.__getstate__(self)
         if get_spawning_popen() is not None:
             state["_is_started_copy"] = True
-        return state | {"ever": self.stored.ever()}
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ever = state.pop("ever")
         Storage.__setstate__(self, state)
-        if self.stored.ever() != ever:  # or the last cursor is as it was, which may be another place than the newest step's
+        # Else the last cursor is as it was, which may be another place than the newest step's. Writers are pointed by the first
+        # write, which raises: they may not be there yet.
+        if not self.stored.places.hold_the_same(self._pointed):
             self._load()
         self._bump_mutation_revision()
 

@@ -167,15 +167,14 @@ class Stored(OpenedLate):
 
     # Writing
 
-    def put(self, cursor: Any, data: Any, device: torch.device = CPU) -> None:
-        """Put steps in places; when this returns, a kill of the process does not lose them.
+    def put(self, cursor: Any, data: Any, known: Places, device: torch.device = CPU) -> None:
+        """Put steps in places, unless there are others than were `known`; when this returns, a kill does not lose them.
 
         `device` is where those are read to of which `data` is a part alone.
         """
         if data.__class__ is not TensorDict:
             data = as_tensordict(data)
         with self.lock:
-            known = self.places
             if isinstance(cursor, tuple):
                 self._settled()
                 cursor, data = self._merged(cursor, data, device)
@@ -231,7 +230,6 @@ class Stored(OpenedLate):
         return np.atleast_1d(np.arange(size)[index])
 
     def _put(self, cursor: Any, data: Any, known: Places) -> None:
-        """Put steps in places, unless these are others than were `known`."""
         if self.entries is None and not is_there(self.path) and np.size(plain(cursor)) == 0:
             raise InputError("the first step tells what a storage holds, and no step was given")
         entries = self._begin(data)
@@ -373,11 +371,6 @@ class Stored(OpenedLate):
         return values if device.type == "cpu" else values.to(device)
 
     # Places and steps
-
-    def ever(self) -> int:
-        """Count the steps that were ever written."""
-        opened = self.open_to_read()
-        return 0 if opened is None else int(opened.counts()[1].sum())
 
     def steps(self, index: Any) -> Int64:
         """Return the names of the steps in places, as `ReplayBuffer` has them; -1 where there is none."""
