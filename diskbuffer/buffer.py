@@ -40,12 +40,12 @@ from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
 from diskbuffer.opening import join_limiter, open_place
 from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
 from diskbuffer.paths import local_path
+from diskbuffer.reading.batch_reader import BatchReader, Planned, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.delivery import Transform, transform_of
 from diskbuffer.reading.episode_reader import EpisodeReader
 from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.reading.reader import Planned, Reader, StoreReader
 from diskbuffer.reading.recorded_column import RecordedColumn
 from diskbuffer.recording.pictures import Pictures
 from diskbuffer.recording.recorder import Recorder
@@ -259,7 +259,7 @@ class ReplayBuffer:
             layout = dataclasses.replace(self._store.layout, **opened.wanted.views())
             self.frame_stack = layout.frame_stack
             kind = StoreReader if self._gathered is None else GatheredReader
-            self._reader: Reader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
+            self._reader: BatchReader = kind(self._store, layout.frame_stack, layout.padding == "zeros", threads)
             self._closing.reader, self._closing.gathered = self._reader, self._gathered
             self._derived = DerivedColumns(self._store, self._reader)
             if limiter is not None:
@@ -731,7 +731,7 @@ class ReplayBuffer:
             self._attach(given)
         return sampler
 
-    def _attach(self, sampler: Sampler) -> Reader:
+    def _attach(self, sampler: Sampler) -> BatchReader:
         """Have a sampler draw from this buffer; return where to read what it draws."""
         self._check_open()
         with self._store.lock:
@@ -803,7 +803,7 @@ class ReplayBuffer:
         return self._reader.columns.paths
 
     def _copied_recent(self, ages: Any, envs: Any, columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
-        """Return columns of steps by their age, as `Reader.recent_arrays` does; None where `recent` has to be called."""
+        """Return columns of steps by their age, as `BatchReader.recent_arrays` does; None where `recent` has to be called."""
         self._check_open()
         return self._reader.recent_arrays(ages, envs, columns)
 

@@ -15,7 +15,7 @@ from diskbuffer.runtime.signals import Uninterrupted
 if TYPE_CHECKING:
     from diskbuffer.gathering.store import GatheredStore
     from diskbuffer.limiting.limiter import Limiter
-    from diskbuffer.reading.reader import Reader
+    from diskbuffer.reading.batch_reader import BatchReader
     from diskbuffer.recording.stream_log import StreamLog
     from diskbuffer.store.store import Store
 
@@ -37,7 +37,7 @@ class Closing:
     def __init__(self, store: Store) -> None:
         self._store, self._process = store, os.getpid()
         self.closed = False
-        self.reader: Reader | None = None
+        self.reader: BatchReader | None = None
         self.gathered: GatheredStore | None = None
         self.log: StreamLog | None = None
         self.limiter: Limiter | None = None

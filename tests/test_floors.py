@@ -25,16 +25,21 @@ FLOORS = (
     ("store.recovery", "store.writing"),
     ("store.copies",),
     ("store.opening",),  # which knows the store, what a crash left of it, and its marks
-    ("store.checking", "store.copies.backup"),  # these open stores
+    ("store.checking", "store.copies.backup", "store.remains"),  # these open stores
     ("limiting",),
     ("reading", "recording"),
     ("loading", "inspect.notebook"),
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("gathering",),
+    ("conditions",),
+    ("episode_table",),
+    ("store_info", "read_stores"),
+    ("reader",),  # a store that is read without a buffer
     ("opening", "closed_marks", "closing"),  # what is at a path, the marks of what is not opened, and what is open
     ("buffer",),
     ("",),
+    ("plugin",),  # what all below may use
     ("adapters", "inspect"),
     ("formats",),
     ("editing",),

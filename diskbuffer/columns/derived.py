@@ -24,7 +24,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.inputs import as_array, step_names
 from diskbuffer.native.arrays import address_of
 from diskbuffer.native.blocks import scatter
-from diskbuffer.reading.reader import Reader, until_found
+from diskbuffer.reading.batch_reader import BatchReader, until_found
 from diskbuffer.recording.values import fit
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import TAG, Column
@@ -87,7 +87,7 @@ class ColumnSegments:
 class DerivedColumns:
     """Write columns of an open store."""
 
-    def __init__(self, store: Store, reader: Reader) -> None:
+    def __init__(self, store: Store, reader: BatchReader) -> None:
         self._store = self.store = store
         self._reader = self.reader = reader
         self._kept: weakref.WeakValueDictionary[str, ColumnSegments] = weakref.WeakValueDictionary()

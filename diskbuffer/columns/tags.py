@@ -12,8 +12,8 @@ from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.errors import InputError
 from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
 from diskbuffer.inputs import step_names
+from diskbuffer.reading.batch_reader import until_found
 from diskbuffer.reading.episode_columns import TAG_COLUMN
-from diskbuffer.reading.reader import until_found
 from diskbuffer.schema import TAG
 
 Array = npt.NDArray[Any]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from diskbuffer.commands.arguments import Whole
 from diskbuffer.commands.output import WELL, WRONG, complain, number, show, show_json, table
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.episodes import EpisodeTable, order
-from diskbuffer.inspect.gathered import open_view
-from diskbuffer.inspect.where import parse
-from diskbuffer.wording import counted
+from diskbuffer.plugin import EpisodeTable, Reader, counted
 
 _SHOWN = 30  # rows of a table, unless more are asked for
 _LEFT = ("ending", "tag")
@@ -46,20 +43,19 @@ def episodes(
     """
     if limit is not None and limit < 0:
         raise InputError(f"limit must be 0 (for all) or more, found {limit}")
-    condition = None if where is None else parse(where)
-    view = open_view(path)
-    every = view.episodes()
-    found = every if condition is None else every.select(condition.select(every))
-    found = found.select(order(found, "ended", not reverse) if sort is None else order(found, sort, reverse))
+    reader = Reader(path, tolerate_damage=True)
+    every = reader.episodes()
+    found = reader.episodes(where)
+    found = found.sort(reverse=not reverse) if sort is None else found.sort(sort, reverse=reverse)
     most = (0 if json else _SHOWN) if limit is None else limit
     shown = found.select(slice(0, most or None))
     if json:
         show_json(shown.to_rows())
     else:
         _show(shown, found, every)
-    if view.damage is not None:
-        complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
-    return WELL if view.damage is None else WRONG
+    if (damage := reader.info.damage) is not None:
+        complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {reader.path}")
+    return WELL if damage is None else WRONG
 
 
 def _show(shown: EpisodeTable, found: EpisodeTable, every: EpisodeTable) -> None:

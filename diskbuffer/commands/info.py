@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
 from diskbuffer.errors import CorruptionError
-from diskbuffer.gathering.description import is_gathering, read_description
 from diskbuffer.inspect.summary import NEWEST, description, summary
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.paths import local_path
-from diskbuffer.store import directory
-from diskbuffer.store.building import is_there
-from diskbuffer.store.system.files import Files
-from diskbuffer.wording import counted
+from diskbuffer.plugin import Reader, counted, is_store, local_path, read_info, writers_of
 
 _LEFT = {
     "clean": "closed",
@@ -33,13 +28,12 @@ def info(path: str, /, *, json: bool = False) -> int:
     json
         Print JSON, with everything that is known.
     """
-    if is_gathering(Files(local_path(path))):
-        return _info_of_several(local_path(path), json=json)
+    if (writers := writers_of(path)) is not None:
+        return _info_of_several(local_path(path), writers, json=json)
     try:
-        found = summary(StoreView(path))
+        found = summary(Reader(path, tolerate_damage=True))
     except CorruptionError as error:
-        root = local_path(path)
-        found = description(directory.read_metadata(root)[0], root, str(error))
+        found = description(read_info(path, str(error)))
     if json:
         show_json(found)
     else:
@@ -49,19 +43,19 @@ def info(path: str, /, *, json: bool = False) -> int:
     return WELL if found["damage"] is None else WRONG
 
 
-def _info_of_several(root: Path, *, json: bool) -> int:
+def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
     """Show the writers of a directory, and what each has."""
-    description = read_description(Files(root))
-    there = [entry.name for entry in description.writers if is_there(root / entry.name)]
-    found = {name: summary(StoreView(root / name)) for name in there}
+    there = [name for name in writers if is_store(root / name)]
+    found = {name: summary(Reader(root / name, tolerate_damage=True)) for name in there}
+    most = read_info(root).capacity
     if json:
-        show_json({"path": str(root), "capacity": description.common.capacity, "writers": found})
+        show_json({"path": str(root), "capacity": most, "writers": found})
         return WELL
     rows = [
         [name, _steps_of(one), f"{one['episodes']['count']:,}", size(one["disk"]["total"]), _writer(one)]
         for name, one in found.items()
     ]
-    capacity = "no limit" if description.common.capacity is None else f"{description.common.capacity:,}"
+    capacity = "no limit" if most is None else f"{most:,}"
     steps = sum(one["steps"] for one in found.values())
     show(f"{plain(str(root))}: {counted(len(there), 'writer')}, {steps:,} steps to sample (capacity of all: {capacity})", "")
     show(table(["writer", "steps", "episodes", "disk", ""], rows))

@@ -13,10 +13,9 @@ from diskbuffer.commands.output import WELL, WRONG, complain, console, number, p
 from diskbuffer.commands.output import show as shown
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
-from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.pictures import curves, film_strip, gif, mp4, picture_columns, spread
 from diskbuffer.inspect.pictures.images import PAPER, pillow, saved
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 from diskbuffer.wording import counted
 
 _SUFFIXES = (".png", ".gif", ".mp4")
@@ -67,18 +66,18 @@ def show(
     for name, given in (("frames", frames), ("scale", scale)):
         if given is not None and given < 1:
             raise InputError(f"--{name} must be at least 1, found {given}")
-    view = open_view(path)
-    root = view.path
+    reader = Reader(path, tolerate_damage=True)
+    root = reader.path
     if out is not None and isinstance(root, Path) and out.absolute().resolve().is_relative_to(root.resolve()):
         raise InputError(f"{out} is inside of the store, where nothing else may be; give another path")
-    found = footage(view, episode)
+    found = footage(reader, episode)
     if found is None:
-        nothing = f"{plain(str(view.path))} has no episode yet"
-        if out is not None and view.damage is None:
+        nothing = f"{plain(str(reader.path))} has no episode yet"
+        if out is not None and reader.info.damage is None:
             raise InputError(f"{nothing}: {out} was not written")
         show_json(None) if json else shown(f"{nothing}.")
-        return _code(view, [])
-    picture = _picture_column(view, column)
+        return _code(reader, [])
+    picture = _picture_column(reader, column)
     part = _part(steps, found.rows)
     if out is not None:
         damaged = _write(found, out, picture, part, frames, fps, scale, every=episode is None)
@@ -87,19 +86,19 @@ def show(
         show_json(found.row | {"columns": {name: values[part.start : part.stop].tolist() for name, values in series.items()}})
     else:
         damaged = _in_terminal(found, picture, part, frames, every=episode is None)
-    return _code(view, damaged)
+    return _code(reader, damaged)
 
 
-def _code(view: StoreView, damaged: Any) -> int:
-    if view.damage is not None:
-        complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
+def _code(reader: Reader, damaged: Any) -> int:
+    if (damage := reader.info.damage) is not None:
+        complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {reader.path}")
     elif damaged:
-        complain(f"Some of this is damaged, and left out. Run: diskbuffer check {view.path}")
-    return WRONG if view.damage is not None or damaged else WELL
+        complain(f"Some of this is damaged, and left out. Run: diskbuffer check {reader.path}")
+    return WRONG if damage is not None or damaged else WELL
 
 
-def _picture_column(view: StoreView, column: str | None) -> str | None:
-    pictures = picture_columns(view.schema.columns)
+def _picture_column(reader: Reader, column: str | None) -> str | None:
+    pictures = picture_columns(reader.info.columns)
     if column is not None and column not in pictures:
         there = ", ".join(pictures) or "none"
         raise InputError(f"column {column!r} has no pictures; those that have are: {there}")
@@ -158,7 +157,7 @@ def _png(found: Footage, picture: str | None, part: range, frames: int | None, e
         x = np.arange(part.start, part.start + len(next(iter(some.values()))))
         parts.append(curves(some, x=x, x_label="step of the episode", title="" if parts else title, width=_WIDTH))
     if every:
-        over, ended = returns_over_time(found.view.episodes())
+        over, ended = returns_over_time(found.reader.episodes())
         if len(ended):
             parts.append(curves(over, x=ended, x_label="steps added when it ended", width=_WIDTH))
     if not parts:
@@ -200,7 +199,7 @@ def _in_terminal(found: Footage, picture: str | None, part: range, frames: int |
         damaged = damaged or bool(bad)
     _series({name: values[part.start : part.stop] for name, values in series.items()}, width)
     if every:
-        over, ended = returns_over_time(found.view.episodes())
+        over, ended = returns_over_time(found.reader.episodes())
         if len(ended):
             returns = over["return of episodes"]
             _series({"returns of all episodes that are over": returns}, width)

@@ -8,9 +8,8 @@ from typing import Any
 from diskbuffer.commands.arguments import Whole
 from diskbuffer.commands.output import EIGHTHS, WELL, WRONG, complain, number, show, show_json, show_lines, table
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.gathered import open_view
 from diskbuffer.inspect.statistics import MOST_ROWS, SECONDS, statistics
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 
 _SHOWN = 8  # different values that are counted one by one in the table
 
@@ -36,15 +35,15 @@ def stats(path: str, /, *, rows: Whole = MOST_ROWS, seconds: float = SECONDS, se
     """
     if rows < 1 or not seconds > 0:
         raise InputError(f"--rows must be at least 1, and --seconds above 0, found {rows} and {seconds:g}")
-    view = open_view(path)
-    found = statistics(view, most_rows=rows, seconds=seconds, seed=seed)
+    reader = Reader(path, tolerate_damage=True)
+    found = statistics(reader, most_rows=rows, seconds=seconds, seed=seed)
     if json:
         show_json(found)
     else:
-        _show(view, found)
-    if view.damage is not None:
-        complain(f"This store is damaged: {view.damage}", f"Run: diskbuffer check {view.path}")
-    return WRONG if view.damage is not None or any(finding["kind"] == "damaged" for finding in found["findings"]) else WELL
+        _show(reader, found)
+    if (damage := reader.info.damage) is not None:
+        complain(f"This store is damaged: {damage}", f"Run: diskbuffer check {reader.path}")
+    return WRONG if damage is not None or any(finding["kind"] == "damaged" for finding in found["findings"]) else WELL
 
 
 def _histogram(counts: list[int]) -> str:
@@ -53,11 +52,11 @@ def _histogram(counts: list[int]) -> str:
     return "".join(EIGHTHS[math.ceil(8 * n / most)] if most else " " for n in counts)
 
 
-def _show(view: StoreView, found: dict[str, Any]) -> None:
+def _show(reader: Reader, found: dict[str, Any]) -> None:
     looked = found["looked_at"]
     some = "all of them" if looked["rows"] == looked["of_rows"] else f"of {looked['of_rows']:,}, drawn with seed {looked['seed']}"
     stopped = ", until time was up" if looked["stopped"] else ""
-    show(f"{view.path}: {looked['rows']:,} rows were looked at, {looked['steps']:,} of them steps ({some}{stopped})", "")
+    show(f"{reader.path}: {looked['rows']:,} rows were looked at, {looked['steps']:,} of them steps ({some}{stopped})", "")
     rows = []
     episodes = {"length of episodes": found["lengths"], "return of episodes": found["returns"]}
     for name, values in {**found["columns"], **episodes}.items():

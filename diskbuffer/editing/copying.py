@@ -10,24 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import ReplayBuffer
 from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.editing.newest import newest_steps
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.gathering.description import is_gathering
-from diskbuffer.gathering.store import GatheredStore
-from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.where import parse
-from diskbuffer.integers import integer_or_none
-from diskbuffer.options import checked_capacity, checked_chunk_rows
-from diskbuffer.paths import local_path
-from diskbuffer.schema import Column
-from diskbuffer.store.directory import read_metadata
-from diskbuffer.store.format.layout import MOST_FRAMES
-from diskbuffer.store.system.files import Files
+from diskbuffer.plugin import Column, EpisodeTable, integer, integer_or_none, read_info, writers_of
 
 StorePath = str | os.PathLike[str]
 
@@ -83,24 +73,22 @@ def copy(
     LockedError
         Another process is making the same store.
     """
-    frame_stack, chunk_rows = integer_or_none("frame_stack", frame_stack, 1, MOST_FRAMES), checked_chunk_rows(chunk_rows)
+    frame_stack = integer_or_none("frame_stack", frame_stack)
     path = place_beside(new, store)
-    files = Files(local_path(store))
-    several = is_gathering(files)
-    layout = GatheredStore(files).layout if several else read_metadata(files)[0]
+    several, info = writers_of(store) is not None, read_info(store)
     if capacity is not None:
-        capacity = None if capacity == "all" else checked_capacity(capacity, layout, frame_stack or layout.frame_stack)
-        resized = capacity != layout.capacity
+        capacity = None if capacity == "all" else integer("capacity", capacity, frame_stack or info.frame_stack)
+        resized = capacity != info.capacity
     else:
         resized = False
-    stacked = frame_stack not in (None, layout.frame_stack)
+    stacked = frame_stack not in (None, info.frame_stack)
     asked = (where, columns, codec or None, chunk_rows)
     # What goes for a capacity was noted for the store's own stack: with a longer one too few steps would be left.
     if not several and all(option is None for option in asked) and not (resized and stacked):
         return _linked(store, path, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
 
     def choose(table: EpisodeTable) -> EpisodeTable:
-        return newest_steps(table, capacity, layout) if isinstance(capacity, int) else table
+        return newest_steps(table, capacity, info) if isinstance(capacity, int) else table
 
     def change(new: NewStore) -> NewStore:
         changes: dict[str, Any] = {"capacity": capacity, "segment_rows": None} if resized else {}
@@ -135,10 +123,10 @@ def delete(store: StorePath, new: StorePath, where: str, *, progress: bool = Tru
     CorruptionError, LockedError
         As for `copy`.
     """
-    path, condition = place_beside(new, store), parse(where)
+    path = place_beside(new, store)
 
     def choose(table: EpisodeTable) -> EpisodeTable:
-        gone = condition.select(table)
+        gone = table.where(where)
         if not gone.any():
             raise InputError(f"{store} has no episode for which that holds: there is nothing to delete")
         return table.select(~gone)

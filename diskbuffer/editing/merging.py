@@ -103,7 +103,7 @@ def _refuse_others(name: str, source: StoreSource, other_name: str, other: Store
         if columns.get(path) != others.get(path):
             lines.append(f"  {path}: {columns.get(path, 'none')} in {name}, {others.get(path, 'none')} in {other_name}")
     for what in ("frame_stack", "padding"):
-        has, has_other = getattr(source.layout, what), getattr(other.layout, what)
+        has, has_other = getattr(source.info, what), getattr(other.info, what)
         if has != has_other:
             lines.append(f"  {what}: {has} in {name}, {has_other} in {other_name}")
     if lines:

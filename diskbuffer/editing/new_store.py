@@ -17,12 +17,11 @@ from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.index.fields import LOW
 from diskbuffer.options import Options
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import StoreInfo, local_path
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.runtime.progress import bar
 from diskbuffer.runtime.signals import Uninterrupted
 from diskbuffer.schema import TAG, Column, Schema, is_obs
-from diskbuffer.store.format.layout import Layout
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
 
 
@@ -64,23 +63,23 @@ class NewStore:
     @classmethod
     def like(cls, source: StoreSource) -> NewStore:
         """Return a store like the one that a source reads, with the columns that it reads."""
-        layout, contents = source.layout, source.contents
+        info, contents = source.info, source.contents
         return cls(
             columns={name: column for name, column in contents.columns.items() if name not in contents.derived},
             derived={name: column for name, column in contents.columns.items() if name in contents.derived},
-            capacity=layout.capacity,
-            capacity_each=layout.capacity_each,
-            n_envs=layout.n_envs,
+            capacity=info.capacity,
+            capacity_each=info.capacity_each,
+            n_envs=info.n_envs,
             frame_stack=contents.frame_stack,
-            padding=layout.padding,
-            autoreset=layout.autoreset,
-            segment_rows=layout.segment_rows,
-            chunk_rows=_asked_chunk_rows(layout),
-            protected=layout.protected,
-            environment=layout.environment,
-            metadata=layout.metadata,
-            tags=layout.tags,
-            tagged=TAG in layout.derived,
+            padding=info.padding,
+            autoreset=info.autoreset,
+            segment_rows=info.segment_rows,
+            chunk_rows=_asked_chunk_rows(info),
+            protected=info.protected,
+            environment=info.environment,
+            metadata=info.metadata,
+            tags=info.tags,
+            tagged=TAG in info.derived,
         )
 
     def changed(self, **changes: Any) -> NewStore:
@@ -160,8 +159,9 @@ def some_columns(columns: Collection[str] | None) -> list[str] | None:
     return [*columns, "reward"]
 
 
-def _asked_chunk_rows(layout: Layout) -> int | None:
+def _asked_chunk_rows(info: StoreInfo) -> int | None:
     """Return with what `chunk_rows` a store was created; None where they were chosen."""
-    if dict(layout.chunks_of) == chunk_rows_of(layout.schema.recorded):
+    recorded = Schema({path: column for path, column in info.columns.items() if path not in info.derived})
+    if dict(info.chunk_rows) == chunk_rows_of(recorded):
         return None
-    return next((rows for path, rows in layout.chunks_of.items() if path not in layout.lossy), None)
+    return next((rows for path, rows in info.chunk_rows.items() if not info.columns[path].is_lossy), None)

@@ -7,22 +7,21 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.store.format.layout import Layout
+from diskbuffer.plugin import EpisodeTable, StoreInfo
 
 Int64 = npt.NDArray[np.int64]
 
 
-def newest_steps(table: EpisodeTable, capacity: int, layout: Layout) -> EpisodeTable:
+def newest_steps(table: EpisodeTable, capacity: int, info: StoreInfo) -> EpisodeTable:
     """Return the newest steps, `capacity` of them, or all where there are fewer; protected episodes come on top.
 
     Environments lose as many steps as makes them have equally many, those with fewer none: a step of one is as old as the step
     of another after which as many came. With ``capacity_each`` every environment has its own share. The first episode that is
     left of an environment may begin later than it did.
     """
-    streams, envs = layout.streams, np.arange(layout.n_envs)
+    streams, envs = info.streams, np.arange(info.n_envs)
     there = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
-    kept = np.minimum(there, capacity // layout.n_envs) if layout.capacity_each else _share(there, capacity)
+    kept = np.minimum(there, capacity // info.n_envs) if info.capacity_each else _share(there, capacity)
     lengths, starts = table.length.copy(), table.start.copy()
     for env in envs.tolist():
         mine = np.flatnonzero(table.stream == env)

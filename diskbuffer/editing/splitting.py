@@ -16,12 +16,8 @@ from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.where import parse
-from diskbuffer.integers import integer
+from diskbuffer.plugin import EpisodeTable, counted, either, integer, is_store
 from diskbuffer.runtime.progress import bar
-from diskbuffer.store.building import is_there
-from diskbuffer.wording import counted, either
 
 StorePath = str | os.PathLike[str]
 Int64 = npt.NDArray[np.int64]
@@ -88,7 +84,7 @@ def _write(source: StoreSource, paths: list[Path], parts: list[Int64], stack: Ex
     tasks = [{**task, "episodes": part.tolist()} for part in parts]
     others = [Unfinished(path, task).is_begun() for path, task in zip(paths, tasks, strict=True)]
     # A run that was killed between two of the moves left the later ones as they were.
-    done = [is_there(path) and any(others[n + 1 :]) for n, path in enumerate(paths)]
+    done = [is_store(path) and any(others[n + 1 :]) for n, path in enumerate(paths)]
     left = [n for n in range(len(paths)) if not done[n]]
     places = {n: stack.enter_context(Unfinished(paths[n], tasks[n])) for n in left}
     sources = {n: source.part(np.isin(source.table.episode, parts[n])) for n in left}
@@ -118,7 +114,7 @@ def _parts(
     assert given is not None
     if isinstance(given, str) or len(given) not in (n, n - 1):
         raise InputError(f"{n} new stores need {n} tags or conditions, or {n - 1}, and the last store has the rest")
-    holds = [table.tag == tag for tag in tags] if tags is not None else [parse(text).select(table) for text in given]
+    holds = [table.tag == tag for tag in tags] if tags is not None else [table.where(text) for text in given]
     for name, found in zip(given, holds, strict=True):
         if not found.any():
             raise InputError(f"no episode is like that: {name!r}")

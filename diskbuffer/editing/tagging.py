@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import os
 
-from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.endings import RUNNING
+from diskbuffer import ReplayBuffer
 from diskbuffer.errors import InputError, LockedError
-from diskbuffer.gathering.description import is_gathering
-from diskbuffer.inspect.episodes import build
-from diskbuffer.inspect.where import parse
-from diskbuffer.paths import local_path
-from diskbuffer.store.system.files import Files
-from diskbuffer.store.system.writer_lock import describe_holder, is_held
+from diskbuffer.plugin import RUNNING, Reader, local_path, writers_of
 
 
 def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None) -> int:
@@ -39,21 +33,18 @@ def tag(store: str | os.PathLike[str], tag: str | None, where: str | None = None
     LockedError
         Another process writes to the store, or a learner to the columns of several writers.
     """
-    condition = None if where is None else parse(where)
-    files = Files(local_path(store))
     try:
-        opened = ReplayBuffer(store, mode="r" if is_gathering(files) else "r+")
+        opened = ReplayBuffer(store, mode="r+" if writers_of(store) is None else "r")
     except LockedError as error:
-        if not is_held(files):
+        writer = Reader(store, tolerate_damage=True).writer
+        if writer is None:
             raise
         raise LockedError(
-            f"{files.root} is being written to by {describe_holder(files)}, which alone can tag its episodes: call buffer.tag "
-            "there, or tag them once it has closed the store"
+            f"{local_path(store)} is being written to by process {writer['pid']} on {writer['host']}, which alone can tag its "
+            "episodes: call buffer.tag there, or tag them once it has closed the store"
         ) from error
     with opened as buffer:
-        with buffer._store.lock:
-            table = build(buffer._store, buffer._reader.index)
-        table = table if condition is None else table.select(condition.select(table))
+        table = Reader(store).episodes(where)
         starts = table.start[table.ending != RUNNING]
         if not len(starts):
             raise InputError(f"{store} has no episode that is over{'' if where is None else ' and for which that holds'}")

@@ -18,13 +18,7 @@ from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.rows import MAPPED
-from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.gathered import open_view
-from diskbuffer.inspect.where import parse
-from diskbuffer.options import Options
-from diskbuffer.paths import local_path
-from diskbuffer.schema import CHECKSUM, KEPT, TAG, Column, is_obs
-from diskbuffer.store.format.layout import Layout
+from diskbuffer.plugin import CHECKSUM, KEPT, TAG, Column, EpisodeTable, Reader, is_obs, local_path
 
 _ALWAYS = ("terminated", "truncated")  # which a store has in any case
 _ROWS = 65536  # of a fingerprint, that are read at a time
@@ -63,22 +57,18 @@ class StoreSource:
         choose: Callable[[EpisodeTable], EpisodeTable] | None = None,
         frame_stack: int | None = None,
     ) -> None:
-        condition = None if where is None else parse(where)
-        self._view = open_view(local_path(path), Options(frame_stack=frame_stack).checked().frame_stack)
-        table = self._view.episodes()
-        if self._view.damage is not None:
-            raise CorruptionError(self._view.damage)
-        self._store = self._view.store
-        table = table if condition is None else table.select(condition.select(table))
+        self._reader = Reader(local_path(path), frame_stack)
+        table = self._reader.episodes(where)
+        self.info, self._opened = self._reader.info, self._reader.version[0]
         table = table if choose is None else choose(table)
-        self._table = table.select(np.lexsort((table.stream, table.start // self.layout.streams)))
+        self._table = table.select(np.lexsort((table.stream, table.start // self.info.streams)))
         self._columns = self._chosen(columns)
         self._read = 0  # bytes, since maps were let go
         self._derived: dict[str, str] = {}  # digests, as of the last fingerprint
         self.losses: Mapping[str, str] = {}
 
     def _chosen(self, columns: Collection[str] | None) -> dict[str, Column]:
-        known = {name: column for name, column in self._view.schema.columns.items() if name not in (*KEPT, TAG)}
+        known = {name: column for name, column in self.info.columns.items() if name not in (*KEPT, TAG)}
         if columns is None:
             return known
         if isinstance(columns, str):
@@ -94,25 +84,20 @@ class StoreSource:
     @property
     def contents(self) -> Contents:
         """What the store holds."""
-        table, layout = self._table, self.layout
+        table, info = self._table, self.info
         return Contents(
             self._columns,
             len(table),
             int(table.length.sum()),
-            environment=layout.environment,
-            metadata=layout.metadata,
-            derived=layout.derived & self._columns.keys(),
-            n_envs=layout.n_envs,
-            protected=layout.protected and bool((table.stream == layout.n_envs).any()),
-            frame_stack=self._view.frame_stack,
-            padding=layout.padding,
+            environment=info.environment,
+            metadata=info.metadata,
+            derived=info.derived & self._columns.keys(),
+            n_envs=info.n_envs,
+            protected=info.protected and bool((table.stream == info.n_envs).any()),
+            frame_stack=info.frame_stack,
+            padding=info.padding,
             tags=bool((table.tag != "").any()),
         )
-
-    @property
-    def layout(self) -> Layout:
-        """The store's layout."""
-        return self._store.layout
 
     @property
     def table(self) -> EpisodeTable:
@@ -121,10 +106,10 @@ class StoreSource:
 
     def fingerprint(self) -> str:
         """Return what is the same as long as the same is read: of the episodes, their rows' checksums, and derived columns."""
-        table, layout = self._table, self.layout
+        table, info = self._table, self._reader.info
         numbers = np.stack([table.stream, table.start, table.length], axis=1).tolist()
         columns = {path: str(column) for path, column in self._columns.items()}
-        about = [layout.environment, layout.metadata, layout.n_envs, self._view.frame_stack, layout.padding, layout.tags]
+        about = [info.environment, info.metadata, info.n_envs, info.frame_stack, info.padding, info.tags]
         told = [columns, about, numbers, table.ending.tolist(), table.tag.tolist(), self._digest(CHECKSUM, final=True)]
         self._derived = self._digests()
         return hashlib.sha256(json.dumps([*told, self._derived]).encode()).hexdigest()
@@ -142,7 +127,7 @@ class StoreSource:
             numbers = np.arange(first, min(first + _ROWS, int(ends[-1])))
             episode = np.searchsorted(ends, numbers, side="right")
             offsets = numbers - (ends - rows)[episode]
-            digest.update(self._view.read(path, table.start[episode] + offsets * self.layout.streams).tobytes())
+            digest.update(self._reader.read(path, table.start[episode] + offsets * self.info.streams).tobytes())
             self.close()
         return digest.hexdigest()
 
@@ -153,7 +138,7 @@ class StoreSource:
             changed = [name for name, before in self._derived.items() if now[name] != before]
             if changed:
                 warnings.warn(
-                    f"{self._view.path}: {', '.join(changed)} was written while it was read, so some of its values are older "
+                    f"{self._reader.path}: {', '.join(changed)} was written while it was read, so some of its values are older "
                     "than others. If they should not be, do this again once nothing writes to the store",
                     UserWarning,
                     stacklevel=2,
@@ -161,45 +146,44 @@ class StoreSource:
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        table, n_envs = self._table, self.layout.n_envs
+        table, n_envs, streams = self._table, self.info.n_envs, self.info.streams
         for row in range(first, len(table)):
             length, stream = int(table.length[row]), int(table.stream[row])
-            position = int(table.start[row]) // self.layout.streams
-            columns = {name: _Rows(self, name, column, stream, position, length) for name, column in self._columns.items()}
+            steps = int(table.start[row]) + np.arange(length + 1) * streams
+            columns = {name: _Rows(self, name, column, steps) for name, column in self._columns.items()}
             yield EpisodeData(
                 columns,
                 length,
                 str(table.tag[row]),
                 0 if stream == n_envs else stream,
                 stream == n_envs,
-                lead=self._lead(stream, position, whole=bool(table.whole[row])),
+                lead=self._lead(int(table.start[row])),
                 running=str(table.ending[row]) == RUNNING,
             )
 
-    def _lead(self, stream: int, position: int, *, whole: bool) -> dict[str, npt.NDArray[Any]]:
+    def _lead(self, start: int) -> dict[str, npt.NDArray[Any]]:
         """Return the frames ahead of an episode's first row, where its first stack has such."""
-        index, frames = self._view.index, self._view.frame_stack - 1
-        if frames == 0 or (whole and not index.has_lead(stream, position)):
+        stack, frames = self._reader.stack(start), self.info.frame_stack
+        if len(stack) == 1:
             return {}
-        first = max(position - frames, index.first_frame(stream, position))
         found = {}
         for path in filter(is_obs, self._columns):
-            rows = self.read(path, stream, np.arange(first, position + 1))
-            made_up = rows[:1] if self.layout.padding == "first" else np.zeros_like(rows[:1])
-            found[path] = np.concatenate([*[made_up] * (frames - (position - first)), rows[:-1]])
+            rows = self.read(path, stack)
+            made_up = rows[:1] if self.info.padding == "first" else np.zeros_like(rows[:1])
+            found[path] = np.concatenate([*[made_up] * (frames - len(stack)), rows[:-1]])
         return found
 
-    def read(self, path: str, stream: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Read rows of a stream's column, (n, ...).
+    def read(self, path: str, steps: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Read rows of a column by the ids of their steps, (n, ...).
 
-        Memory maps are let go from time to time: their pages would count as this process's memory, however large the store is.
+        Memory maps are released from time to time: their pages would count as this process's memory, however large the store is.
         """
-        rows = self._view.read(path, positions * self.layout.streams + stream)
-        if self._view.store is not self._store:
-            raise CorruptionError(f"{self._view.path} was replaced by another store since, or went back to a mark; begin anew")
+        rows = self._reader.read(path, steps)
+        if self._reader.version[0] != self._opened:
+            raise CorruptionError(f"{self._reader.path} was replaced by another store since, or went back to a mark; begin anew")
         self._read += rows.nbytes
         if self._read > MAPPED:
-            self._view.let_go()
+            self.close()
             self._read = 0
         return rows
 
@@ -210,18 +194,18 @@ class StoreSource:
         return part
 
     def close(self) -> None:
-        """Let the store go."""
-        self._view.let_go()
+        """Release what is mapped of the store."""
+        self._reader.close()
 
 
 class _Rows:
     """A column of an episode of a store, decoded when it is sliced."""
 
-    def __init__(self, source: StoreSource, path: str, column: Column, stream: int, position: int, steps: int) -> None:
-        self._source, self._path, self._stream, self._position = source, path, stream, position
-        self.shape = (steps + is_obs(path), *column.shape)
+    def __init__(self, source: StoreSource, path: str, column: Column, steps: npt.NDArray[np.int64]) -> None:
+        self._source, self._path = source, path
+        self._steps = steps if is_obs(path) else steps[:-1]  # an observation has one row more
+        self.shape = (len(self._steps), *column.shape)
         self.dtype = column.np_dtype
 
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
-        wanted = np.arange(*rows.indices(self.shape[0]), dtype=np.int64)
-        return self._source.read(self._path, self._stream, self._position + wanted)
+        return self._source.read(self._path, self._steps[rows])

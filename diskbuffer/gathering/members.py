@@ -10,8 +10,7 @@ from diskbuffer.gathering.description import Description, Entry, refuse_strange
 from diskbuffer.gathering.watching import Stamp, Watched, stamp_of
 from diskbuffer.index.index import Index
 from diskbuffer.reading.follow_index import IndexFollower
-from diskbuffer.reading.gather.targets import Own
-from diskbuffer.reading.reader import own_of
+from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.store.opening import open_store
 from diskbuffer.store.segments.mapped import Epoch
 from diskbuffer.store.store import Store
@@ -33,7 +32,7 @@ class Member:
         As of the last look; None as long as there is nothing to read.
     numbers : (slots,) int64
         The number, among all slots of all stores, of each of its own.
-    own : Own, optional
+    tail : StoreTail, optional
         What is its own, for the gather; None where it is not there.
     watched : (n, 3) int64, optional
         What to compare with what, to see that nothing has become of it since; None where that is not known.
@@ -51,7 +50,7 @@ class Member:
         self._moved_in: Store | None = None  # the store whose slots were last asked for
         self._stamp: Stamp | None = None  # as of the last look
         self._watching: Watched | None = None
-        self.own: Own | None = None
+        self.tail: StoreTail | None = None
         self.watched: Int64 | None = None
 
     @property
@@ -93,7 +92,7 @@ class Member:
         refuse_strange(common.common, store.layout, self._above)
         if store.layout.streams != self.entry.streams:
             raise NotAStoreError(f"{store.root} has {store.layout.streams} streams, and {self.entry.streams} are described")
-        self._store, self._follower, self.own = store, IndexFollower(store, context), own_of(store)
+        self._store, self._follower, self.tail = store, IndexFollower(store, context), StoreTail.of(store)
 
     def forget_look(self) -> None:
         """Have everything be read at the next look."""
@@ -103,7 +102,7 @@ class Member:
         """Forget the store, and unmap its files, those that plans read once these are done."""
         if self._store is not None:
             self._store.close()
-        self._store = self._follower = self.index = self._copied = self._watching = self.watched = self.own = None
+        self._store = self._follower = self.index = self._copied = self._watching = self.watched = self.tail = None
 
     def forget_rows(self) -> None:
         """Have nothing more be mapped before the next look."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from diskbuffer.gathering.store import GatheredStore
 from diskbuffer.index.index import Index
+from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.bringing import Bringing
 from diskbuffer.reading.gather.gatherer import Elsewhere
-from diskbuffer.reading.gather.targets import Own
-from diskbuffer.reading.reader import Reader
+from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.store.system.bucket_files import BucketFiles
 
 
-class GatheredReader(Reader):
+class GatheredReader(BatchReader):
     """Bring steps of several stores into batches: one draw, one plan and one gather over all."""
 
     _store: GatheredStore
@@ -19,8 +19,8 @@ class GatheredReader(Reader):
     def _read(self) -> Index:
         return self._store.read(self.frame_stack - 1)
 
-    def _own(self) -> list[Own]:
-        return self._store.own
+    def _tails(self) -> list[StoreTail]:
+        return self._store.tails
 
     def _elsewhere(self) -> Elsewhere | None:
         files = self._store.all_files

@@ -17,7 +17,7 @@ from diskbuffer.gathering.description import Description, read_description
 from diskbuffer.gathering.members import BLOCK, Member
 from diskbuffer.gathering.watching import changed
 from diskbuffer.index.gathered import GatheredIndex, Part
-from diskbuffer.reading.gather.targets import Own
+from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.runtime import forks
 from diskbuffer.schema import TAG, Column, Schema
 from diskbuffer.store.format.layout import GROUP, Layout
@@ -62,7 +62,7 @@ class GatheredStore:
     layout : Layout
     lock : threading.RLock
     maps : GatheredMaps
-    own : list of Own
+    tails : list of StoreTail
         What is each store's own.
     """
 
@@ -164,8 +164,8 @@ class GatheredStore:
 
     def _gathered(self, context: int, look: Sequence[Member]) -> GatheredIndex:
         parts = [Part(member.index, member.entry.first_stream, member.number, member.numbers) for member in look]
-        nothing = Own(dict.fromkeys(self.layout.packed, 0), 8, 0)
-        self.own = [member.own or nothing for member in self.members] or [nothing]
+        nothing = StoreTail(dict.fromkeys(self.layout.packed, 0), 8, 0)
+        self.tails = [member.tail or nothing for member in self.members] or [nothing]
         return GatheredIndex(self.layout.streams, self.layout.segment_rows, context, parts, self._index)
 
     def _number(self, member: Member) -> None:

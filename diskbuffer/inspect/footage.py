@@ -11,12 +11,8 @@ import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, InputError
-from diskbuffer.inspect.episodes import EpisodeTable, in_time, newest
 from diskbuffer.inspect.pictures import picture_columns
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.reading.episode_columns import row_of
-from diskbuffer.schema import BUILT_IN, TAG, is_obs
-from diskbuffer.wording import counted
+from diskbuffer.plugin import BUILT_IN, KEPT, TAG, EpisodeTable, Reader, counted, is_obs
 
 Array = npt.NDArray[Any]
 _MOST_BYTES = 1024**3  # of frames that are held at once
@@ -34,7 +30,7 @@ class Footage:
         Of the store: the row of a position has the name ``position * streams + row["stream"]``.
     """
 
-    view: StoreView
+    reader: Reader
     row: dict[str, Any]
     streams: int
 
@@ -54,13 +50,13 @@ class Footage:
         An InputError where they would take more than a gigabyte.
         """
         places = np.fromiter(at, np.int64)
-        size = self.view.schema[column].row_bytes
+        size = self.reader.info.columns[column].row_bytes
         if len(places) * size > _MOST_BYTES:
             raise InputError(
                 f"{counted(len(places), 'frame')} of {size:,} bytes take too much memory; choose some, as --steps 100:400 does"
             )
         names = (self.first + places) * self.streams + int(self.row["stream"])
-        return _read(self.view, column, names)
+        return _read(self.reader, column, names)
 
     def series(self) -> tuple[dict[str, Array], bool]:
         """Return its columns that are numbers at every step, and whether some of them are damaged.
@@ -68,15 +64,15 @@ class Footage:
         Each (length, ...): "return", the sum of rewards so far; and all that was recorded with the steps or written later, but
         for flags, tags and pictures.
         """
-        schema = self.view.schema
-        pictures = {path for path in picture_columns(schema.columns) if is_obs(path) or path in self.view.layout.chunks_of}
-        names = [name for name in (*schema.step, *schema.obs) if name not in (*BUILT_IN, TAG) and name not in pictures]
+        info = self.reader.info
+        pictures = {path for path in picture_columns(info.columns) if is_obs(path) or path in info.chunk_rows}
+        names = [name for name in info.columns if name not in (*BUILT_IN, *KEPT, TAG) and name not in pictures]
         names.sort(key=lambda name: (is_obs(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
         found, damaged = dict[str, Array](), False
         steps = (self.first + np.arange(int(self.row["length"]))) * self.streams + int(self.row["stream"])
         for name in names:
             try:
-                values = self.view.read(name, steps)
+                values = self.reader.read(name, steps)
             except CorruptionError:
                 damaged = True
                 continue
@@ -89,38 +85,38 @@ class Footage:
         return found, damaged
 
 
-def _read(view: StoreView, column: str, names: npt.NDArray[np.int64]) -> tuple[Array, list[int]]:
+def _read(reader: Reader, column: str, names: npt.NDArray[np.int64]) -> tuple[Array, list[int]]:
     try:
-        return view.read(column, names), []
+        return reader.read(column, names), []
     except CorruptionError:
         if len(names) == 1:
-            return np.zeros((1, *view.schema[column].shape), view.schema[column].np_dtype), [0]
+            of = reader.info.columns[column]
+            return np.zeros((1, *of.shape), of.np_dtype), [0]
     half = len(names) // 2
-    (front, first), (back, second) = _read(view, column, names[:half]), _read(view, column, names[half:])
+    (front, first), (back, second) = _read(reader, column, names[:half]), _read(reader, column, names[half:])
     return np.concatenate([front, back]), [*first, *(half + at for at in second)]
 
 
-def footage(view: StoreView, episode: int | None) -> Footage | None:
+def footage(reader: Reader, episode: int | None) -> Footage | None:
     """Return an episode by its id; -1 is the newest, -2 the one before. Without one, the newest that is over, else the newest.
 
     None where a store has no episode yet; an InputError where there is no such one.
     """
-    table = view.episodes()
+    table = reader.episodes()
     if not len(table):
         return None
     if episode is None:
-        at = newest(table)
+        at = table.newest()
     elif episode >= 0:
-        at = row_of(table.episode, episode)
+        at = table.find(episode)
     elif -episode <= len(table):
-        at = int(in_time(table)[episode])
+        at = int(table.argsort()[episode])
     else:
         raise InputError(f"there is no episode {episode}: the store has {counted(len(table), 'episode')}")
-    return Footage(view, table.select([at]).to_rows()[0], view.layout.streams)
+    return Footage(reader, table.select([at]).to_rows()[0], reader.info.streams)
 
 
 def returns_over_time(table: EpisodeTable) -> tuple[dict[str, Array], npt.NDArray[np.float64]]:
     """Return what episodes that are over brought, and how long they were; and when each ended, in steps added by then."""
-    over = table.select(table.ending != RUNNING)
-    over = over.select(in_time(over))
+    over = table.select(table.ending != RUNNING).sort()
     return {"return of episodes": over.returns, "length of episodes": over.length}, over.ended.astype(np.float64)

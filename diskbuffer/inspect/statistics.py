@@ -14,10 +14,7 @@ from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Columns, Findings
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.integers import integer
-from diskbuffer.schema import KEPT, Column, is_obs
-from diskbuffer.wording import either
+from diskbuffer.plugin import KEPT, Column, Reader, either, integer, is_obs
 
 Int64 = npt.NDArray[np.int64]
 
@@ -41,7 +38,7 @@ class _Looked:
 
 
 def statistics(
-    view: StoreView, *, most_rows: int = MOST_ROWS, most_bytes: int = MOST_BYTES, seconds: float = SECONDS, seed: int = 0
+    reader: Reader, *, most_rows: int = MOST_ROWS, most_bytes: int = MOST_BYTES, seconds: float = SECONDS, seed: int = 0
 ) -> dict[str, Any]:
     """Return distributions of a store's columns, lengths and returns, and what looks wrong.
 
@@ -50,7 +47,7 @@ def statistics(
 
     Parameters
     ----------
-    view : StoreView
+    reader : Reader
         The store.
     most_rows, most_bytes : int
         How many rows, and bytes of them, decompressed, are looked at.
@@ -64,17 +61,18 @@ def statistics(
         ``looked_at`` (rows, steps, of how many rows, seed, and whether time ended it), ``columns``, ``lengths``, ``returns``
         (each as `Distribution.to_json` has it), ``endings`` (how many episodes ended in which way), ``findings``.
     """
-    columns = {path: column for path, column in view.schema.columns.items() if path not in KEPT}
+    columns = {path: column for path, column in reader.info.columns.items() if path not in KEPT}
     seed = integer(either("seed", "--seed"), seed, 0, most=None)
     looked = _Looked({path: Distribution(column.np_dtype, seed) for path, column in columns.items()}, Findings(columns))
-    firsts, counts = _rows_that_count(view)
+    firsts, newest = reader.rows()
+    counts = newest + 1 - firsts
     stopped = False
     for stream, first, n in _blocks(firsts, counts, columns, most_rows, most_bytes, seed):
         if looked.rows and time.monotonic() - looked.began > seconds:
             stopped = True
             break
-        _look(view, columns, stream, first, n, looked)
-    table = view.episodes()
+        _look(reader, columns, stream, range(first, first + n), looked, has_newest=first + n > int(newest[stream]))
+    table = reader.episodes()
     looked.findings.end(table.ending, looked.steps, looked.damaged)
     over = table.whole & (table.ending != RUNNING)
     returns = table.returns[over]
@@ -87,12 +85,6 @@ def statistics(
         "endings": {str(name): int(n) for name, n in zip(*np.unique(table.ending, return_counts=True), strict=True)},
         "findings": [finding.to_json() for finding in looked.findings.all()],
     }
-
-
-def _rows_that_count(view: StoreView) -> tuple[Int64, Int64]:
-    """Return where each stream's rows begin, and how many there are: not those of steps that were cleared."""
-    firsts = np.maximum(view.lows, np.asarray(view.layout.begins or [0] * view.layout.streams, np.int64))
-    return firsts, np.maximum(view.heads + 1 - firsts, 0)
 
 
 def _blocks(
@@ -112,14 +104,17 @@ def _blocks(
         yield stream, int(firsts[stream]) + at, min(size, int(counts[stream]) - at)
 
 
-def _look(view: StoreView, columns: Mapping[str, Column], stream: int, first: int, n: int, looked: _Looked) -> None:
-    """Look at consecutive rows, where they are there still."""
+def _look(
+    reader: Reader, columns: Mapping[str, Column], stream: int, positions: range, looked: _Looked, *, has_newest: bool
+) -> None:
+    """Look at consecutive rows of a stream, where they are there still."""
+    first, n, ids = positions.start, len(positions), np.array(positions) * reader.info.streams + stream
     try:
-        last = view.frames("is_last", stream, first, n).astype(bool)
+        last = reader.read("is_last", ids).astype(bool)
         is_step = ~last
-        if first + n - 1 == int(view.heads[stream]):
+        if has_newest:
             is_step[-1] = False  # the newest row: nothing was done there yet
-        rows: Columns = {path: view.frames(path, stream, first, n) for path in columns}
+        rows: Columns = {path: reader.read(path, ids) for path in columns}
     except EvictedError:
         return
     except CorruptionError:

@@ -9,19 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.endings import RUNNING
-from diskbuffer.inspect.episodes import EpisodeTable, in_time
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.schema import Column
-from diskbuffer.store.copies import marks
-from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
-from diskbuffer.store.last_writer import State, how_it_was_left
-from diskbuffer.store.system.files import Files
+from diskbuffer.plugin import Column, EpisodeTable, Reader, StoreInfo, StoreUsage
 from diskbuffer.transforms import notation
 
 NEWEST = 100  # episodes, of which means are told apart from those of all
 
 
-def summary(view: StoreView) -> dict[str, Any]:
+def summary(reader: Reader) -> dict[str, Any]:
     """Describe a store.
 
     Walks its files for the disk's share, and reads one flag and the reward of every step: some 50 ms for a million steps.
@@ -45,71 +39,51 @@ def summary(view: StoreView) -> dict[str, Any]:
           ``raw``; and ``ratio``
         - ``environment``, ``metadata``
     """
-    layout, episodes = view.layout, view.episodes()
-    index, table = view.index, view.store.table
-    writer = view.writer
-    used = disk_usage(view.store.files)
-    columns = _columns(view, used)
+    info, usage, episodes = reader.info, reader.usage(), reader.episodes()
+    writer, (steps, added) = reader.writer, reader.counts()
+    columns = _columns(info, usage)
     raw = sum(column["raw_bytes"] for column in columns)
-    slots = [index.slots(stream) for stream in range(layout.streams)]
-    return {
-        "path": str(view.path),
-        "format": FORMAT,
-        "damage": view.damage,
+    parts = {"tail": usage.tail, "table": usage.table, "marks": usage.marks, "total": usage.disk_bytes}
+    return _description(info) | {
         "writer": writer,
-        "left": "open" if writer is not None else _how_left(view),
-        "steps": view.steps,
-        "added": view.added,
-        "capacity": layout.capacity,
-        "environments": layout.n_envs,
-        "protected": layout.protected,
-        "streams": [{"steps": steps, "added": index.added_to(stream)} for stream, steps in enumerate(index.steps().tolist())],
-        "frame_stack": layout.frame_stack,
-        "padding": layout.padding,
-        "autoreset": layout.autoreset,
-        "segments": {
-            "rows": layout.segment_rows,
-            "used": sum(map(len, slots)),
-            "sealed": int(table.sealed()[np.concatenate(slots)].sum()),
-        },
+        "left": "open" if writer is not None else usage.last_shutdown,
+        "steps": int(steps.sum()),
+        "added": int(added.sum()),
+        "streams": [{"steps": there, "added": ever} for there, ever in zip(steps.tolist(), added.tolist(), strict=True)],
+        "segments": {"rows": info.segment_rows, "used": usage.segments, "sealed": usage.sealed},
         "episodes": episode_figures(episodes),
         "tags": dict(sorted((Counter(episodes.tag.tolist()) - Counter({"": len(episodes)})).items())),
-        "marks": list(marks.names(view.store.files)),
+        "marks": list(usage.mark_names),
         "columns": columns,
-        "disk": {
-            "columns": sum(column["disk_bytes"] for column in columns),
-            "tail": used.get(TAIL, 0),
-            "table": used.get(SEGMENTS, 0),
-            "marks": used.get(marks.MARKS, 0),
-            "total": sum(used.values()),
-            "raw": raw,
-            "ratio": _ratio(raw, sum(used.values())),
-        },
-        "environment": _plain(layout.environment),
-        "metadata": _plain(layout.metadata),
+        "disk": {"columns": sum(usage.columns.values()), **parts, "raw": raw, "ratio": _ratio(raw, usage.disk_bytes)},
     }
 
 
-def description(layout: Layout, path: Any, damage: str) -> dict[str, Any]:
-    """Describe a store of which nothing but its metadata can be read, in the words of `summary`."""
+def description(info: StoreInfo) -> dict[str, Any]:
+    """Describe a store of which nothing but its description can be read, in the words of `summary`."""
+    return _description(info) | {"columns": [_column(info, name, column) for name, column in info.columns.items()]}
+
+
+def _description(info: StoreInfo) -> dict[str, Any]:
     return {
-        "path": str(path),
-        "format": FORMAT,
-        "damage": damage,
-        "capacity": layout.capacity,
-        "environments": layout.n_envs,
-        "protected": layout.protected,
-        "frame_stack": layout.frame_stack,
-        "columns": [_column(layout, name, column) for name, column in layout.schema.columns.items()],
-        "environment": _plain(layout.environment),
-        "metadata": _plain(layout.metadata),
+        "path": str(info.path),
+        "format": info.format,
+        "damage": info.damage,
+        "capacity": info.capacity,
+        "environments": info.n_envs,
+        "protected": info.protected,
+        "frame_stack": info.frame_stack,
+        "padding": info.padding,
+        "autoreset": info.autoreset,
+        "environment": _plain(info.environment),
+        "metadata": _plain(info.metadata),
     }
 
 
 def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
     """Return how many episodes there are, how they ended, and how long and how good those are that are over."""
     over = episodes.select(episodes.ending != RUNNING)
-    newest = in_time(over)[-NEWEST:]
+    newest = over.argsort()[-NEWEST:]
     return {
         "count": len(episodes),
         "endings": dict(sorted(Counter(episodes.ending.tolist()).items())),
@@ -118,41 +92,21 @@ def episode_figures(episodes: EpisodeTable) -> dict[str, Any]:
     }
 
 
-def disk_usage(files: Files) -> dict[str, int]:
-    """Return the bytes that files take on the disk, holes not counted, by column; of marks what they alone have, and all else."""
-    found: dict[str, int] = {}
-    known: set[tuple[int, int]] = set()
-    of_marks = list[tuple[tuple[int, int], int]]()
-    for name, status in files.walk():
-        identity, used = (status.st_dev, status.st_ino), status.st_blocks * 512
-        if name.startswith(f"{marks.MARKS}/"):
-            of_marks.append((identity, used))
-            continue
-        known.add(identity)
-        top = name.split("/", 1)[0]
-        part = top if top in (SEGMENTS, TAIL) else name.rsplit("/", 1)[0] if "/" in name else "."
-        found[part] = found.get(part, 0) + used
-    alone = {identity: used for identity, used in of_marks if identity not in known}
-    return found | ({marks.MARKS: sum(alone.values())} if of_marks else {})
-
-
-def _columns(view: StoreView, used: dict[str, int]) -> list[dict[str, Any]]:
-    layout, found = view.layout, []
-    rows = int((view.heads - view.lows + 1).sum())
-    for name, column in layout.schema.columns.items():
-        raw = rows * column.row_bytes
-        on_disk = used.get(name, 0)
-        found.append(_column(layout, name, column) | {"raw_bytes": raw, "disk_bytes": on_disk, "ratio": _ratio(raw, on_disk)})
+def _columns(info: StoreInfo, usage: StoreUsage) -> list[dict[str, Any]]:
+    found = []
+    for name, column in info.columns.items():
+        raw, used = usage.rows * column.row_bytes, usage.columns[name]
+        found.append(_column(info, name, column) | {"raw_bytes": raw, "disk_bytes": used, "ratio": _ratio(raw, used)})
     return found
 
 
-def _column(layout: Layout, name: str, column: Column) -> dict[str, Any]:
-    packed = name in layout.chunks_of
+def _column(info: StoreInfo, name: str, column: Column) -> dict[str, Any]:
+    packed = name in info.chunk_rows
     return {
         "name": name,
         "dtype": column.np_dtype.name,
         "shape": list(column.shape),
-        "kind": "packed" if packed else "derived" if name in layout.derived else "flat",
+        "kind": "packed" if packed else "derived" if name in info.derived else "flat",
         "codec": (column.codec or "lz4, chosen from the data") if packed else None,
         "transforms": notation(column.transforms) if column.transform else None,
     }
@@ -168,11 +122,6 @@ def _figures(values: npt.NDArray[np.float64], newest: npt.NDArray[np.int64]) -> 
 
 def _ratio(raw: int, on_disk: int) -> float | None:
     return round(raw / on_disk, 3) if on_disk else None
-
-
-def _how_left(view: StoreView) -> str:
-    files, layout = view.store.files, view.layout
-    return how_it_was_left(State.read(files, layout.salt), files, layout.streams)[0].value
 
 
 def _plain(given: Any) -> Any:

@@ -15,10 +15,10 @@ from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
 from diskbuffer.loading.loader import Loader
+from diskbuffer.reading.batch_reader import BatchReader, Planned
 from diskbuffer.reading.batches.base import Arrays, Request
 from diskbuffer.reading.delivery import Transform
 from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.reading.reader import Planned, Reader
 from diskbuffer.samplers.epochs import EVERY_STEP, Epochs, Place, Samples
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _InOrder:
         How many steps it is of, and how many of these came before it began.
     """
 
-    def __init__(self, reader: Reader, cut: Cut, check: Callable[[], None], done: Reached) -> None:
+    def __init__(self, reader: BatchReader, cut: Cut, check: Callable[[], None], done: Reached) -> None:
         self._reader, self._cut, self._check = reader, cut, check
         self.done = self._next = done
         self.steps, self.begun = done.place.steps, done.place.at
@@ -160,7 +160,7 @@ class Pass(_InOrder):
 
     def __init__(
         self,
-        reader: Reader,
+        reader: BatchReader,
         cut: Cut,
         shuffle: bool,
         seed: int,
@@ -215,7 +215,7 @@ class Listed(_InOrder):
     """A pass over given steps, in their order."""
 
     def __init__(
-        self, reader: Reader, steps: Int64, cut: Cut, check: Callable[[], None], state: Mapping[str, Any] | None = None
+        self, reader: BatchReader, steps: Int64, cut: Cut, check: Callable[[], None], state: Mapping[str, Any] | None = None
     ) -> None:
         at = 0 if state is None else state.get("at")
         if type(at) is not int or not 0 <= at <= len(steps) or (state is not None and state.get("steps") != len(steps)):

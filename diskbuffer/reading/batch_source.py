@@ -17,13 +17,13 @@ from diskbuffer.draws import Draw, Steps
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.native.single_steps import copy_drawn
+from diskbuffer.reading.batch_reader import BatchReader, Planned, until_found
 from diskbuffer.reading.batches.base import Arrays, Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.batches.single_steps import as_batch
 from diskbuffer.reading.delivery import Delivery, Transform, delivery_to
 from diskbuffer.reading.gather.targets import Columns
 from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.reading.reader import Planned, Reader, until_found
 from diskbuffer.samplers.sampler import Ahead, Sampler
 
 _SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: some 100 us
@@ -32,7 +32,7 @@ _SMALL = 2**20  # bytes to decode for a batch, for which the lock can be held: s
 class Share(NamedTuple):
     """Where samples of a batch come from, how many, a multiple of the ranks, and what may have them wait."""
 
-    reader: Reader
+    reader: BatchReader
     sampler: Sampler
     size: int
     limiter: Limiter | None = None

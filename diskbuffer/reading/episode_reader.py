@@ -10,8 +10,8 @@ import numpy.typing as npt
 from diskbuffer.draws import Draw
 from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.index.index import Index
+from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
-from diskbuffer.reading.reader import Reader
 from diskbuffer.schema import Column, is_obs
 
 Int64 = npt.NDArray[np.int64]
@@ -20,11 +20,11 @@ Int64 = npt.NDArray[np.int64]
 class EpisodeReader:
     """Read one column of steps, or of an episode, from a reader's store. Decodes the chunks that hold them, and no others."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: BatchReader) -> None:
         self._of = reader
 
     @property
-    def _reader(self) -> Reader:
+    def _reader(self) -> BatchReader:
         if self._of.closed:
             raise ClosedError("the buffer that these episodes are of was closed; open it again, and take them from there")
         return self._of

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.index.index import Index
+from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.readable import Readable
-from diskbuffer.reading.reader import Reader
 
 
 class RecordedColumn:
@@ -20,7 +20,7 @@ class RecordedColumn:
 
     is_there = True
 
-    def __init__(self, store: Readable, reader: Reader, name: str, check: Callable[[], Any]) -> None:
+    def __init__(self, store: Readable, reader: BatchReader, name: str, check: Callable[[], Any]) -> None:
         schema = store.layout.schema
         if name not in schema.columns or name in schema.derived:
             recorded = ", ".join(path for path in schema.columns if path not in schema.derived)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer import editing
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.inspect.where import parse
+from diskbuffer.plugin import Reader
 from diskbuffer.recording.recorder import Recorder
 from tests.amounts import examples
 from tests.editing import stores
@@ -84,7 +83,7 @@ def test_conditions_choose_episodes_and_delete_the_others(
     path = tmp_path_factory.mktemp("stores")
     made = stores.make(path / "store", seed)
     every = stores.episodes(made.path)
-    chosen = parse(where).select(StoreView(made.path).episodes()).tolist()
+    chosen = Reader(made.path).episodes().where(where).tolist()
     for target, holds in (("some", True), ("others", False)):
         wanted = [one for one, held in zip(every, chosen, strict=True) if held == holds]
         edit = editing.copy if holds else editing.delete

@@ -14,7 +14,7 @@ import diskbuffer as db
 from diskbuffer.commands.app import run
 from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.watched import Watched
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 
 COLUMNS = {"obs": db.Column((2,), "float32"), "action": db.Column((), "int64")}
 
@@ -43,7 +43,7 @@ def in_all_places(path: Path, capsys: pytest.CaptureFixture[str]) -> list[list[i
     with db.ReplayBuffer(path, mode="r") as buffer:
         found = [buffer.episodes.id.tolist(), buffer.episodes.to_pandas(returns=False).index.tolist()]
         found.append(list(dict.fromkeys(buffer.to_pandas(["reward"])["episode"].tolist())))
-    found.append(StoreView(path).episodes().episode.tolist())
+    found.append(Reader(path).episodes().episode.tolist())
     with TestClient(create_app(Watched(path)), base_url="http://127.0.0.1:8460") as client:
         client.get("/api/state")
         found.append([row["episode"] for row in client.get("/api/episodes", params={"limit": 1000}).json()["rows"]])
@@ -116,7 +116,7 @@ def test_newer_and_older_go_by_time_and_not_by_environment(tmp_path: Path) -> No
             made.extend(0, 4)
             for _ in range(4):
                 made.extend(1, 20)
-    table = StoreView(path).episodes()
+    table = Reader(path).episodes()
     numbers = [made.ids[id_] for id_ in table.select(np.argsort(table.ended, kind="stable")).episode.tolist()]
     assert np.abs(np.argsort(numbers) - np.arange(len(numbers))).max() <= 4  # as exactly as a segment's few episodes are known
     assert numbers[:15] == list(range(15))  # the second environment had not begun

@@ -17,7 +17,7 @@ from diskbuffer.commands.stats import stats
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Findings
 from diskbuffer.inspect.statistics import statistics
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 from soak.specimens import contents
 
 Array = npt.NDArray[Any]
@@ -95,7 +95,7 @@ class Episodes:
         self.reward = [rng.normal(size=length).astype(np.float32) for _ in range(n)]
         self.cut = [False] * n
 
-    def store(self, path: Path) -> StoreView:
+    def store(self, path: Path) -> Reader:
         columns = {
             "obs/frame": db.Column(FRAME, "uint8"),
             "obs/vector": db.Column((5,), "float32", allow_nan=True),
@@ -116,7 +116,7 @@ class Episodes:
                 )
                 if self.cut[n]:
                     buffer.cut_off(n % 2)
-        return StoreView(path)
+        return Reader(path)
 
 
 PLANTS = ("duplicate", "black", "constant frame", "nan", "infinite", "cut off", "action", "constant", "no reward", "saturated")
@@ -214,7 +214,7 @@ def test_a_large_store_is_looked_at_in_part_and_the_same_part_again(tmp_path: Pa
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         buffer.extend(rng.normal(size=(20_001, 3)), np.arange(20_000) % 3, rng.normal(size=20_000))
         buffer.cut_off()
-    view = StoreView(tmp_path / "store")
+    view = Reader(tmp_path / "store")
     first, again, other = (statistics(view, most_rows=1000, seconds=60, seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first["columns"]["reward"] != other["columns"]["reward"]
@@ -233,7 +233,7 @@ def test_cleared_steps_do_not_count(tmp_path: Path) -> None:
         buffer.cut_off()
         buffer.clear()
         buffer.extend(np.random.default_rng(0).normal(size=(51, 3)), np.arange(50), np.arange(50.0))
-    found = statistics(StoreView(tmp_path / "store"))
+    found = statistics(Reader(tmp_path / "store"))
     assert found["looked_at"]["steps"] == 50
     assert found["columns"]["obs"]["max"] < 7
 

@@ -96,7 +96,7 @@ def test_large_batches_are_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         most = single_steps.MOST // 16
         for _ in range(20):  # until it is seen that the store is in memory
             buffer.recent([0])
-        monkeypatch.setattr("diskbuffer.reading.reader.copy_recent", None)  # which a larger batch does not reach
+        monkeypatch.setattr("diskbuffer.reading.batch_reader.copy_recent", None)  # which a larger batch does not reach
         assert len(buffer.recent(np.arange(most + 1) % 4_000)["reward"]) == most + 1
         with pytest.raises(TypeError):
             buffer.recent(np.arange(most) % 4_000)

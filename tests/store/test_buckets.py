@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer.inspect.summary import summary
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 from diskbuffer.store.system.block_cache import BlockCache
 from diskbuffer.store.system.files import Files
 from tests.amounts import examples
@@ -299,8 +299,8 @@ def test_what_a_bucket_gave_wrong_once_does_not_stay(
             return buffer.at(steps)
 
     def read_by_view(bucket: db.Bucket) -> Any:
-        view = StoreView(bucket)
-        return {column: view.read(column, steps) for column in ("obs", "action")}
+        reader = Reader(bucket)
+        return {column: reader.read(column, steps) for column in ("obs", "action")}
 
     with db.ReplayBuffer(store, mode="r") as local:
         steps = local.steps()[::3]
@@ -339,14 +339,14 @@ def differ(data: bytes, other: bytes) -> bool:
 
 
 def test_a_view_that_met_a_wrong_block_reads_it_again(server: S3Server, store: Path, url: str, tmp_path: Path) -> None:
-    view = StoreView(server.bucket(url, tmp_path / "cache", block_bytes=4096))
-    steps = np.arange(60) * view.layout.streams
-    view.read("obs", steps[:1])
+    reader = Reader(server.bucket(url, tmp_path / "cache", block_bytes=4096))
+    steps = np.arange(60) * reader.info.streams
+    reader.read("obs", steps[:1])
     server.fault = lambda method, path: "flipped" if method == "GET" and "obs/c." in path else ""
     with pytest.raises(db.CorruptionError):
-        view.read("obs", steps)
+        reader.read("obs", steps)
     server.fault = lambda method, path: ""
-    np.testing.assert_array_equal(view.read("obs", steps), StoreView(store).read("obs", steps))
+    np.testing.assert_array_equal(reader.read("obs", steps), Reader(store).read("obs", steps))
 
 
 @pytest.mark.nightly
@@ -504,12 +504,12 @@ def test_marks_and_what_tells_of_a_store_are_read_from_a_bucket(server: S3Server
     marked: dict[str, Any] = {"mode": "r", "mark": "half"}
     with db.ReplayBuffer(bucket, **marked) as remote, db.ReplayBuffer(tmp_path / "store", **marked) as local:
         assert same(remote.at(remote.steps()), local.at(local.steps()))
-    told, known = summary(StoreView(bucket)), summary(StoreView(tmp_path / "store"))
+    told, known = summary(Reader(bucket)), summary(Reader(tmp_path / "store"))
     differ = {name for name in told if told[name] != known[name]}
     assert differ <= {"path", "disk", "columns"}
-    view, local_view = StoreView(bucket), StoreView(tmp_path / "store")
-    names = np.arange(20) * view.layout.streams
-    assert same(view.read("obs", names), local_view.read("obs", names))
+    reader, local_reader = Reader(bucket), Reader(tmp_path / "store")
+    names = np.arange(20) * reader.info.streams
+    assert same(reader.read("obs", names), local_reader.read("obs", names))
 
 
 def test_a_mixture_draws_from_a_bucket_and_a_directory(server: S3Server, store: Path, url: str, tmp_path: Path) -> None:

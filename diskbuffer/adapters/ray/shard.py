@@ -22,10 +22,10 @@ from diskbuffer.adapters.ray.undecoded import Undecoded, undecoded
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
 from diskbuffer.gathering.description import SHARED_LIMITER
+from diskbuffer.reading.batch_reader import Planned
 from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.reading.reader import Planned
 from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.store.system.files import Files
 

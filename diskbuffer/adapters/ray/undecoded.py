@@ -18,13 +18,14 @@ from diskbuffer.adapters.ray.packing import Packed, unpack
 from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import Draw
 from diskbuffer.native import gather
+from diskbuffer.reading.batch_reader import Planned
 from diskbuffer.reading.batches.base import Batch, Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads
+from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.reading.gather.stored_parts import Parts, plan_of, take_parts
-from diskbuffer.reading.gather.targets import Columns, Own
-from diskbuffer.reading.reader import Planned
+from diskbuffer.reading.gather.targets import Columns
 
 Int64 = npt.NDArray[np.int64]
 _KNOWN = 64  # descriptions of columns that a receiver remembers
@@ -112,7 +113,7 @@ class Decoder:
             found = self._known.get(description)
             if found is None:
                 schema, paths, packed, zeros = pickle.loads(description)  # from our own shards, over Ray
-                columns = Columns.of(schema, packed, zeros, [Own(dict.fromkeys(packed, 0), 1, 0)])
+                columns = Columns.of(schema, packed, zeros, [StoreTail(dict.fromkeys(packed, 0), 1, 0)])
                 columns = columns if columns.paths == paths else columns.select(paths)
                 columns.targets[:, :, gather.CHECKSUMS] = -1  # rows' own are not sent; the chunks' are
                 largest = max((rows * schema[path].row_bytes for path, (rows, _) in packed.items()), default=0)

@@ -45,10 +45,10 @@ class Page:
         state, path = self._watched.look(), str(self._watched.path)
         found: dict[str, Any] = {"name": self._watched.path.name, "path": path, "literal": repr(path), "shell": shlex.quote(path)}
         found |= {"token": state.token, "version": state.version, "time": time.monotonic()}
-        if state.view is None:
+        if (reader := state.reader) is None:
             return found | {"here": False, "message": state.message}
-        view = state.view
-        return found | {"here": True, "steps": view.steps, "added": view.added, "writer": view.writer, "damage": view.damage}
+        steps, added = (int(counts.sum()) for counts in reader.counts())
+        return found | {"here": True, "steps": steps, "added": added, "writer": reader.writer, "damage": reader.info.damage}
 
     def overview(self, _: Values) -> dict[str, Any]:
         """Return the store as a whole."""
@@ -71,9 +71,9 @@ class Page:
 
     def episode(self, asked: Values) -> dict[str, Any]:
         """Return one episode: with a ``step``, of an ``id``, so many newer than that (``by``), or the newest that is over."""
-        view = self._watched.last().seen()
+        reader = self._watched.last().seen()
         wanted = {name: _int(asked, name, 0) for name in ("step", "id", "by") if asked.get(name)}
-        return describe_episode(view, find_episode(view.episodes(), view.layout.streams, wanted))
+        return describe_episode(reader, find_episode(reader.episodes(), reader.info.streams, wanted))
 
     def samplers(self, _: Values) -> dict[str, Any]:
         """Return the samplers that there are to look at."""
@@ -91,9 +91,9 @@ class Page:
 
     def findings(self, _: Values) -> dict[str, Any]:
         """Return what statistics find."""
-        view = self._watched.last().seen()
+        reader = self._watched.last().seen()
         with self._heavy:
-            return health.findings(view)
+            return health.findings(reader)
 
     def limits(self, _: Values) -> dict[str, Any]:
         """Measure what limits sampling here, for some 20 seconds."""
@@ -107,7 +107,7 @@ class Page:
             return error
         before = token or self._watched.last().token
         now = self._watched.look(at_once=True)
-        if now.view is None:
+        if now.reader is None:
             return NotThereError(now.message)
         return error if now.token == before else NotThereError("another store is at the path by now")
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from diskbuffer.errors import CorruptionError, EvictedError
-from diskbuffer.inspect.episodes import EpisodeTable, in_time, newest
 from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
 from diskbuffer.inspect.pictures.frames import picture_columns
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.reading.episode_columns import row_of
-from diskbuffer.schema import Column
+from diskbuffer.plugin import Column, EpisodeTable, Reader
 
 _POINTS = 4000  # of a curve, at most
 _SERIES = 32  # numbers in a value, at most: more are no curves
@@ -42,29 +40,29 @@ def find_episode(table: EpisodeTable, streams: int, asked: dict[str, int]) -> in
             raise EvictedError(f"step {step} is not there any more: its episode was evicted. The newest episodes are there")
         return int(found[-1])
     if (episode := asked.get("id")) is None:
-        return newest(table)
-    row = row_of(table.episode, episode)
+        return table.newest()
+    row = table.find(episode)
     if not (by := asked.get("by", 0)):
         return row
-    rows = in_time(table)
+    rows = table.argsort()
     return int(rows[np.clip(np.flatnonzero(rows == row)[0] + by, 0, len(rows) - 1)])
 
 
-def describe_episode(view: StoreView, row: int) -> dict[str, Any]:
+def describe_episode(reader: Reader, row: int) -> dict[str, Any]:
     """Return an episode's facts, the columns that are pictures, and those that are curves.
 
     Costs a read of all its steps in the flat columns: a millisecond for a thousand steps.
     """
-    table, schema = view.episodes(), view.schema
-    streams, start, length = view.layout.streams, int(table.start[row]), int(table.length[row])
-    pictures = [name for name in picture_columns(schema.columns) if name.split("/")[0] == "obs"]
+    table, info = reader.episodes(), reader.info
+    streams, start, length = info.streams, int(table.start[row]), int(table.length[row])
+    pictures = [name for name in picture_columns(info.columns) if name.split("/")[0] == "obs"]
     facts = {name: scalar(table.column(name)[row]) for name in table.names() if name != "whole"}
     curves = [
-        _curve(view, name, column, start, length)
-        for name, column in schema.columns.items()
+        _curve(reader, name, column, start + np.arange(length + (name.split("/")[0] == "obs")) * streams)
+        for name, column in info.columns.items()
         if name not in _NEVER and name not in pictures and _is_curve(column)
     ]
-    more = {"streams": streams, "frame_stack": view.layout.frame_stack, "pictures": pictures}
+    more = {"streams": streams, "frame_stack": info.frame_stack, "pictures": pictures}
     return facts | more | {"curves": sorted(curves, key=lambda curve: _ORDER.get(curve["name"].split("/")[0], 2))}
 
 
@@ -75,12 +73,11 @@ def _is_curve(column: Column) -> bool:
     return int(np.prod(column.shape, dtype=np.int64)) <= _SERIES and column.np_dtype.kind in "biuf"
 
 
-def _curve(view: StoreView, name: str, column: Column, start: int, length: int) -> dict[str, Any]:
-    """Read a column of an episode; an observation has one row more than there are steps. A damaged one has words only."""
-    rows = length + (name.split("/")[0] == "obs")
-    steps = start + np.arange(rows) * view.layout.streams
+def _curve(reader: Reader, name: str, column: Column, steps: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Read a column of an episode; a damaged one has words only."""
+    rows = len(steps)
     try:
-        values = view.read(name, steps).reshape(rows, -1)
+        values = reader.read(name, steps).reshape(rows, -1)
     except CorruptionError as error:
         return {"name": name, "x": [], "series": [[]], "thinned": False, "discrete": False, "words": str(error)}
     kept = thinned(values, _POINTS)

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.inspect.statistics import statistics
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 
 _LOOKING, _SECONDS = 5.0, 20.0  # at the data; to measure
 
 
-def findings(view: StoreView) -> dict[str, Any]:
+def findings(reader: Reader) -> dict[str, Any]:
     """Return what looks wrong in the data, in words. Takes some seconds for a large store, of which some rows are looked at."""
-    found = statistics(view, seconds=_LOOKING)
+    found = statistics(reader, seconds=_LOOKING)
     looked = found["looked_at"]
     share = "all" if looked["rows"] == looked["of_rows"] else f"{looked['rows']:,} of {looked['of_rows']:,}"
     items = [{"kind": "warn", "text": finding["text"]} for finding in found["findings"]]
-    if view.damage is not None:
-        items.insert(0, {"kind": "bad", "text": f"{view.damage} Run `diskbuffer check`."})
+    if (damage := reader.info.damage) is not None:
+        items.insert(0, {"kind": "bad", "text": f"{damage} Run `diskbuffer check`."})
     if not items:
         items = [
             {"kind": "good", "text": "Nothing looks wrong: no NaN, no constant or black frames, no action that never varies."}

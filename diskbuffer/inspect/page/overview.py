@@ -7,13 +7,13 @@ from typing import Any
 from diskbuffer.endings import RUNNING
 from diskbuffer.inspect.page.plain_values import scalar
 from diskbuffer.inspect.summary import NEWEST, summary
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 from diskbuffer.wording import size
 
 
-def overview(view: StoreView) -> dict[str, Any]:
+def overview(reader: Reader) -> dict[str, Any]:
     """Return figures on a store; costs what `summary` does."""
-    found = summary(view)
+    found = summary(reader)
     episodes, disk = found["episodes"], found["disk"]
     returns, lengths = episodes["returns"], episodes["lengths"]
     over = episodes["count"] - episodes["endings"].get(RUNNING, 0)

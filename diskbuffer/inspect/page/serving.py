@@ -19,9 +19,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.inspect.page.app import create_app
 from diskbuffer.inspect.page.guard import LOOPBACK
 from diskbuffer.inspect.page.watched import Watched
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.integers import integer_or_none
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import Reader, integer_or_none, local_path
 
 FIRST_PORT, _PORTS = 8460, 40
 _LETTERS, _LETTERS_OF_PREFIX = "abcdefghjkmnpqrstuvwxyz23456789", 10  # 49 bits; none that looks like another
@@ -88,13 +86,13 @@ def serve(
     InputError
         Host or port cannot be had.
     """
-    view = StoreView(local_path(path))
+    reader = Reader(local_path(path), tolerate_damage=True)
     with contextlib.closing(bind(host, port)) as listening:
         prefix = "/" + "".join(secrets.choice(_LETTERS) for _ in range(_LETTERS_OF_PREFIX))
         found, shown = listening.getsockname()[1], f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{found}{prefix}/"
-        app = create_app(Watched(local_path(path), view), prefix)
-        say(f"{view.path} is shown at  {address}")
+        app = create_app(Watched(local_path(path), reader), prefix)
+        say(f"{reader.path} is shown at  {address}")
         tunnel = f"ssh -L {found}:{shown}:{found} {_user()}@{socket.gethostname()}"
         say(f"From another machine:  {tunnel}  and open the same address there.")
         say("Ctrl-C ends it.")

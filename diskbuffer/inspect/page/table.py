@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.episodes import EpisodeTable, in_time, order
 from diskbuffer.inspect.page.plain_values import running_mean, thinned, to_list
-from diskbuffer.inspect.view import StoreView
-from diskbuffer.inspect.where import parse
+from diskbuffer.plugin import EpisodeTable, Reader
 
 _COLUMNS = ("episode", "return", "length", "ending", "tag", "stream", "age", "ended")
 _PLAIN = ("episode", "stream", "ending", "tag")  # shown as they are: names, not amounts
@@ -31,7 +29,7 @@ def matching(table: EpisodeTable, where: str) -> Int64:
     """
     if not where.strip():
         return np.arange(len(table))
-    return np.flatnonzero(parse(where).select(table))
+    return np.flatnonzero(table.where(where))
 
 
 def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, offset: int, limit: int) -> dict[str, Any]:
@@ -39,7 +37,7 @@ def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, o
     if sort not in table.names():
         raise InputError(f"episodes are sorted by {', '.join(table.names())}; found {sort!r}")
     rows = matching(table, where)
-    rows = rows[order(table.select(rows), sort, descending)]
+    rows = rows[table.select(rows).argsort(sort, reverse=descending)]
     limit = min(max(1, limit), _MOST_ROWS)
     offset = max(0, min(offset, (len(rows) - 1) // limit * limit)) if len(rows) else 0
     several = len(np.unique(table.stream)) > 1
@@ -57,14 +55,13 @@ def page_of_rows(table: EpisodeTable, where: str, sort: str, descending: bool, o
     }
 
 
-def points(view: StoreView, where: str) -> dict[str, Any]:
+def points(reader: Reader, where: str) -> dict[str, Any]:
     """Return the matching episodes as columns, in the order of their ends; of very many those that stand out.
 
     ``means`` are of returns and lengths, over the ``window`` episodes that ended last by then, drawn or not.
     """
-    table = view.episodes()
-    found = table.select(matching(table, where))
-    found = found.select(in_time(found))
+    table = reader.episodes()
+    found = table.select(matching(table, where)).sort()
     n = len(found)
     kept = thinned(np.stack([found.returns, found.length], axis=1), _POINTS) if n else None
     at = np.arange(n) if kept is None else kept
@@ -83,9 +80,9 @@ def points(view: StoreView, where: str) -> dict[str, Any]:
     }
 
 
-def between(view: StoreView, where: str, first: float, last: float, limit: int) -> dict[str, Any]:
+def between(reader: Reader, where: str, first: float, last: float, limit: int) -> dict[str, Any]:
     """Return the matching episodes that ended between two times, as `when` has them."""
-    table = view.episodes()
+    table = reader.episodes()
     rows = matching(table, where)
     rows = rows[(table.ended[rows] >= first) & (table.ended[rows] <= last)][: max(0, limit)]
     return {"episode": to_list(table.episode[rows]), "ending": table.ending[rows].tolist()}

@@ -7,10 +7,9 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.inspect.view import StoreView
+from diskbuffer.plugin import Reader
 
 _PAUSE = 0.4  # seconds between two looks at a store, however many pages ask
 
@@ -25,7 +24,7 @@ class State:
 
     Attributes
     ----------
-    view : StoreView or None
+    reader : Reader or None
         None where no store is there.
     token : str
         Of the store that is seen: another one for each store that takes its place, and each time that it is opened again. Within
@@ -36,16 +35,16 @@ class State:
         Why there is none.
     """
 
-    view: StoreView | None
+    reader: Reader | None
     token: str
     version: int
     message: str
 
-    def seen(self) -> StoreView:
-        """Return the view; a NotThereError where there is none."""
-        if self.view is None:
+    def seen(self) -> Reader:
+        """Return the reader; a NotThereError where there is none."""
+        if self.reader is None:
             raise NotThereError(self.message)
-        return self.view
+        return self.reader
 
 
 class Watched:
@@ -55,21 +54,20 @@ class Watched:
     ----------
     path : Path
         Where a store is, or may come to be again.
-    view : StoreView, optional
+    reader : Reader, optional
         Of it, where one was opened already.
     """
 
-    def __init__(self, path: Path, view: StoreView | None = None) -> None:
+    def __init__(self, path: Path, reader: Reader | None = None) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._name = secrets.token_hex(4)
         self._opened = self._version = 0
-        self._store: Any = None
-        self._index: Any = None
+        self._seen = (0, 0)  # the reader's version, as of the last look
         self._looked = 0.0
-        self._state = State(view, self._token(), 0, "")
-        if view is not None:
-            self._note(view, changed=True)
+        self._state = State(reader, self._token(), 0, "")
+        if reader is not None:
+            self._note(reader)
 
     def _token(self) -> str:
         return f"{self._name}-{self._opened}"
@@ -87,27 +85,25 @@ class Watched:
         return self._state
 
     def _look(self) -> None:
-        view = self._state.view
+        reader = self._state.reader
         try:
-            if view is None:
-                view = StoreView(self.path)
-                changed = True
+            if reader is None:
+                reader = Reader(self.path, tolerate_damage=True)
             else:
-                looked_itself = view.index is not self._index  # a read looks again where a writer has evicted what it wanted
-                changed = view.refresh() or looked_itself
+                reader.refresh()
         except (DiskBufferError, OSError) as error:
             message = f"{error}. This page goes on as soon as there is a store again."
-            if self._state.view is not None or self._state.message != message:
+            if self._state.reader is not None or self._state.message != message:
                 self._version += 1
                 self._state = State(None, self._token(), self._version, message)
-            self._store = None
             return
-        self._note(view, changed)
+        self._note(reader)
 
-    def _note(self, view: StoreView, changed: bool) -> None:
-        if view.store is not self._store:
-            self._opened, self._store, changed = self._opened + 1, view.store, True
-        self._index = view.index
-        if changed:
-            self._version += 1
-            self._state = State(view, self._token(), self._version, "")
+    def _note(self, reader: Reader) -> None:
+        version, known = reader.version, reader is self._state.reader and self._version > 0
+        if known and version == self._seen:
+            return
+        if not known or version[0] != self._seen[0]:
+            self._opened += 1
+        self._seen, self._version = version, self._version + 1
+        self._state = State(reader, self._token(), self._version, "")

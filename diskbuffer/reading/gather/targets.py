@@ -6,25 +6,18 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from diskbuffer.native import gather, webp
+from diskbuffer.reading.gather.store_tail import StoreTail
 from diskbuffer.schema import CHECKSUM, Schema
 from diskbuffer.store.format.checksums import OBS, covered
 
 _WORTH_READING_ROWS = 4096  # bytes of a row: a page. Of smaller ones, chunks are in few pages, and all of a chunk is read
-
-
-class Own(NamedTuple):
-    """What is a store's own: the address of each packed column's tail, its rows, and what the checksums of rows start from."""
-
-    tails: Mapping[str, int]
-    tail_rows: int
-    salt: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +29,11 @@ class Columns:
     targets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, schema: Schema, packed: Mapping[str, tuple[int, int]], zeros: bool, stores: Sequence[Own]) -> Columns:
+    def of(cls, schema: Schema, packed: Mapping[str, tuple[int, int]], zeros: bool, tails: Sequence[StoreTail]) -> Columns:
         """Describe all columns of a schema; `packed` tells (chunk_rows, chunks) of the packed ones, the same in all stores."""
         paths = (*schema.obs, *schema.step)
         order = list(schema)
-        targets = np.zeros((len(stores), len(paths), gather.TARGET_FIELDS), np.int64)
+        targets = np.zeros((len(tails), len(paths), gather.TARGET_FIELDS), np.int64)
         for n, path in enumerate(paths):
             target = targets[:, n].T
             target[gather.COLUMN], target[gather.ROW_BYTES], target[gather.ZEROS] = (
@@ -52,14 +45,14 @@ class Columns:
             target[gather.FLAG] = schema[path].np_dtype == np.bool_
             if path in packed:
                 target[gather.CHUNK_ROWS], target[gather.CHUNKS] = packed[path]
-                target[gather.TAIL] = [own.tails[path] for own in stores]
-                target[gather.TAIL_ROWS] = [own.tail_rows for own in stores]
+                target[gather.TAIL] = [tail.addresses[path] for tail in tails]
+                target[gather.TAIL_ROWS] = [tail.rows for tail in tails]
             lossy = schema[path].is_lossy
             if lossy:
                 target[gather.HEIGHT], target[gather.WIDTH], _ = schema[path].shape
                 target[gather.GET_INFO], target[gather.DECODE_INTO] = webp.functions()
             alone = covered(schema, OBS) == (path,) and schema[path].row_bytes >= _WORTH_READING_ROWS and not lossy
-            target[gather.CHECKSUMS], target[gather.SALT] = order.index(CHECKSUM) if alone else -1, [own.salt for own in stores]
+            target[gather.CHECKSUMS], target[gather.SALT] = order.index(CHECKSUM) if alone else -1, [tail.salt for tail in tails]
         return cls(schema, paths, targets)
 
     def sample_bytes(self, frame_stack: int) -> float:

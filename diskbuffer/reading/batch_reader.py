@@ -33,7 +33,8 @@ from diskbuffer.reading.follow_index import IndexFollower
 from diskbuffer.reading.gather.gatherer import Elsewhere, Gatherer, default_threads
 from diskbuffer.reading.gather.plan import Plan, make_plan
 from diskbuffer.reading.gather.single_steps import Copy, Filled, SingleSteps
-from diskbuffer.reading.gather.targets import Columns, Memory, Own
+from diskbuffer.reading.gather.store_tail import StoreTail
+from diskbuffer.reading.gather.targets import Columns, Memory
 from diskbuffer.reading.readable import Readable
 from diskbuffer.schema import TAG
 from diskbuffer.store.following import MOVING_SECONDS
@@ -50,7 +51,7 @@ _SMALL = 1024  # steps
 class Portion:
     """What of a batch comes from one store: a plan for each of the arrays' memories, and how old they are."""
 
-    reader: Reader
+    reader: BatchReader
     columns: Columns
     plans: list[Plan]
     index: Index
@@ -91,7 +92,7 @@ class Planned:
         return delivery.deliver(delivery.send(arrays))  # type: ignore[no-any-return]  # a caller's function may return any
 
 
-class Reader(ABC):
+class BatchReader(ABC):
     """Bring steps of what is open into batches; any number of threads at once.
 
     Attributes
@@ -109,7 +110,7 @@ class Reader(ABC):
         self._store, self.streams, self.closed = store, layout.streams, False
         self.frame_stack, self._zeros = frame_stack, zeros
         self.index, self.refreshed = self._read(), time.monotonic()
-        self._owned = self._own()
+        self._owned = self._tails()
         self.columns = self._look()
         self._selected: dict[tuple[str, ...], Columns] = {}  # some of these, as they were asked for
         self._single: dict[tuple[str, ...] | None, SingleSteps | None] = {}  # for these
@@ -128,7 +129,7 @@ class Reader(ABC):
         """Return the index as it is by now."""
 
     @abstractmethod
-    def _own(self) -> list[Own]:
+    def _tails(self) -> list[StoreTail]:
         """Return what is their own of the stores that are read."""
 
     def _elsewhere(self) -> Elsewhere | None:
@@ -137,7 +138,7 @@ class Reader(ABC):
 
     def look_again(self) -> None:
         """See which columns there are by now, and which stores."""
-        owned = self._own()
+        owned = self._tails()
         if self.columns.schema is not self._store.layout.schema or owned != self._owned:
             self._owned = owned
             self.columns, self._selected, self._single = self._look(), {}, {}
@@ -451,7 +452,7 @@ class Reader(ABC):
         self.gatherer.close()
 
 
-class StoreReader(Reader):
+class StoreReader(BatchReader):
     """Read one store."""
 
     _store: Store
@@ -463,18 +464,12 @@ class StoreReader(Reader):
     def _read(self) -> Index:
         return self._follower.read()
 
-    def _own(self) -> list[Own]:
-        return [own_of(self._store)]
+    def _tails(self) -> list[StoreTail]:
+        return [StoreTail.of(self._store)]
 
     def _elsewhere(self) -> Elsewhere | None:
         files = self._store.files
         return Bringing(self._store, files, self._store.table.slots) if isinstance(files, BucketFiles) else None
-
-
-def own_of(store: Store) -> Own:
-    """Return what is a store's own."""
-    layout = store.layout
-    return Own({path: tail.address for path, tail in store.tails.items()}, layout.tail_rows, layout.salt)
 
 
 def _with_last(obs: Any, following: Any) -> Any:
@@ -511,7 +506,7 @@ def _by_name(single: SingleSteps, filled: Filled) -> dict[str, npt.NDArray[Any]]
     return dict(zip(single.names, filled, strict=False))
 
 
-def until_found(readers: Sequence[Reader], attempt: Callable[[], T]) -> T:
+def until_found(readers: Sequence[BatchReader], attempt: Callable[[], T]) -> T:
     """Return what an attempt returns, made again while a writer elsewhere moves segments under it; all locks must be held."""
     begun = math.inf
     while True:

@@ -13,14 +13,16 @@ import tokenize
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.endings import ENDINGS
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.episodes import EpisodeTable
+
+if TYPE_CHECKING:
+    from diskbuffer.episode_table import EpisodeTable
 
 Bools = npt.NDArray[np.bool_]
 NUMBERS = ("episode", "stream", "start", "length", "return", "age", "ended")

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.conditions import parse
 from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.index.streams import Streams
-from diskbuffer.reading.episode_columns import list_episodes, sum_rewards, when_they_ended
+from diskbuffer.reading.episode_columns import list_episodes, row_of, sum_rewards, when_they_ended
 from diskbuffer.store.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -73,8 +74,50 @@ class EpisodeTable:
         return found
 
     def select(self, which: Any) -> EpisodeTable:
-        """Return some of the episodes, by a mask, numbers of rows or a slice; they keep their ids."""
-        return EpisodeTable(*(self.column(name)[which] for name in self.names()))
+        """Return some of the episodes, which keep their ids.
+
+        Parameters
+        ----------
+        which : str, mask, numbers of rows, or slice
+            A condition is text: "return > 10 and ending == 'terminated'"; see `diskbuffer.conditions`.
+
+        Raises
+        ------
+        InputError
+            It is no condition that can be understood.
+        """
+        rows = self.where(which) if isinstance(which, str) else which
+        return EpisodeTable(*(self.column(name)[rows] for name in self.names()))
+
+    def where(self, condition: str) -> npt.NDArray[np.bool_]:
+        """Return for which episodes a condition holds, (n,): what `select` takes as text."""
+        return parse(condition).select(self)
+
+    def argsort(self, by: str = "ended", *, reverse: bool = False) -> Int64:
+        """Return the rows in the order of a column, (n,); NaN last, equal ones by their ids, reversed as well.
+
+        By "ended", the default, the episodes that ended first come first.
+        """
+        values = self.column(by)
+        if values.dtype.kind == "U":
+            values = np.unique(values, return_inverse=True)[1]
+        keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
+        found: Int64 = np.lexsort((-self.episode, -keys) if reverse else (self.episode, keys))
+        return found
+
+    def sort(self, by: str = "ended", *, reverse: bool = False) -> EpisodeTable:
+        """Return the episodes in the order of a column; see `argsort`."""
+        return self.select(self.argsort(by, reverse=reverse))
+
+    def newest(self) -> int:
+        """Return the row of the newest episode that is over; of the newest of all where none is."""
+        rows = self.argsort()
+        over = rows[self.ending[rows] != RUNNING]
+        return int(over[-1] if len(over) else rows[-1])
+
+    def find(self, episode: int) -> int:
+        """Return the row of an episode by its id; an InputError where there is none."""
+        return row_of(self.episode, episode)
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return the episodes as dicts of what JSON holds, but for returns that are NaN or infinite."""
@@ -92,25 +135,3 @@ def build(store: Store, index: Streams) -> EpisodeTable:
     returns = sums.reshape(len(sums), -1).sum(axis=1) if sums.ndim > 1 else sums
     ended, whole = when_they_ended(store, index, found), found.start == found.id
     return EpisodeTable(found.id, found.stream, found.start, found.length, returns, found.ending, found.tag, age, whole, ended)
-
-
-def order(table: EpisodeTable, by: str, reverse: bool = False) -> Int64:
-    """Return the rows of a table sorted by a column, (n,) int64; NaN last, equal ones by their ids, reversed as well."""
-    values = table.column(by)
-    if values.dtype.kind == "U":
-        values = np.unique(values, return_inverse=True)[1]
-    keys = values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
-    found: Int64 = np.lexsort((-table.episode, -keys) if reverse else (table.episode, keys))
-    return found
-
-
-def in_time(table: EpisodeTable) -> Int64:
-    """Return the rows of a table in the order in which the episodes ended, the oldest first, (n,) int64."""
-    return order(table, "ended")
-
-
-def newest(table: EpisodeTable) -> int:
-    """Return the row of the newest episode that is over; of the newest of all where none is."""
-    rows = in_time(table)
-    over = rows[table.ending[rows] != RUNNING]
-    return int(over[-1] if len(over) else rows[-1])

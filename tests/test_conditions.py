@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskbuffer.conditions import NUMBERS, TEXTS, parse
 from diskbuffer.endings import ENDINGS
+from diskbuffer.episode_table import EpisodeTable
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.episodes import EpisodeTable
-from diskbuffer.inspect.where import NUMBERS, TEXTS, parse
 from tests.amounts import examples
 
 TAGS = ("", "demo", "expert demo", "x")

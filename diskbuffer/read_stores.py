@@ -1,0 +1,206 @@
+"""Stores that are open to be looked at: one, or those of several writers, each followed as its writers go on."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from diskbuffer.bucket import Bucket
+from diskbuffer.errors import CorruptionError, DiskBufferError, NotAStoreError
+from diskbuffer.index.fields import ENDED, FLOOR, HEAD, LOW
+from diskbuffer.index.streams import Streams
+from diskbuffer.reading.restore_index import read_index
+from diskbuffer.schema import TAG
+from diskbuffer.store import directory
+from diskbuffer.store.building import is_there
+from diskbuffer.store.format.layout import CHECKSUMS, SEGMENTS
+from diskbuffer.store.opening import open_bucket, open_store
+from diskbuffer.store.remains import open_remains
+from diskbuffer.store.segment_rows import SegmentRows
+from diskbuffer.store.store import Store
+from diskbuffer.store.system.files import Files
+
+if TYPE_CHECKING:
+    from diskbuffer.gathering.store import GatheredStore
+
+Int64 = npt.NDArray[np.int64]
+_KNOWN = [HEAD, ENDED, LOW, FLOOR]  # of a stream: another one whenever rows or episodes are
+
+
+class ReadStores(Protocol):
+    """What a reader reads.
+
+    Attributes
+    ----------
+    store : Store
+        One store, or several with the face of one.
+    index : Streams
+        Its rows and episodes, as of the last look.
+    damage : str or None
+        What is wrong with it, where what is left of it is read.
+    opened : int
+        How often it was opened: with another number, a step's id may be another step's.
+    """
+
+    store: Store
+    index: Streams
+    damage: str | None
+    opened: int
+
+    def look(self) -> bool:
+        """See what has changed; return whether anything has."""
+
+    def accept_damage(self, damage: str, /) -> bool:
+        """Go on with what is left of a damaged store; return False where that is not to be, or cannot be."""
+
+    def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
+        """Read rows of a stream's segment, whose first row has the position `first`, by their offsets in it; (n, *shape)."""
+
+    def close(self) -> None:
+        """Release what is mapped; it is mapped again when it is read again."""
+
+
+class OneStore:
+    """One writer's store; see `ReadStores`."""
+
+    store: Store
+    index: Streams
+
+    def __init__(self, place: Path | Bucket, frame_stack: int | None, *, tolerate_damage: bool) -> None:
+        self._place, self._frame_stack, self._tolerate_damage = place, frame_stack, tolerate_damage
+        self.damage: str | None = None
+        self.opened = 0
+        self._seen: list[tuple[str, int, int, int]] = []
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            if isinstance(self._place, Bucket):
+                store = open_bucket(self._place)
+            elif is_there(self._place):
+                store = open_store(self._place, writable=False)
+            else:
+                raise _NothingError(f"there is no store at {self._place}")  # or one that is being made
+            self._take(store, None)
+        except (CorruptionError, NotAStoreError) as error:
+            damage = str(error) if isinstance(error, CorruptionError) else self._damaged_group(error)
+            if damage is None:
+                raise
+            if not self.accept_damage(damage):
+                raise CorruptionError(damage) from error
+
+    def _damaged_group(self, error: NotAStoreError) -> str | None:
+        """Return what is wrong with the file that describes the store, where its copy can stand in for it."""
+        if not isinstance(self._place, Bucket) and not isinstance(error, _NothingError):
+            with contextlib.suppress(DiskBufferError, OSError):
+                return directory.damaged_group(self._place)
+        return None
+
+    def _take(self, store: Store, damage: str | None) -> None:
+        self.index, self.store, self.damage = self._indexed(store), store, damage
+        self.opened += 1
+
+    def accept_damage(self, damage: str, /) -> bool:
+        """Go on with what is left of a damaged store."""
+        if not self._tolerate_damage:
+            return False
+        if isinstance(self._place, Bucket):
+            raise CorruptionError(f"{damage}. Copy the store to a directory to see what is left of it")
+        self._seen = self._stamp()  # before it is read: what changes meanwhile is looked at again
+        self._take(open_remains(self._place), damage)
+        return True
+
+    def _indexed(self, store: Store) -> Streams:
+        """Read which rows count."""
+        index = read_index(store, (self._frame_stack or store.layout.frame_stack) - 1, Streams)
+        for stream, position in enumerate(store.layout.begins):
+            index.begin_at(stream, position)
+        return index
+
+    def look(self) -> bool:
+        """See what has changed; a store that went back to a mark, or was replaced by another, is opened anew."""
+        before = self._signature()
+        if self.damage is not None:
+            if self._stamp() == self._seen:
+                return False
+            self._open()
+        else:
+            try:
+                with self.store.lock:
+                    self.index = self._indexed(self.store)
+            except CorruptionError:
+                self._open()
+        return self._signature() != before
+
+    def _stamp(self) -> list[tuple[str, int, int, int]]:
+        """Return what is another one when a file of the store has changed: each name, with its number, size and time."""
+        files = self.store.files if isinstance(self._place, Bucket) else Files(self._place)
+        return sorted((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files.walk())
+
+    def _signature(self) -> tuple[Any, ...]:
+        """Return what is another one whenever something has changed that a reader tells of."""
+        layout, table = self.store.layout, self.store.table
+        numbers = self.index.table[:, _KNOWN].tobytes()
+        tags = table.column(f"{CHECKSUMS}/{TAG}".removeprefix(f"{SEGMENTS}/")).tobytes() if TAG in layout.derived else b""
+        described = (layout.salt, layout.capacity, layout.tags, layout.removals, tuple(layout.schema), layout.begins)
+        return (numbers, tags, described, self.damage)
+
+    def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
+        """Read rows of a segment."""
+        return SegmentRows(self.store, column, slot, (stream, first)).read(offsets)
+
+    def close(self) -> None:
+        """Release what is mapped."""
+        with self.store.lock:
+            self.store.maps.retire_all()
+
+
+class WritersStores:
+    """The stores of several writers, as ``ReplayBuffer(path, mode="r")`` sees them; see `ReadStores`.
+
+    A damaged one among them is a CorruptionError.
+    """
+
+    index: Streams
+    damage: str | None = None
+    opened: int = 1
+
+    def __init__(self, files: Files, frame_stack: int | None) -> None:
+        from diskbuffer.gathering.store import GatheredStore
+
+        self._stores: GatheredStore = GatheredStore(files)
+        self.store = cast(Store, self._stores)  # it has the same face, for all that reads
+        self._context = (frame_stack or self._stores.layout.frame_stack) - 1
+        self._numbers = b""
+        self.look()
+
+    def look(self) -> bool:
+        """See what has changed, and which writers came."""
+        with self._stores.lock:
+            layout, before = self._stores.layout, self._numbers
+            self.index = self._stores.read(self._context)
+            self._numbers = self.index.table[:, _KNOWN].tobytes()
+            tagged = TAG in self._stores.layout.derived  # by a learner, whose files have no checksums to compare
+            return tagged or self._numbers != before or self._stores.layout is not layout
+
+    def accept_damage(self, _: str, /) -> bool:
+        """Return False: the damaged store is to be looked at alone."""
+        return False
+
+    def rows(self, column: str, slot: int, stream: int, first: int, offsets: Int64) -> npt.NDArray[Any]:
+        """Read rows of a segment."""
+        if column in self._stores.layout.derived:
+            return self._stores.values(column, slot)[offsets]
+        member, own = self._stores.find(slot)
+        return SegmentRows(member.store, column, own, (stream - member.entry.first_stream, first)).read(offsets)
+
+    def close(self) -> None:
+        """Do nothing: what is mapped is small, as each writer's store is followed by its own reader."""
+
+
+class _NothingError(NotAStoreError):
+    """There is nothing, or what is made only now."""

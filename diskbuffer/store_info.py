@@ -1,0 +1,181 @@
+"""What a store is, and what it takes on the disk, as plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diskbuffer.bucket import Bucket, place_of
+from diskbuffer.gathering.description import is_gathering, read_description
+from diskbuffer.schema import Column
+from diskbuffer.store import directory
+from diskbuffer.store.copies import marks
+from diskbuffer.store.format.layout import FORMAT, SEGMENTS, TAIL, Layout
+from diskbuffer.store.system.bucket_files import BucketFiles
+from diskbuffer.store.system.files import Files
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store's description says; of several writers' stores, what they have in common.
+
+    Attributes
+    ----------
+    path : Path or Bucket
+    columns : mapping of str to Column
+        By path, such as "obs/pixels": as they were created, then those that were written later.
+    derived : frozenset of str
+        Those that were written later.
+    chunk_rows : mapping of str to int
+        How many rows are compressed together, of the columns that are compressed.
+    capacity : int or None
+        Steps that are kept at least, of all environments together; None where all are.
+    n_envs : int
+        Environments that write side by side.
+    streams : int
+        A step's id is ``position * streams + environment``.
+    segment_rows : int
+        Rows of a segment, the unit of eviction.
+    frame_stack : int
+        Frames in an observation.
+    padding : {"first", "zeros"}
+    autoreset : {"next_step", "same_step", "disabled"}
+    tags : tuple of str
+        The column "tag" has their numbers, from 1 on.
+    environment, metadata : mapping or None
+        As `ReplayBuffer.environment` and `ReplayBuffer.metadata`.
+    protected, capacity_each : bool
+        As of `ReplayBuffer`.
+    damage : str or None
+        What is wrong with a store that a buffer refuses to open.
+    format : int
+        The version of the store's format.
+    """
+
+    path: Path | Bucket
+    columns: Mapping[str, Column]
+    derived: frozenset[str]
+    chunk_rows: Mapping[str, int]
+    capacity: int | None
+    n_envs: int
+    streams: int
+    segment_rows: int
+    frame_stack: int
+    padding: str
+    autoreset: str
+    tags: tuple[str, ...]
+    environment: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+    protected: bool
+    capacity_each: bool
+    damage: str | None = None
+    format: int = FORMAT
+
+    @classmethod
+    def of(cls, path: Path | Bucket, layout: Layout, frame_stack: int | None = None, damage: str | None = None) -> StoreInfo:
+        """Return what a layout says, of a store that is read with another stack, where one is given."""
+        return cls(
+            path,
+            dict(layout.schema.columns),
+            layout.derived,
+            layout.chunks_of,
+            layout.capacity,
+            layout.n_envs,
+            layout.streams,
+            layout.segment_rows,
+            frame_stack or layout.frame_stack,
+            layout.padding,
+            layout.autoreset,
+            layout.tags,
+            layout.environment,
+            layout.metadata,
+            layout.protected,
+            layout.capacity_each,
+            damage,
+        )
+
+
+def read_info(place: str | os.PathLike[str] | Bucket, damage: str | None = None) -> StoreInfo:
+    """Return what the description of a store says, and nothing else is read; `damage` is known to be wrong with the rest.
+
+    Raises
+    ------
+    NotAStoreError, CorruptionError, FormatError
+        There is no store, its description is damaged, or of a newer format.
+    """
+    path = place_of(place)
+    files = files_of(path)
+    layout = read_description(files).common if is_gathering(files) else directory.read_metadata(files)[0]
+    return StoreInfo.of(path, layout, None, damage)
+
+
+def writers_of(place: str | os.PathLike[str] | Bucket) -> tuple[str, ...] | None:
+    """Return the names of the writers whose stores are below a directory; None where it has one store, or something else."""
+    files = files_of(place_of(place))
+    return tuple(entry.name for entry in read_description(files).writers) if is_gathering(files) else None
+
+
+def files_of(place: Path | Bucket) -> Files:
+    """Return the files at a place."""
+    return BucketFiles(place) if isinstance(place, Bucket) else Files(place)
+
+
+@dataclass(frozen=True)
+class StoreUsage:
+    """What a store takes on the disk now, and how its last writer left it.
+
+    Attributes
+    ----------
+    rows : int
+        Rows in its segments: one a step, and one for each episode's last observation.
+    segments, sealed : int
+        Segments, and how many of them are recompressed.
+    columns : mapping of str to int
+        Bytes on the disk, holes not counted, by column.
+    tail, table, marks, rest : int
+        Bytes of the newest rows, of the segment table, of what marks do not share with the store, and of all else.
+    mark_names : tuple of str
+        The oldest first.
+    last_shutdown : {"clean", "killed", "power loss"}
+        How the last writer ended; "killed" of one that writes now.
+    """
+
+    rows: int
+    segments: int
+    sealed: int
+    columns: Mapping[str, int]
+    tail: int
+    table: int
+    marks: int
+    rest: int
+    mark_names: tuple[str, ...]
+    last_shutdown: str
+
+    @property
+    def disk_bytes(self) -> int:
+        """Return the bytes of all of it."""
+        return sum(self.columns.values()) + self.tail + self.table + self.marks + self.rest
+
+
+def disk_usage(files: Files) -> dict[str, int]:
+    """Return the bytes that files take on the disk, holes not counted, by directory: of marks what they alone have.
+
+    A store's own arrays are below `TAIL` and `SEGMENTS`, marks below `marks.MARKS`; a column is known by its path.
+    """
+    found: dict[str, int] = {}
+    known: set[tuple[int, int]] = set()
+    of_marks = list[tuple[tuple[int, int], int]]()
+    for name, status in files.walk():
+        identity, used = (status.st_dev, status.st_ino), status.st_blocks * 512
+        if name.startswith(f"{marks.MARKS}/"):
+            of_marks.append((identity, used))
+            continue
+        known.add(identity)
+        top = name.split("/", 1)[0]
+        part = top if top in (SEGMENTS, TAIL) else name.rsplit("/", 1)[0] if "/" in name else "."
+        found[part] = found.get(part, 0) + used
+    alone = {identity: used for identity, used in of_marks if identity not in known}
+    return found | ({marks.MARKS: sum(alone.values())} if of_marks else {})
