@@ -115,7 +115,7 @@ def test_a_view_follows_its_writer(tmp_path: Path, experience: type[Experience],
                 np.testing.assert_array_equal(view.read("obs", steps[steps % 2 == stream]), world.frames(stream, positions))
             gone = np.setdiff1d(before.start, buffer.episodes.start)
             if len(gone) and (gone // 2 < view.lows[gone % 2]).any():
-                with pytest.raises(db.EvictedError, match="was evicted"):
+                with pytest.raises(db.errors.EvictedError, match="was evicted"):
                     view.read("obs", gone[gone // 2 < view.lows[gone % 2]])
     assert view.writer is None
 
@@ -132,7 +132,7 @@ def test_a_store_that_is_replaced_or_removed(tmp_path: Path, experience: type[Ex
     assert view.refresh()
     assert view.steps == 50
     shutil.rmtree(tmp_path / "store")
-    with pytest.raises(db.NotAStoreError):
+    with pytest.raises(db.errors.NotAStoreError):
         view.refresh()
 
 
