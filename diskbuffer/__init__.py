@@ -10,27 +10,9 @@ import typing
 if os.name != "posix":
     raise ImportError("diskbuffer runs on Linux and macOS only; on Windows, use it inside of WSL 2, on WSL's own disk")
 
+from diskbuffer import errors
 from diskbuffer.bucket import Bucket
-from diskbuffer.errors import (
-    BucketError,
-    ClosedError,
-    CorruptionError,
-    DiskBufferError,
-    EmptyBufferError,
-    EvictedError,
-    FormatError,
-    InputError,
-    LimiterTimeoutError,
-    LockedError,
-    LossError,
-    MissingPackageError,
-    NotAStoreError,
-    ReadOnlyError,
-    SchemaError,
-    SourceError,
-    StackError,
-    UnreachableError,
-)
+from diskbuffer.errors import CorruptionError, DiskBufferError, InputError, LockedError, NotFoundError, TryAgainError
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.schema import Column
 from diskbuffer.transforms import Greyscale, Resize
@@ -46,39 +28,28 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "Bucket",
-    "BucketError",
-    "ClosedError",
     "Column",
     "CorruptionError",
     "DiskBufferError",
-    "EmptyBufferError",
-    "EvictedError",
-    "FormatError",
     "Greyscale",
     "Hindsight",
     "InputError",
-    "LimiterTimeoutError",
     "LockedError",
-    "LossError",
-    "MissingPackageError",
     "Mixture",
-    "NotAStoreError",
+    "NotFoundError",
     "Prioritized",
     "Problem",
-    "ReadOnlyError",
     "ReplayBuffer",
     "Report",
     "Resize",
     "SampleToInsertRatio",
     "Sampler",
-    "SchemaError",
     "Slices",
-    "SourceError",
-    "StackError",
+    "TryAgainError",
     "Uniform",
-    "UnreachableError",
     "__version__",
     "check",
+    "errors",
     "marks",
     "remove_mark",
 ]

@@ -1,24 +1,30 @@
-"""Every exception that diskbuffer raises on purpose.
+"""Every exception that diskbuffer raises on purpose, in five groups by what a caller would do.
 
 DiskBufferError
-├── InputError (ValueError)           what was given to a call does not fit; nothing was changed
-│   ├── SchemaError                   the store holds other columns, or the columns cannot be stored
-│   ├── StackError                    observations that are not the rolling stack they seem to be
-│   └── LossError                     what is to be exported or imported cannot all be held by the other side
-├── EmptyBufferError (LookupError)    there is nothing to sample yet
-├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
-├── ClosedError (ValueError)          the buffer was closed
-├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
-├── ReadOnlyError (OSError)           writing to a buffer opened with mode="r"
-├── LockedError (OSError)             another process writes to this store
-├── UnreachableError (TimeoutError)   none of the shards on other machines answers in time
-├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
-├── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
-├── FormatError (OSError)             the store is of a newer format than this version reads
-├── BucketError (OSError)             a bucket cannot be read now, or what was read cannot be kept in the cache
-├── SourceError (OSError)             a file of another format is damaged, or is not what it should be
-└── CorruptionError (OSError)         bytes on disk that cannot be what was written
+├── TryAgainError                         the same call may succeed later
+│   ├── EmptyBufferError (LookupError)    there is nothing to sample yet
+│   ├── EvictedError (LookupError)        a writer elsewhere evicts steps faster than this reader can read them
+│   ├── LimiterTimeoutError (TimeoutError) one side waited too long for the other, as limiter= has it
+│   ├── UnreachableError (TimeoutError)   none of the shards on other machines answers in time
+│   └── BucketError (OSError)             a bucket cannot be read now, or what was read cannot be kept in the cache
+├── InputError (ValueError)               wrong use, such as an argument that does not fit; nothing was changed
+│   ├── SchemaError                       the store holds other columns, or the columns cannot be stored
+│   ├── StackError                        observations that are not the rolling stack they seem to be
+│   ├── LossError                         what is to be exported or imported cannot all be held by the other side
+│   ├── ClosedError                       the buffer was closed
+│   ├── ReadOnlyError (OSError)           writing to a buffer opened with mode="r"
+│   ├── MissingPackageError (ImportError) a call needs a package that only an extra brings along
+│   └── FormatError (OSError)             the store is of a newer format than this version reads
+├── CorruptionError (OSError)             bytes on disk that cannot be what was written
+│   └── SourceError                       a file of another format is damaged, or is not what it should be
+├── NotFoundError                         what was named is not there
+│   └── NotAStoreError (OSError)          the path holds something else, or nothing where a store must be
+└── LockedError (OSError)                 another process writes to this store
+
+Each has a `kind`, a word that stays what it is: `EmptyBufferError.kind` is "empty".
 """
+
+from typing import ClassVar
 
 __all__ = [
     "BucketError",
@@ -34,10 +40,12 @@ __all__ = [
     "LossError",
     "MissingPackageError",
     "NotAStoreError",
+    "NotFoundError",
     "ReadOnlyError",
     "SchemaError",
     "SourceError",
     "StackError",
+    "TryAgainError",
     "UnreachableError",
 ]
 
@@ -45,70 +53,122 @@ __all__ = [
 class DiskBufferError(Exception):
     """Base of all errors that diskbuffer raises on purpose."""
 
+    kind: ClassVar[str] = "error"
+
+
+class TryAgainError(DiskBufferError):
+    """The same call may succeed later."""
+
+    kind = "try_again"
+
+
+class EmptyBufferError(TryAgainError, LookupError):
+    """There is no complete step to sample."""
+
+    kind = "empty"
+
+
+class EvictedError(TryAgainError, LookupError):
+    """A writer in another process evicts steps faster than this reader can read them."""
+
+    kind = "evicted"
+
+
+class LimiterTimeoutError(TryAgainError, TimeoutError):
+    """An actor or a learner waited too long for the other side; the message says for what. Nothing was added, or sampled."""
+
+    kind = "limiter_timeout"
+
+
+class UnreachableError(TryAgainError, TimeoutError):
+    """No shard answers in time; those that come back are used again."""
+
+    kind = "unreachable"
+
+
+class BucketError(TryAgainError, OSError):
+    """A bucket could not be reached, or did not allow it, or the disk of its cache is full; the buffer stays open."""
+
+    kind = "bucket"
+
 
 class InputError(DiskBufferError, ValueError):
-    """An argument does not fit; the buffer is as it was."""
+    """Wrong use, such as an argument that does not fit; the buffer is as it was."""
+
+    kind = "input"
 
 
 class SchemaError(InputError):
     """Columns that cannot be stored, or that differ from those of the store."""
 
+    kind = "schema"
+
 
 class StackError(InputError):
     """Stacked observations that are not a rolling stack of the frames before."""
+
+    kind = "stack"
 
 
 class LossError(InputError):
     """The other side cannot hold all that is to be exported or imported; the message names what, and how to go on without."""
 
-
-class EmptyBufferError(DiskBufferError, LookupError):
-    """There is no complete step to sample."""
+    kind = "loss"
 
 
-class EvictedError(DiskBufferError, LookupError):
-    """A writer in another process evicts steps faster than this reader can read them."""
-
-
-class ClosedError(DiskBufferError, ValueError):
+class ClosedError(InputError):
     """The buffer was used after `close`."""
 
-
-class LimiterTimeoutError(DiskBufferError, TimeoutError):
-    """An actor or a learner waited too long for the other side; the message says for what. Nothing was added, or sampled."""
+    kind = "closed"
 
 
-class ReadOnlyError(DiskBufferError, OSError):
+class ReadOnlyError(InputError, OSError):
     """A buffer opened with ``mode="r"`` was asked to write."""
+
+    kind = "read_only"
+
+
+class MissingPackageError(ImportError, InputError):  # ImportError first, which sets msg
+    """A package that is not part of every installation is needed; the message says how to install it."""
+
+    kind = "missing_package"
+
+
+class FormatError(InputError, OSError):
+    """The store was written in a newer format."""
+
+    kind = "format"
+
+
+class CorruptionError(DiskBufferError, OSError):
+    """What was read from the store cannot be what was written to it."""
+
+    kind = "corruption"
+
+
+class SourceError(CorruptionError):
+    """A file that is to be imported is damaged, or is not what its format says."""
+
+    kind = "source"
+
+
+class NotFoundError(DiskBufferError):
+    """What was named is not there."""
+
+    kind = "not_found"
+
+
+class NotAStoreError(NotFoundError, OSError):
+    """The path is no diskbuffer store, or there is none where one must be."""
+
+    kind = "not_a_store"
 
 
 class LockedError(DiskBufferError, OSError):
     """Another writer, living, holds the store."""
 
-
-class UnreachableError(DiskBufferError, TimeoutError):
-    """No shard answers in time; those that come back are used again."""
+    kind = "locked"
 
 
-class MissingPackageError(DiskBufferError, ImportError):
-    """A package that is not part of every installation is needed; the message says how to install it."""
-
-
-class NotAStoreError(DiskBufferError, OSError):
-    """The path is no diskbuffer store, or there is none where one must be."""
-
-
-class FormatError(DiskBufferError, OSError):
-    """The store was written in a newer format."""
-
-
-class BucketError(DiskBufferError, OSError):
-    """A bucket could not be reached, or did not allow it, or the disk of its cache is full; the buffer stays open."""
-
-
-class SourceError(DiskBufferError, OSError):
-    """A file that is to be imported is damaged, or is not what its format says."""
-
-
-class CorruptionError(DiskBufferError, OSError):
-    """What was read from the store cannot be what was written to it."""
+# The InputErrors that tell of a buffer, a store or an installation, and not of an argument.
+NOT_OF_ARGUMENTS = (ClosedError, FormatError, MissingPackageError, ReadOnlyError)

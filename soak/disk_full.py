@@ -110,7 +110,7 @@ class Run:
             except RIGHT as error:
                 if attempt == "with room":
                     raise WrongError(f"{name}: fails though there is room: {error!r}") from error
-                if isinstance(error, db.InputError | db.CorruptionError | db.ClosedError | db.LockedError):
+                if isinstance(error, db.InputError | db.CorruptionError | db.LockedError):
                     raise WrongError(f"{name}: {error!r}") from error
                 self.failed.append(f"{name}: {error!r}")
                 if before_room is not None:

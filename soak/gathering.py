@@ -216,7 +216,7 @@ class Learner:
                 steps = [self._take(batch) for batch in self.buffer.batches(256, threads=1)]
                 if len(np.unique(np.concatenate(steps))) < sum(map(len, steps)):
                     raise AssertionError("a pass gave a step twice")
-        except db.EmptyBufferError:  # no episode has seven steps yet
+        except db.errors.EmptyBufferError:  # no episode has seven steps yet
             return
         except Exception as error:  # noqa: BLE001  every exception is counted
             self.wrong += 1

@@ -122,7 +122,7 @@ class Judgement:
         try:
             buffer = self._workload.open(self._path, "r")
         except Exception as error:
-            if self._expected.must is None and isinstance(error, db.NotAStoreError):
+            if self._expected.must is None and isinstance(error, db.errors.NotAStoreError):
                 return
             raise broken_by("reader: opening", error) from error
         with buffer:

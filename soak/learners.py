@@ -601,7 +601,7 @@ class Schedule:
         with self._faulty(faults, 0.2):
             try:
                 batch = learner.sample(int(self._rng.integers(1, 30)), sampler)
-            except db.EmptyBufferError:
+            except db.errors.EmptyBufferError:
                 return
             except OSError:
                 self.log.append("a draw fails")

@@ -119,7 +119,7 @@ def read(how: str, path: Path, world: Experience, rounds: int) -> None:
     for work in (lambda: db.ReplayBuffer(path), lambda: db.check(path, repair=True, progress=False)):
         try:
             work()
-        except (db.ReadOnlyError, db.LockedError):
+        except (db.errors.ReadOnlyError, db.LockedError):
             continue
         raise AssertionError("it was opened for writing")
 

@@ -54,12 +54,12 @@ class Actor:
                 if n % 200 == 199:
                     self._buffer.flush(sync=False)
                     self._acknowledged = self._added
-            except db.LimiterTimeoutError:
+            except db.errors.LimiterTimeoutError:
                 self._added -= 1  # the learner is behind, or has stopped
-            except db.UnreachableError:
+            except db.errors.UnreachableError:
                 self._errors += 1
             time.sleep(0.001)
-        with contextlib.suppress(db.UnreachableError):
+        with contextlib.suppress(db.errors.UnreachableError):
             self._buffer.flush(sync=False)
             self._acknowledged = self._added
         return self._acknowledged, self._errors
@@ -176,7 +176,7 @@ class Learner:
         by_priority = self.batches % 2 == 1
         try:
             batch = self._buffer.sample(BATCH, self._sampler if by_priority else None)
-        except (db.EmptyBufferError, db.UnreachableError, db.LimiterTimeoutError):
+        except (db.errors.EmptyBufferError, db.errors.UnreachableError, db.errors.LimiterTimeoutError):
             time.sleep(0.05)
             return
         finally:

@@ -239,9 +239,9 @@ BAD_STACKS: dict[str, tuple[Any, Any, str]] = {
 def test_a_stack_that_does_not_roll_is_refused(what: str, stacked: db.ReplayBuffer) -> None:
     obs, next_obs, message = BAD_STACKS[what]
     before = everything(stacked)
-    with pytest.raises(db.StackError, match=f"expected a rolling stack of 4 frames.*{message}"):
+    with pytest.raises(db.errors.StackError, match=f"expected a rolling stack of 4 frames.*{message}"):
         stacked.add(obs, 1, 1.0, next_obs, False, False)
-    with pytest.raises(db.StackError, match="obs of step 0 of the arrays: expected a rolling stack of 4 frames"):
+    with pytest.raises(db.errors.StackError, match="obs of step 0 of the arrays: expected a rolling stack of 4 frames"):
         stacked.extend(obs[None], [1], [1.0], next_obs[None])
     assert everything(stacked) == before
     stacked.add(rolling(12), 12, 1.0, rolling(13), True, False)
@@ -260,7 +260,7 @@ def test_a_stack_and_a_frame_in_one_step_are_refused(stacked: db.ReplayBuffer) -
 def test_a_refused_stack_does_not_undo_a_cut_off(stacked: db.ReplayBuffer) -> None:
     stacked.cut_off()
     obs, next_obs, _ = BAD_STACKS["next_obs moves two"]
-    with pytest.raises(db.StackError):
+    with pytest.raises(db.errors.StackError):
         stacked.extend(obs[None], [1], [1.0], next_obs[None])
     frame = FRAME + np.uint8(12)
     stacked.add(frame, 1, 1.0, FRAME, False, False)  # what the last episode ended with, but another episode
@@ -332,13 +332,13 @@ def test_a_bad_option_does_not_leave_a_store_locked(what: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("dtype", ["O", "U5", "M8[s]", "float128", "V4", "nonsense"])
 def test_a_dtype_that_cannot_be_stored_is_refused(dtype: str) -> None:
-    with pytest.raises(db.SchemaError, match="dtype"):
+    with pytest.raises(db.errors.SchemaError, match="dtype"):
         db.Column((), dtype)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (-1,), "ab", None, 2.5])
 def test_a_shape_that_is_none_is_refused(shape: Any) -> None:
-    with pytest.raises(db.SchemaError):
+    with pytest.raises(db.errors.SchemaError):
         db.Column(shape)
 
 
@@ -371,7 +371,7 @@ def test_another_schema_is_refused_and_the_difference_shown(what: str, mode: str
     path = tmp_path / "store"
     db.ReplayBuffer(path, 100, n_envs=2, segment_rows=8, **GOOD).close()
     change, differences = OTHERS[what]
-    with pytest.raises(db.SchemaError) as caught:
+    with pytest.raises(db.errors.SchemaError) as caught:
         db.ReplayBuffer(path, **change, mode=mode)  # type: ignore[arg-type]
     assert str(path) in str(caught.value)
     lines = [line.strip() for line in str(caught.value).splitlines()]
@@ -427,7 +427,7 @@ def test_what_is_no_store_is_refused_and_left_alone(make: Callable[[Path], None]
     path = tmp_path / "thing"
     make(path)
     before = contents(path)
-    with pytest.raises(db.NotAStoreError, match="thing"):
+    with pytest.raises(db.errors.NotAStoreError, match="thing"):
         db.ReplayBuffer(path, mode=mode, **GOOD)  # type: ignore[arg-type]
     assert contents(path) == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["thing"]
@@ -438,7 +438,7 @@ def test_what_is_no_store_is_refused_and_left_alone(make: Callable[[Path], None]
 def test_a_store_that_must_be_there_and_is_not_is_missed(mode: str, there: bool, tmp_path: Path) -> None:
     if there:
         (tmp_path / "store").mkdir()
-    with pytest.raises(db.NotAStoreError, match="there is no store at"):
+    with pytest.raises(db.errors.NotAStoreError, match="there is no store at"):
         db.ReplayBuffer(tmp_path / "store", mode=mode, **GOOD)  # type: ignore[arg-type]
     assert (tmp_path / "store").exists() == there
 
@@ -446,7 +446,7 @@ def test_a_store_that_must_be_there_and_is_not_is_missed(mode: str, there: bool,
 def test_a_store_that_must_be_new_and_is_not_is_refused(tmp_path: Path) -> None:
     db.ReplayBuffer(tmp_path / "store", mode="w-", **GOOD).close()
     before = contents(tmp_path / "store")
-    with pytest.raises(db.NotAStoreError, match="already"):
+    with pytest.raises(db.errors.NotAStoreError, match="already"):
         db.ReplayBuffer(tmp_path / "store", mode="w-", **GOOD)
     assert contents(tmp_path / "store") == before
 
@@ -461,7 +461,7 @@ def test_an_empty_directory_and_missing_parents_are_room_for_a_store(tmp_path: P
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
     make_a_file(tmp_path / "file")
-    with pytest.raises((db.NotAStoreError, NotADirectoryError, FileExistsError)):
+    with pytest.raises((db.errors.NotAStoreError, NotADirectoryError, FileExistsError)):
         db.ReplayBuffer(tmp_path / "file" / "store", **GOOD)
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -527,7 +527,7 @@ def check_refused(path: Path, error: type[db.DiskBufferError], message: str) -> 
 def test_damaged_metadata_is_refused(what: str, pristine: Path, tmp_path: Path) -> None:
     damaged = DAMAGE[what](json.loads((pristine / "zarr.json").read_bytes()))
     sign(damaged)
-    check_refused(copy_with(pristine, tmp_path, json.dumps(damaged).encode()), db.NotAStoreError, "store")
+    check_refused(copy_with(pristine, tmp_path, json.dumps(damaged).encode()), db.errors.NotAStoreError, "store")
 
 
 def sign(metadata: Any) -> None:
@@ -557,7 +557,7 @@ def test_what_only_other_tools_read_is_mended(pristine: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"\xff\xfe{}", b'{"zarr_format": 3,', b"[" * 100_000])
 def test_metadata_that_is_no_json_is_refused(data: bytes, pristine: Path, tmp_path: Path) -> None:
-    check_refused(copy_with(pristine, tmp_path, data), db.NotAStoreError, "store")
+    check_refused(copy_with(pristine, tmp_path, data), db.errors.NotAStoreError, "store")
 
 
 @pytest.mark.parametrize("version", [2, 99, "two", None, 1.5])
@@ -565,7 +565,7 @@ def test_a_newer_format_is_refused(version: Any, pristine: Path, tmp_path: Path)
     metadata = json.loads((pristine / "zarr.json").read_bytes())
     metadata["attributes"]["diskbuffer"] = {"format": version, "what is in it": "only the future knows"}
     path = copy_with(pristine, tmp_path, json.dumps(metadata).encode())
-    check_refused(path, db.FormatError, f"format {version}.*newer diskbuffer")
+    check_refused(path, db.errors.FormatError, f"format {version}.*newer diskbuffer")
 
 
 def table(path: Path, name: str, file: str) -> Any:
@@ -612,9 +612,9 @@ def test_an_empty_buffer_has_nothing_to_sample(mode: str, tmp_path: Path) -> Non
         assert len(buffer.episodes) == 0
         assert buffer.stats()["steps"] == 0
         for _ in range(2):
-            with pytest.raises(db.EmptyBufferError):
+            with pytest.raises(db.errors.EmptyBufferError):
                 buffer.sample(8)
-            with pytest.raises(db.EmptyBufferError):
+            with pytest.raises(db.errors.EmptyBufferError):
                 next(iter(buffer.loader(8)))
         with pytest.raises(db.InputError):
             buffer.at([0])
@@ -624,7 +624,7 @@ def test_an_empty_buffer_has_nothing_to_sample(mode: str, tmp_path: Path) -> Non
 def test_an_empty_buffer_can_be_sampled_once_it_is_filled(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", **GOOD) as buffer:
         loader = buffer.loader(8)
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             next(iter(loader))
         buffer.add([1, 2, 3], 1, 1, [2, 3, 4], False, False)
         assert buffer.sample(8)["action"].tolist() == [1] * 8
@@ -707,7 +707,7 @@ WRITING = ("add", "extend", "cut_off", "flush", "seal")
 @pytest.mark.parametrize("call", CALLS)
 def test_use_after_close_is_refused(call: str, buffer: db.ReplayBuffer) -> None:
     buffer.close()
-    with pytest.raises(db.ClosedError, match=r"closed.*open it again"):
+    with pytest.raises(db.errors.ClosedError, match=r"closed.*open it again"):
         CALLS[call](buffer)
 
 
@@ -725,9 +725,9 @@ def test_a_loader_of_a_closed_buffer_raises_and_does_not_hang(buffer: db.ReplayB
     batches = iter(loader)
     next(batches)
     buffer.close()
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         list(itertools.islice(batches, 10))
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         next(iter(loader))
 
 
@@ -736,7 +736,7 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
     buffer.close()
     before = contents(buffer.path)
     with db.ReplayBuffer(buffer.path, mode="r") as reader:
-        with pytest.raises(db.ReadOnlyError, match=r"mode='r'.*mode='a'"):
+        with pytest.raises(db.errors.ReadOnlyError, match=r"mode='r'.*mode='a'"):
             CALLS[call](reader)
         assert len(reader) == 25
         reader.sample(5)
@@ -744,15 +744,13 @@ def test_writing_read_only_is_refused(call: str, buffer: db.ReplayBuffer) -> Non
 
 
 def test_every_error_is_a_diskbuffer_error_and_what_python_calls_it() -> None:
-    errors = {name: getattr(db, name) for name in db.__all__ if name.endswith("Error")}
-    assert len(errors) == 18
-    assert all(issubclass(error, db.DiskBufferError) for error in errors.values())
+    assert len(db.errors.__all__) == 20
+    assert all(issubclass(getattr(db.errors, name), db.DiskBufferError) for name in db.errors.__all__)
     assert issubclass(db.InputError, ValueError)
-    assert issubclass(db.EmptyBufferError, LookupError)
-    assert issubclass(db.EvictedError, LookupError)
-    assert issubclass(db.MissingPackageError, ImportError)
-    kinds = (db.LockedError, db.NotAStoreError, db.FormatError, db.CorruptionError, db.ReadOnlyError, db.SourceError)
-    for error in kinds:
+    assert issubclass(db.errors.EmptyBufferError, LookupError)
+    assert issubclass(db.errors.EvictedError, LookupError)
+    assert issubclass(db.errors.MissingPackageError, ImportError)
+    for error in (db.LockedError, db.errors.NotAStoreError, db.errors.FormatError, db.CorruptionError, db.errors.ReadOnlyError):
         assert issubclass(error, OSError)
 
 
@@ -801,7 +799,7 @@ def test_impossible_sizes_are_refused_and_nothing_is_created(wrong: dict[str, An
 @pytest.mark.parametrize("name", [3, "x" * 300, "self", "info", "mask", "discount"])
 def test_names_that_cannot_be_columns_are_refused(name: Any, tmp_path: Path) -> None:
     columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
-    with pytest.raises(db.SchemaError):
+    with pytest.raises(db.errors.SchemaError):
         db.ReplayBuffer(tmp_path / "store", columns=columns, extra={name: db.Column((), "float32")})
     assert not list(tmp_path.iterdir())
 
@@ -861,5 +859,5 @@ def test_messages_count_as_people_do(tmp_path: Path) -> None:
 
 
 def test_a_check_of_nothing_tells_of_no_modes(tmp_path: Path) -> None:
-    with pytest.raises(db.NotAStoreError, match=f"there is no store at {tmp_path / 'none'}$"):
+    with pytest.raises(db.errors.NotAStoreError, match=f"there is no store at {tmp_path / 'none'}$"):
         db.check(tmp_path / "none")

@@ -47,7 +47,7 @@ def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp
         figures = buffer.stats()
         assert (figures["steps"], figures["episodes"], figures["added"]) == (0, 0, n)
         assert figures["segments"] in (1, 2)  # where the newest row fills one, the next may be there, too
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             buffer.sample(1)
         with pytest.raises(db.InputError, match="cannot be read"):
             buffer.at([last])
@@ -93,7 +93,7 @@ def test_readers_samplers_and_loaders_see_it(tmp_path: Path) -> None:
         loop = iter(buffer.loader(8, db.Uniform(1)))
         next(loop)
         buffer.clear()
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             next(loop)
         reader.refresh()
         assert len(reader) == 0
@@ -180,7 +180,7 @@ def test_a_clear_that_fails_drops_nothing_and_can_be_made_again(tmp_path: Path, 
         assert len(buffer) == 0
     with db.ReplayBuffer(tmp_path / "store", mode="r") as buffer:
         for call in (buffer.clear, functools.partial(buffer.resize, 10)):
-            with pytest.raises(db.ReadOnlyError):
+            with pytest.raises(db.errors.ReadOnlyError):
                 call()
 
 
@@ -197,7 +197,7 @@ def test_a_capacity_can_be_changed_when_a_store_is_opened_again(each: bool, tmp_
 
     with made(tmp_path / "store", 200, segment_rows=8, n_envs=2, capacity_each=each, autoreset="disabled") as buffer:
         step(buffer, 0, 300)
-    with pytest.raises(db.SchemaError, match=r"capacity: stored 200, asked for 400(.|\n)*resize\(\)"):
+    with pytest.raises(db.errors.SchemaError, match=r"capacity: stored 200, asked for 400(.|\n)*resize\(\)"):
         db.ReplayBuffer(tmp_path / "store", 400)
     at = 300
     for capacity, n in ((400, 400), (60, 0), (60, 100), (None, 500), (100, 0), (1000, 700), (16, 20)):

@@ -175,5 +175,5 @@ def test_any_key_is_taken_and_a_column_that_is_not_escaped_is_refused(tmp_path: 
             play(Counting(keys=keys), buffer, 5)
             assert set(buffer.sample(1)["obs"]) == set(keys)
     for wrong in ("obs/a b", "obs/a%2f", "obs/a%61", "obs/%%"):
-        with pytest.raises(db.SchemaError, match="%20"):
+        with pytest.raises(db.errors.SchemaError, match="%20"):
             db.ReplayBuffer(tmp_path / "store", columns={wrong: db.Column(), "action": db.Column()})

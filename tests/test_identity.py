@@ -51,7 +51,7 @@ def test_another_environment_of_the_same_shapes_is_refused(observations: Any, ac
         first = SCREEN, spaces.Box(0, 1, (4,), np.int8)
     opened(path, *first).close()
     for mode in ("a", "r", "r+"):
-        with pytest.raises(db.SchemaError, match=r"stored .*, asked for "):
+        with pytest.raises(db.errors.SchemaError, match=r"stored .*, asked for "):
             opened(path, observations, actions, mode=mode)
     opened(path, *first).close()
     db.ReplayBuffer(path).close()
@@ -124,10 +124,10 @@ def test_metadata_is_kept_and_must_be_the_same(tmp_path: Path) -> None:
     for where in (path, tmp_path / "copy"):
         with opened(where, metadata=mine, mode="r") as buffer:
             assert buffer.metadata == mine | {"tags": ["a", "b"]}
-        with pytest.raises(db.SchemaError, match=r'metadata: stored .*"run": 7.*asked for .*"run": 8'):
+        with pytest.raises(db.errors.SchemaError, match=r'metadata: stored .*"run": 7.*asked for .*"run": 8'):
             opened(where, metadata=mine | {"run": 8})
     opened(tmp_path / "bare").close()
-    with pytest.raises(db.SchemaError, match="metadata: stored none"):
+    with pytest.raises(db.errors.SchemaError, match="metadata: stored none"):
         opened(tmp_path / "bare", metadata={})
     assert db.check(path, progress=False).ok
 
@@ -191,7 +191,7 @@ def test_a_strangers_attributes_are_read_with_care(strange: Any, tmp_path: Path)
             warnings.simplefilter("ignore")
             try:
                 opened(copied, metadata=None).close()
-            except (db.NotAStoreError, db.SchemaError):
+            except (db.errors.NotAStoreError, db.errors.SchemaError):
                 continue
         assert isinstance(strange, dict)
 
@@ -211,6 +211,6 @@ def test_stable_baselines_tells_its_spaces(tmp_path: Path) -> None:
             for first in (1, 0):
                 buffer.add(frame, np.array([[1]]), np.zeros(1), np.full(1, first), torch.zeros(1), torch.zeros(1))
         buffer.stored.close()
-        with pytest.raises(db.SchemaError, match=r"action_space.n: stored 4, asked for 6"):
+        with pytest.raises(db.errors.SchemaError, match=r"action_space.n: stored 4, asked for 6"):
             make(64, SCREEN, spaces.Discrete(6), path=path)
         make(64, SCREEN, spaces.Discrete(4), path=path).stored.close()

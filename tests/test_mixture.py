@@ -71,9 +71,9 @@ def test_parts_of_one_buffer_are_selected_episodes(pair: Any) -> None:
         steps_of(a).tolist()
     )
     feeds[0].add(300)
-    with pytest.raises(db.EmptyBufferError, match="evicted"):
+    with pytest.raises(db.errors.EmptyBufferError, match="evicted"):
         mixture.sample(40)
-    with pytest.raises(db.EmptyBufferError, match="evicted"):
+    with pytest.raises(db.errors.EmptyBufferError, match="evicted"):
         a.sample(4, db.Slices(3, episodes=short))
 
 
@@ -150,5 +150,5 @@ def test_bad_mixtures_are_refused(pair: Any, tmp_path: Path) -> None:
         third.extend(np.zeros((5, 3), np.uint8), np.zeros(4, int), np.zeros(4))
         with pytest.raises(db.InputError, match="same columns"):
             db.Mixture([(a, 1), (third, 1)]).sample(8)
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         db.Mixture([(a, 1), (third, 1)]).sample(8)

@@ -274,7 +274,7 @@ class World:
             assert total >= min(self.capacity, len(self.order))
             assert total <= self.capacity + self.n * (rows + self.stack - 1)
         if not total:
-            with pytest.raises(db.EmptyBufferError):
+            with pytest.raises(db.errors.EmptyBufferError):
                 self.buffer.sample(3)
             return
         streams, positions, *_ = index.locate(np.arange(total))

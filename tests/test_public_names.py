@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from pathlib import Path
 
@@ -10,14 +12,25 @@ from diskbuffer import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "diskbuffer"
+GROUPS = {"TryAgainError", "InputError", "CorruptionError", "NotFoundError", "LockedError"}
+# For good: handlers and logs look at them.
+KINDS = {
+    **{"DiskBufferError": "error", "TryAgainError": "try_again", "EmptyBufferError": "empty", "EvictedError": "evicted"},
+    **{"LimiterTimeoutError": "limiter_timeout", "UnreachableError": "unreachable", "BucketError": "bucket"},
+    **{"InputError": "input", "SchemaError": "schema", "StackError": "stack", "LossError": "loss", "ClosedError": "closed"},
+    **{"ReadOnlyError": "read_only", "MissingPackageError": "missing_package", "FormatError": "format"},
+    **{"CorruptionError": "corruption", "SourceError": "source", "NotFoundError": "not_found"},
+    **{"NotAStoreError": "not_a_store", "LockedError": "locked"},
+}
 
 
 def test_the_public_names_are_those_that_are_promised() -> None:
-    assert set(errors.__all__) | {"Column", "ReplayBuffer", "Uniform", "__version__"} <= set(db.__all__)
+    assert GROUPS | {"DiskBufferError", "Column", "ReplayBuffer", "Uniform", "__version__"} <= set(db.__all__)
+    assert not (set(errors.__all__) - GROUPS - {"DiskBufferError"}) & {*db.__all__, *vars(db)}
     assert sorted(db.__all__) == list(db.__all__)
     assert all(getattr(db, name) is not None for name in db.__all__)
     public = {name for name in vars(db) if not name.startswith("_") and not name.islower()}
-    assert public == set(db.__all__) - {"__version__", "check", "marks", "remove_mark"}
+    assert public == set(db.__all__) - {"__version__", "check", "errors", "marks", "remove_mark"}
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", db.__version__)
 
 
@@ -29,7 +42,24 @@ def test_every_name_that_the_documentation_mentions_is_there() -> None:
 
 
 def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
-    drawn = re.findall(r"(\w+Error)(?: \((\w+)\))?", errors.__doc__ or "")
-    assert {name for name, _ in drawn} == set(errors.__all__)
-    for name, builtin in drawn:
-        assert not builtin or builtin in {base.__name__ for base in getattr(db, name).__mro__}
+    drawn = re.findall(r"^([│├└─ ]*)(\w+Error)(?: \((\w+)\))?", errors.__doc__ or "", re.M)
+    assert sorted(name for _, name, _ in drawn) == errors.__all__
+    above: dict[int, str] = {}
+    for branch, name, builtin in drawn:
+        bases = {base.__name__ for base in getattr(errors, name).__bases__}
+        assert bases == {above.get(len(branch) - 4, "Exception"), *filter(None, [builtin])}, name
+        above[len(branch)] = name
+    assert {name for branch, name, _ in drawn if len(branch) == 4} == GROUPS
+
+
+def test_the_kind_of_an_error_stays_what_it_is() -> None:
+    assert {name: getattr(errors, name).kind for name in errors.__all__} == KINDS
+    assert len(set(KINDS.values())) == len(KINDS)
+
+
+def test_an_error_shows_its_message_and_can_be_copied() -> None:
+    for name in errors.__all__:
+        error = getattr(errors, name)("what is wrong")
+        for one in (error, copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+            assert (type(one), str(one), one.args, one.kind) == (type(error), "what is wrong", ("what is wrong",), KINDS[name])
+        assert getattr(error, "msg", str(error)) == str(error)  # an ImportError's

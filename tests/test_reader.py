@@ -125,7 +125,7 @@ def test_a_reader_follows_its_writer(tmp_path: Path, experience: type[Experience
             gone = np.setdiff1d(before.start, buffer.episodes.start)
             evicted = gone[gone // 2 < reader.rows()[0][gone % 2]]
             if len(evicted):
-                with pytest.raises(db.EvictedError, match="was evicted"):
+                with pytest.raises(db.errors.EvictedError, match="was evicted"):
                     reader.read("obs", evicted)
     assert reader.writer is None
 
@@ -145,7 +145,7 @@ def test_a_store_that_is_replaced_or_removed(tmp_path: Path, experience: type[Ex
     assert reader.version[0] > opened
     assert reader.counts()[0].tolist() == [50]
     shutil.rmtree(tmp_path / "store")
-    with pytest.raises(db.NotAStoreError):
+    with pytest.raises(db.errors.NotAStoreError):
         reader.refresh()
 
 

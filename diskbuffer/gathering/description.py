@@ -112,6 +112,8 @@ class Description:
         try:
             common, _ = Layout.from_group({"attributes": {ATTRIBUTE: found["common"]}}, where)
             writers = tuple(Entry(str(name), int(first), int(streams)) for name, first, streams in found["writers"])
+        except FormatError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise NotAStoreError(f"{where}/{GROUP} describes several writers, but is damaged: {error}") from error
         until = 0
@@ -179,6 +181,8 @@ def read_description(files: Files) -> Description:
         return Description.from_group(read_json(files, GROUP), str(files.root))
     except FileNotFoundError:
         raise NotAStoreError(f"there are no stores of several writers at {files.root}") from None
+    except FormatError:
+        raise
     except ValueError as error:
         raise NotAStoreError(f"{files.root}/{GROUP} is not JSON: {error}") from error
 

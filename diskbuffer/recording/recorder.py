@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.errors import InputError, StackError
+from diskbuffer.errors import NOT_OF_ARGUMENTS, InputError, StackError
 from diskbuffer.index.fields import ENDED, HEAD
 from diskbuffer.index.index import Index
 from diskbuffer.native.recording import DOES_NOT_ROLL, MISFIT, NEEDS_ROOM, NOT_FINITE, BlockRecorder
@@ -92,7 +92,9 @@ class Recorder:
             return -1
         try:
             return max(-1, self._add(self._blocks.of_step(obs, next_obs, step, more), None))
-        except (InputError, StackError):
+        except NOT_OF_ARGUMENTS:
+            raise
+        except InputError:
             return -1
 
     def _add(self, values: tuple[Any, ...], told: Array | None) -> int:
@@ -112,11 +114,10 @@ class Recorder:
                     self._solve(0, self._environments)
                     code = native.add(values, told)
             return self._recorded(code) if code >= 0 else code
-        except (InputError, StackError):
-            raise
-        except BaseException:
-            with Uninterrupted():
-                self._take_stock()
+        except BaseException as error:
+            if not isinstance(error, InputError) or isinstance(error, NOT_OF_ARGUMENTS):
+                with Uninterrupted():
+                    self._take_stock()
             raise
 
     def _fit(self, values: tuple[Any, ...], number: int, axes: Axes) -> tuple[Any, ...]:

@@ -39,6 +39,8 @@ def read_metadata(root: Path | Files) -> tuple[Layout, int]:
         found = _described(files, GROUP)
     except FileNotFoundError:
         raise NotAStoreError(f"there is no store at {files.root}") from None
+    except FormatError:
+        raise
     except ValueError as error:
         raise NotAStoreError(f"{files.root}/zarr.json is not JSON: {error}") from error
     if not is_copied(files):

@@ -146,7 +146,7 @@ def test_shards_that_are_killed_keep_what_they_acknowledged_and_batches_are_of_a
         return RayReplayBuffer(tmp_path / "all", 100_000, shards=2, columns=COLUMNS, streams=4, block=8, seed=0, **how)
 
     with make(near=False, patience=20.0) as buffer:
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             buffer.sample(4)
         first = Actor(buffer, 1)
         first.extend(50)
@@ -266,7 +266,7 @@ def test_what_does_not_fit_is_refused_and_the_rest_goes_on(cluster: None, tmp_pa
         second = RayReplayBuffer._attached(*buffer.__reduce__()[1])
         with pytest.raises(db.InputError, match="streams"):
             second.extend(obs=np.zeros((5, 3)), action=np.zeros(4, int), reward=np.zeros(4))
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         buffer.sample(3)
 
 

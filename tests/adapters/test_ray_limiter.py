@@ -42,7 +42,7 @@ def learn(buffer: RayReplayBuffer, until: threading.Event, failed: list[Exceptio
         batches = buffer.loader(16, prefetch=2) if loader else iter(lambda: buffer.sample(16), None)
         while not until.is_set():
             next(batches)
-    except db.ClosedError:
+    except db.errors.ClosedError:
         return
     except db.DiskBufferError as error:
         failed.append(error)
@@ -91,19 +91,19 @@ def test_waits_end_with_time_outs_that_tell_what_is_missing(cluster: None, tmp_p
     with RayReplayBuffer(tmp_path, shards=1, columns=COLUMNS, limiter=asked, block=8) as buffer:
         extend(buffer, 40)
         buffer.flush(sync=False)
-        with pytest.raises(db.LimiterTimeoutError, match="40 steps in all and min_size=50"):
+        with pytest.raises(db.errors.LimiterTimeoutError, match="40 steps in all and min_size=50"):
             buffer.sample(8)
         extend(buffer, 10)
         buffer.flush(sync=False)
         assert limiter_of(buffer).may_sample
         buffer.sample(32)
         buffer.sample(8)
-        with pytest.raises(db.LimiterTimeoutError):
+        with pytest.raises(db.errors.LimiterTimeoutError):
             buffer.sample(8)
         assert not limiter_of(buffer).may_sample
         assert limiter_of(buffer).may_add
         extend(buffer, 20)
-        with pytest.raises(db.LimiterTimeoutError, match="no other process is alive as learner"):
+        with pytest.raises(db.errors.LimiterTimeoutError, match="no other process is alive as learner"):
             extend(buffer, 1)
         assert buffer.stats()["steps"] == 70  # what was refused was not added
         state = buffer.stats()["limiter"]

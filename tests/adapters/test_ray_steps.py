@@ -135,9 +135,9 @@ def test_steps_are_read_and_written_by_name_as_a_model_has_them(cluster: None, t
             buffer.at([1_000_000 * SHARDS])
         with pytest.raises(db.InputError, match="no column"):
             buffer.at(given, columns=["nothing"])
-        with pytest.raises(db.SchemaError):
+        with pytest.raises(db.errors.SchemaError):
             buffer.write("reward", given, np.zeros(5))
-        with pytest.raises(db.SchemaError):
+        with pytest.raises(db.errors.SchemaError):
             buffer.write("value", given, np.zeros((5, 2)))
         with pytest.raises(db.InputError, match="one for each"):
             buffer.write("value", given, np.zeros(4))

@@ -108,7 +108,7 @@ def test_priorities_and_steps_are_there_when_it_is_made_again(tmp_path: Path) ->
         return DiskPrioritizedEpisodeReplayBuffer(1_000, path=tmp_path / "store", alpha=1.0, seed=0)
 
     buffer, parts = make(), Environments(np.random.default_rng(0), 2).parts(25)
-    with pytest.raises(db.EmptyBufferError):
+    with pytest.raises(db.errors.EmptyBufferError):
         buffer.sample(4, sample_episodes=True)
     buffer.add(parts)
     found = buffer.sample(500, n_step=1, beta=1.0, sample_episodes=True)
@@ -149,5 +149,5 @@ def test_a_buffer_that_is_made_again_is_sampled_at_once(tmp_path: Path) -> None:
         reader.close()
         assert len(reader) == 2 * steps
         reader.close()
-        with pytest.raises(db.SchemaError, match="give capacity=1000"):
+        with pytest.raises(db.errors.SchemaError, match="give capacity=1000"):
             DiskEpisodeReplayBuffer(2_000, path=path)

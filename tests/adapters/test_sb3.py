@@ -268,7 +268,7 @@ def test_another_stack_than_the_stores_is_refused(tmp_path: Path, opened: list[A
     opened.append(DiskReplayBuffer(50, PIXELS, ACTIONS["discrete"], "cpu", path=tmp_path / "store"))
     fill(opened, World(PIXELS, 1, 0, 4), 5, ACTIONS["discrete"])
     for asked in (1, 2):
-        with pytest.raises(db.SchemaError, match=f"4 of them an observation, and frame_stack={asked}"):
+        with pytest.raises(db.errors.SchemaError, match=f"4 of them an observation, and frame_stack={asked}"):
             DiskReplayBuffer(50, PIXELS, ACTIONS["discrete"], "cpu", path=tmp_path / "store", frame_stack=asked)
 
 
@@ -309,7 +309,7 @@ def test_parts_of_observations_may_have_any_name(tmp_path: Path, opened: list[An
     opened.append(ours)
     fill([ours, theirs], World(space, 1), 70, actions)
     draws_are_the_same(ours, theirs)
-    with pytest.raises(db.SchemaError, match="too, which the environment's observations do not have"):
+    with pytest.raises(db.errors.SchemaError, match="too, which the environment's observations do not have"):
         DiskDictReplayBuffer(50, spaces.Dict({"frame": space["frame"]}), actions, "cpu", path=tmp_path / "store")
 
 
@@ -419,7 +419,7 @@ def test_another_environment_size_or_number_is_refused(tmp_path: Path) -> None:
         (60, space, actions, "cpu", 2),
         (60, PIXELS, actions, "cpu", 1),
     ):
-        with pytest.raises(db.SchemaError):
+        with pytest.raises(db.errors.SchemaError):
             DiskReplayBuffer(*given, path=tmp_path / "store")
     with pytest.raises(ValueError, match="simultaneously"):
         DiskReplayBuffer(60, space, actions, "cpu", 1, True, path=tmp_path / "other")

@@ -255,7 +255,7 @@ def test_another_number_of_environments_is_refused_with_advice_for_this_buffer(t
     opened.append(DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", path=tmp_path / "store"))
     fill(opened, VECTOR, 5)
     opened[0].close()
-    with pytest.raises(db.SchemaError, match="n_envs: stored 1, asked for 2\nGive the environment and the sizes") as found:
+    with pytest.raises(db.errors.SchemaError, match="n_envs: stored 1, asked for 2\nGive the environment and the sizes") as found:
         DiskReplayBuffer(100, VECTOR, ACTIONS, "cpu", 2, path=tmp_path / "store")
     assert "path alone" not in str(found.value)
 

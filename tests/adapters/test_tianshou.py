@@ -304,7 +304,7 @@ def test_misuse_is_told(tmp_path: Path) -> None:
     assert len(other) == 1
     with pytest.raises(db.LockedError):
         other.add(world.step())
-    with pytest.raises(db.SchemaError, match="50 steps"):
+    with pytest.raises(db.errors.SchemaError, match="50 steps"):
         DiskReplayBuffer(60, path=tmp_path / "store")
     assert len(ours) == 1
     for stack_num in (2.0, True):

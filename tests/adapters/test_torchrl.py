@@ -297,13 +297,13 @@ def test_a_snapshot_is_loaded_whole(stack: int, tmp_path: Path) -> None:
         assert other.storage.stored.places.in_order
     asked = TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "asked", frame_stack=5 - stack), batch_size=8)
     asked.extend(Environment(6, 5 - stack).rollout(30))
-    with pytest.raises(db.SchemaError, match="asks for something else"):
+    with pytest.raises(db.errors.SchemaError, match="asks for something else"):
         asked.loads(tmp_path / "dump")
     assert len(asked) == 30
     asked.extend(Environment(7, 5 - stack).rollout(5))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").write_text("all of it")
-    with pytest.raises(db.NotAStoreError):
+    with pytest.raises(db.errors.NotAStoreError):
         TensorDictReplayBuffer(storage=DiskStorage(60, tmp_path / "mine"), batch_size=8).loads(tmp_path / "dump")
     assert (tmp_path / "mine" / "thesis").exists()
     (tmp_path / "empty").mkdir()
@@ -326,7 +326,7 @@ def test_stacks_of_frames_are_for_rings(tmp_path: Path) -> None:
     with pytest.raises(db.InputError, match="frame_stack=1"):
         write_again_and_again()
     assert len(storage.get(torch.arange(30))) == 30
-    with pytest.raises(db.SchemaError, match="stacks of 4 frames"):
+    with pytest.raises(db.errors.SchemaError, match="stacks of 4 frames"):
         DiskStorage(30, tmp_path / "store", frame_stack=1)
     vectors = torch.zeros(9, 4, 7)
     with pytest.raises(db.InputError, match="frame_stack=4 is of pictures"):
@@ -495,7 +495,7 @@ def test_a_snapshot_that_is_not_there_is_missed_and_nothing_is_not_dumped(tmp_pa
     ours.extend(TensorDict({"x": torch.arange(20)}, [20]))
     ours.dumps(tmp_path / "dumped")
     shutil.rmtree(tmp_path / "dumped" / "storage" / "store")
-    with pytest.raises(db.NotAStoreError, match=str(tmp_path / "dumped")):
+    with pytest.raises(db.errors.NotAStoreError, match=str(tmp_path / "dumped")):
         ours.loads(tmp_path / "dumped")
     assert len(ours) == 20
 
@@ -572,9 +572,9 @@ def test_misuse_is_told(tmp_path: Path) -> None:
         buffer.extend(steps.clone().set("action", torch.zeros(20)))
     with pytest.raises(db.InputError, match="in place"):
         buffer.set_("action", torch.zeros(20, dtype=torch.int64))
-    with pytest.raises(db.SchemaError, match=r"holds up to 50 steps.*DiskStorage\(50, ndim=1\)"):
+    with pytest.raises(db.errors.SchemaError, match=r"holds up to 50 steps.*DiskStorage\(50, ndim=1\)"):
         DiskStorage(60, tmp_path / "store")
-    with pytest.raises(db.SchemaError, match="bfloat16"):
+    with pytest.raises(db.errors.SchemaError, match="bfloat16"):
         DiskStorage(5, tmp_path / "other").set(0, TensorDict({"x": torch.zeros(3, dtype=torch.bfloat16)}, []))
     other = DiskStorage(50, tmp_path / "store")
     assert len(other) == 20
@@ -716,7 +716,7 @@ def test_a_slice_that_was_taken_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_priorities_of_a_storage_that_was_opened_again(tmp_path: Path) -> None:
     storage = DiskStorage(50, tmp_path / "store")
-    with pytest.raises(db.EmptyBufferError):
+    with pytest.raises(db.errors.EmptyBufferError):
         TensorDictReplayBuffer(storage=storage, sampler=DiskSampler(db.Uniform()), batch_size=4).sample()
     TensorDictReplayBuffer(storage=storage).extend(Environment(22).rollout(30))
     storage.close()

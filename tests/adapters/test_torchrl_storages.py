@@ -132,7 +132,7 @@ def test_a_state_whose_steps_are_gone_is_refused(tmp_path: Path) -> None:
     saved = filled(tmp_path / "saved").state_dict()
     storage = filled(tmp_path / "store")
     (tmp_path / "saved").rename(tmp_path / "moved")
-    with pytest.raises(db.NotAStoreError, match='state_dict\\["path"\\]'):
+    with pytest.raises(db.errors.NotAStoreError, match='state_dict\\["path"\\]'):
         storage.load_state_dict(saved)
     assert storage[:]["x"].tolist() == list(range(20))
     storage.load_state_dict(saved | {"path": str(tmp_path / "moved")})
@@ -143,7 +143,7 @@ def test_a_state_of_other_entries_is_refused(tmp_path: Path) -> None:
     other = DiskStorage(20, tmp_path / "other")
     other.set(torch.arange(5), TensorDict({"z": torch.arange(5)}, [5]))
     storage = filled(tmp_path / "store")
-    with pytest.raises(db.SchemaError, match="other entries"):
+    with pytest.raises(db.errors.SchemaError, match="other entries"):
         storage.load_state_dict(other.state_dict())
     assert storage[:]["x"].tolist() == list(range(20))
 
@@ -302,7 +302,7 @@ def test_a_writer_of_the_best_steps_does_not_know_those_that_are_there(tmp_path:
 def test_who_only_reads_is_told_how_to_write(tmp_path: Path) -> None:
     filled(tmp_path / "store", steps=8).close()
     reader = DiskStorage(20, tmp_path / "store")
-    with pytest.raises(db.ReadOnlyError, match="open_to_write"):
+    with pytest.raises(db.errors.ReadOnlyError, match="open_to_write"):
         reader.reading().tag("dropped", reader.steps(torch.arange(7)))
 
 
@@ -312,7 +312,7 @@ def test_other_environments_than_before_are_told(tmp_path: Path) -> None:
     with pytest.raises(db.InputError, match="of 3 environments as in the first step"):
         buffer.extend(numbered(range(5), lanes=2).transpose(0, 1))
     buffer.storage.close()
-    with pytest.raises(db.SchemaError, match=r"holds up to 21 steps of 3 environments.*DiskStorage\(21, ndim=2\)"):
+    with pytest.raises(db.errors.SchemaError, match=r"holds up to 21 steps of 3 environments.*DiskStorage\(21, ndim=2\)"):
         DiskStorage(21, tmp_path / "store")
 
 

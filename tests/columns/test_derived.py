@@ -99,7 +99,7 @@ def test_a_reader_sees_it_after_refreshing(tmp_path: Path, experience: type[Expe
             buffer.write("value", steps, value_of(steps))
             reader.refresh()
             np.testing.assert_array_equal(reader.at(steps)["value"].numpy(), value_of(steps))
-            with pytest.raises(db.ReadOnlyError):
+            with pytest.raises(db.errors.ReadOnlyError):
                 reader.write("value", steps, value_of(steps))
 
 
@@ -133,7 +133,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         assert [p for p in before if "/x" not in p] == before
         buffer.write("value", steps, value_of(steps))
         for values in (value_of(steps).astype(np.float64), np.tile(value_of(steps)[:, None], (1, 2)), value_of(steps) > 0):
-            with pytest.raises(db.SchemaError, match=r"'value' is there as float32\[\]"):
+            with pytest.raises(db.errors.SchemaError, match=r"'value' is there as float32\[\]"):
                 buffer.write("value", steps, values)
         np.testing.assert_array_equal(buffer.at(steps)["value"].numpy(), value_of(steps))
 

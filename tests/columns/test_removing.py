@@ -51,7 +51,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
         if what == "write":
             dtype = np.dtype(["float32", "int16"][rng.integers(2)])
             if name in model and model[name].dtype != dtype:
-                with pytest.raises(db.SchemaError):
+                with pytest.raises(db.errors.SchemaError):
                     buffer.write(name, steps_of(buffer)[:3], np.ones(3, dtype))
                 continue
             values = model.setdefault(name, np.zeros(10_000, dtype))
@@ -63,7 +63,7 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
         elif what == "remove":
             name = NAMES[rng.integers(4)]
             if name not in model:
-                with pytest.raises(db.SchemaError, match=name):
+                with pytest.raises(db.errors.SchemaError, match=name):
                     buffer.remove_column(name)
                 continue
             buffer.remove_column(name)
@@ -137,11 +137,11 @@ def test_what_cannot_be_removed_is_refused(tmp_path: Path, experience: type[Expe
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feeder(world, buffer).add(60)
         for name, why in (("reward", "recorded"), ("is_last", "recorded"), ("nothing", "no column"), ("obs", "recorded")):
-            with pytest.raises(db.SchemaError, match=why):
+            with pytest.raises(db.errors.SchemaError, match=why):
                 buffer.remove_column(name)
         sampler = db.Prioritized(seed=0)
         buffer.sample(4, sampler)
-        with pytest.raises(db.SchemaError, match="sampler"):
+        with pytest.raises(db.errors.SchemaError, match="sampler"):
             buffer.remove_column("priority")
         del sampler
         buffer.remove_column("priority")
@@ -149,7 +149,7 @@ def test_what_cannot_be_removed_is_refused(tmp_path: Path, experience: type[Expe
         again = db.Prioritized(seed=0)
         assert (buffer.sample(4, again)["priority"] == 0).all() or "priority" in buffer.derived
         assert (buffer.at(steps_of(buffer))["priority"] == 1).all()
-        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.ReadOnlyError):
+        with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.errors.ReadOnlyError):
             reader.remove_column("priority")
 
 
@@ -237,15 +237,15 @@ def test_a_draw_that_fails_makes_no_column(length: int | None, tmp_path: Path) -
         for steps in (0, 10) if length else (0,):
             if steps:
                 buffer.extend(obs=np.arange(steps + 1), action=np.zeros(steps, int), reward=np.ones(steps))
-            with pytest.raises(db.EmptyBufferError):
+            with pytest.raises(db.errors.EmptyBufferError):
                 buffer.sample(4, sampler)
-            with pytest.raises(db.EmptyBufferError):
+            with pytest.raises(db.errors.EmptyBufferError):
                 next(iter(buffer.loader(4, sampler)))
             assert buffer.derived == set()
         other = db.Prioritized(length=length, column="action")
-        with pytest.raises(db.SchemaError):
+        with pytest.raises(db.errors.SchemaError):
             buffer.sample(4, other)
-        with pytest.raises(db.SchemaError):
+        with pytest.raises(db.errors.SchemaError):
             buffer.sample(4, db.Prioritized(column="no name"))
         buffer.extend(obs=np.arange(101), action=np.zeros(100, int), reward=np.ones(100))
         assert len(buffer.sample(4, sampler)["weights"]) == 4
@@ -290,7 +290,7 @@ def test_a_column_that_a_pass_writes_to_is_not_removed(tmp_path: Path) -> None:
         buffer.write("v", np.arange(50), np.ones(50))
 
         def function(batch: Any) -> Any:
-            with pytest.raises(db.SchemaError, match="being written to by map"):
+            with pytest.raises(db.errors.SchemaError, match="being written to by map"):
                 buffer.remove_column("v")
             return batch["action"].double()
 

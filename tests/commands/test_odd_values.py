@@ -155,7 +155,7 @@ def test_a_wrong_option_is_not_called_damage_of_the_file(store: Path, tmp_path: 
 def test_an_episodes_number_of_thousands_of_digits_is_an_error_that_says_so(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.hdf5", "w") as file:
         file.create_group(f"data/demo_{'7' * 5000}")
-    with pytest.raises(db.SourceError, match="digits at most"):
+    with pytest.raises(db.errors.SourceError, match="digits at most"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "new", progress=False)
 
 
@@ -197,6 +197,6 @@ def test_losses_are_allowed_in_the_words_of_whoever_called(
     err = capsys.readouterr().err
     assert "--allow-loss final_obs" in err
     assert "allow_loss" not in err
-    with pytest.raises(db.LossError, match=re.escape("allow_loss=['final_obs']")) as raised:
+    with pytest.raises(db.errors.LossError, match=re.escape("allow_loss=['final_obs']")) as raised:
         export("diffusion_policy", store, tmp_path / "new", progress=False)
     assert "--" not in str(raised.value)

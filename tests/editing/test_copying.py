@@ -195,7 +195,7 @@ def test_columns_codecs_and_chunks_are_chosen(tmp_path: Path) -> None:
     stores.assert_same(stores.episodes(tmp_path / "copy"), wanted)
     editing.copy(tmp_path / "copy", tmp_path / "again", where="length > 0", progress=False)
     assert stores.described(tmp_path / "again")["chunks_of"] == {"obs/camera": 8}
-    with pytest.raises(db.SchemaError, match="chunk_rows: stored 8, asked for 4"):
+    with pytest.raises(db.errors.SchemaError, match="chunk_rows: stored 8, asked for 4"):
         db.ReplayBuffer(tmp_path / "again", chunk_rows=4)
 
 
@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
         editing.copy(made.path, tmp_path / "there", where="length > 0", progress=False)
     with pytest.raises(db.InputError, match="inside"):
         editing.copy(made.path, made.path / "copy", where="length > 0", progress=False)
-    with pytest.raises(db.NotAStoreError, match="no store"):
+    with pytest.raises(db.errors.NotAStoreError, match="no store"):
         editing.copy(tmp_path / "nothing", tmp_path / "copy", progress=False)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store", "there"]
 

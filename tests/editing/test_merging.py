@@ -53,7 +53,7 @@ def test_stores_are_merged_one_after_the_other(
     parts = [stores.episodes(one.path) for one in made]
     alike = len({frozenset(stores.described(one.path)["derived"] - {"tag"}) for one in made}) == 1
     if not alike:
-        with pytest.raises(db.LossError, match="derived"):
+        with pytest.raises(db.errors.LossError, match="derived"):
             editing.merge([one.path for one in made], path / "all", progress=False)
     if not any(parts):
         return
@@ -99,11 +99,13 @@ def test_stores_that_differ_are_refused_by_name(tmp_path: Path) -> None:
         with db.ReplayBuffer(tmp_path / name, **options) as buffer:
             stores.add_episode(buffer, 4, np.random.default_rng(0), "truncated")
     one = tmp_path / "one"
-    with pytest.raises(db.SchemaError, match=r"(?s)action: float32\[2\] in .*one, float32\[3\] in .*two.*skill: none in .*one"):
+    with pytest.raises(
+        db.errors.SchemaError, match=r"(?s)action: float32\[2\] in .*one, float32\[3\] in .*two.*skill: none in .*one"
+    ):
         editing.merge([one, tmp_path / "two"], tmp_path / "all", progress=False)
-    with pytest.raises(db.SchemaError, match=r"frame_stack: 1 in .*one, 3 in .*three"):
+    with pytest.raises(db.errors.SchemaError, match=r"frame_stack: 1 in .*one, 3 in .*three"):
         editing.merge([one, tmp_path / "three"], tmp_path / "all", progress=False)
-    with pytest.raises(db.LossError, match=r"(?s)environment: 'id' is Made-v0 in .*metadata: 'run' is 1 in") as raised:
+    with pytest.raises(db.errors.LossError, match=r"(?s)environment: 'id' is Made-v0 in .*metadata: 'run' is 1 in") as raised:
         editing.merge([one, tmp_path / "four"], tmp_path / "all", progress=False)
     assert "allow_loss=['environment', 'metadata']" in str(raised.value)
     editing.merge([one, tmp_path / "four"], tmp_path / "all", allow_loss=["environment", "metadata"], progress=False)

@@ -58,7 +58,7 @@ def test_names_that_cannot_be_are_refused(old: str, name: str, message: str, tmp
     with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["dict"]) as buffer:
         stores.add_episode(buffer, 3, np.random.default_rng(0), "truncated")
         buffer.write("value", buffer.steps(), np.zeros(3))
-    with pytest.raises(db.SchemaError, match=message):
+    with pytest.raises(db.errors.SchemaError, match=message):
         editing.rename_column(tmp_path / "store", tmp_path / "new", old, name, progress=False)
     assert [file.name for file in tmp_path.iterdir()] == ["store"]
 

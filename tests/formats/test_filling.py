@@ -158,7 +158,7 @@ def test_what_fails_leaves_nothing_and_works_once_it_can(tmp_path: Path, registe
     episodes = made.some(6)
     broken = [*episodes[:4], replace(episodes[4], columns={**episodes[4].columns, "action": np.zeros((1, 3), np.float32)})]
     register(source(broken))
-    with pytest.raises(db.SourceError, match="episode 4"):
+    with pytest.raises(db.errors.SourceError, match="episode 4"):
         import_("given", tmp_path / "source", tmp_path / "store", progress=False)
     assert not list(tmp_path.iterdir())
     register(source(episodes))
@@ -180,7 +180,7 @@ def test_losses_are_named_until_they_are_allowed(tmp_path: Path, register: Calla
     contents = Contents(made.COLUMNS)
     losses = {"seeds": "episodes have seeds", "text": "steps have texts"}
     register(Format("given", "", read=lambda path: made.Given(episodes, contents, losses)))
-    with pytest.raises(db.LossError, match=r"allow_loss=\['text', 'seeds'\]") as raised:
+    with pytest.raises(db.errors.LossError, match=r"allow_loss=\['text', 'seeds'\]") as raised:
         import_("given", tmp_path / "source", tmp_path / "store", allow_loss=["seeds"], progress=False)
     assert "steps have texts" in str(raised.value)
     assert "episodes have seeds" not in str(raised.value)

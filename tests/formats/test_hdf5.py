@@ -70,7 +70,7 @@ def robomimic(path: Path, next_obs: bool = True, chunks: bool = False) -> list[d
 @pytest.mark.parametrize("chunks", [False, True])
 def test_robomimic(tmp_path: Path, chunks: bool) -> None:
     wanted = robomimic(tmp_path / "file.hdf5", chunks=chunks)
-    with pytest.raises(db.LossError, match="model_file"):
+    with pytest.raises(db.errors.LossError, match="model_file"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", progress=False)
     found, (environment, metadata) = imported("robomimic", tmp_path / "file.hdf5", tmp_path, allow_loss=["attributes"])
     for one, two in zip(found, wanted, strict=True):
@@ -105,7 +105,7 @@ def test_next_observations_that_do_not_follow_are_no_silent_loss(tmp_path: Path)
     robomimic(tmp_path / "file.hdf5")
     with h5py.File(tmp_path / "file.hdf5", "a") as file:
         file["data/demo_10/next_obs/state"][3] += 1
-    with pytest.raises(db.LossError, match="next_obs='last'"):
+    with pytest.raises(db.errors.LossError, match="next_obs='last'"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)
     import_("robomimic", tmp_path / "file.hdf5", tmp_path / "other", allow_loss=["attributes"], next_obs="last", progress=False)
 
@@ -261,7 +261,7 @@ def test_a_single_action_of_maniskills_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "trajectory.h5", "a") as file:
         del file["traj_2/actions"]
         file["traj_2/actions"] = 1.0
-    with pytest.raises(db.SourceError, match=r"traj_2.*has no actions"):
+    with pytest.raises(db.errors.SourceError, match=r"traj_2.*has no actions"):
         import_("maniskill", tmp_path / "trajectory.h5", tmp_path / "store", progress=False)
 
 
@@ -372,7 +372,7 @@ def test_hostile_files_are_refused(tmp_path: Path, harm: Callable[[Any], None]) 
     robomimic(tmp_path / "file.hdf5")
     with h5py.File(tmp_path / "file.hdf5", "a") as file:
         harm(file["data"])
-    with pytest.raises(db.SourceError, match=r"file\.hdf5|episode"):
+    with pytest.raises(db.errors.SourceError, match=r"file\.hdf5|episode"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes", "arrays"], progress=False)
     assert not (tmp_path / "store").exists()
 
@@ -392,7 +392,9 @@ def test_a_demonstration_without_a_step_is_told_as_such(tmp_path: Path, next_obs
 
     with h5py.File(tmp_path / "file.hdf5", "a") as file:
         empty(file["data/demo_2"])
-    with pytest.raises(db.SourceError, match=r"demo_2.*(expected observations of one step at least, found none|has no steps)"):
+    with pytest.raises(
+        db.errors.SourceError, match=r"demo_2.*(expected observations of one step at least, found none|has no steps)"
+    ):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)
 
 
@@ -413,7 +415,7 @@ def test_chunks_that_inflate_to_more_than_they_should_are_refused(
         made_ = h5py.h5d.create(file["data/demo_0"].id, b"states", h5py.h5t.NATIVE_DOUBLE, space, options)
         data = zlib.compress(bytes(4 * 1024**2))
         made_.write_direct_chunk((0, 0), zlib.compress(data) if twice else data)
-    with pytest.raises(db.SourceError, match="fill the memory"):
+    with pytest.raises(db.errors.SourceError, match="fill the memory"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)
 
 
@@ -422,5 +424,5 @@ def test_files_cut_short_are_refused(tmp_path: Path, part: float) -> None:
     robomimic(tmp_path / "whole.hdf5", chunks=True)
     whole = (tmp_path / "whole.hdf5").read_bytes()
     (tmp_path / "file.hdf5").write_bytes(whole[: int(part * len(whole))])
-    with pytest.raises(db.SourceError, match=r"file\.hdf5"):
+    with pytest.raises(db.errors.SourceError, match=r"file\.hdf5"):
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", allow_loss=["attributes"], progress=False)

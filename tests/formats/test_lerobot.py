@@ -187,7 +187,7 @@ def assert_as_lerobot_reads(found: list[dict[str, Any]], expected: dict[str, Any
 
 def test_what_is_lost_has_a_name(data_set: Path, tmp_path: Path) -> None:
     store = made.store_of(tmp_path / "store", made.some(1))
-    with pytest.raises(db.LossError, match="final_obs"):
+    with pytest.raises(db.errors.LossError, match="final_obs"):
         export("lerobot", store, tmp_path / "out", progress=False)
     assert "value" in LEROBOT.losses(Contents({}, derived=frozenset({"value"})))["derived"]
 
@@ -195,10 +195,10 @@ def test_what_is_lost_has_a_name(data_set: Path, tmp_path: Path) -> None:
         info["features"]["note"] = {"dtype": "string", "shape": [1], "names": None}
 
     change(data_set, told)
-    with pytest.raises(db.LossError, match="note"):
+    with pytest.raises(db.errors.LossError, match="note"):
         import_("lerobot", data_set, tmp_path / "in", progress=False)
     with_column(data_set / "meta/episodes/chunk-000/file-000.parquet", "tasks", lambda old: pa.array([["a", "b"], ["c"], ["c"]]))
-    with pytest.raises(db.LossError, match="tasks"):
+    with pytest.raises(db.errors.LossError, match="tasks"):
         import_("lerobot", data_set, tmp_path / "in", allow_loss=["strings"], progress=False)
     assert to_store(data_set, tmp_path / "in", allow_loss=["strings", "tasks"])[0]["tag"] == "a; b"
 
@@ -206,7 +206,7 @@ def test_what_is_lost_has_a_name(data_set: Path, tmp_path: Path) -> None:
 def test_times_that_are_no_multiples_of_a_frame_are_a_column_or_an_error(data_set: Path, tmp_path: Path) -> None:
     times = np.linspace(0, 1, 15, dtype=np.float32)
     with_column(data_set / "data/chunk-000/file-000.parquet", "timestamp", lambda old: pa.array(times))
-    with pytest.raises(db.LossError, match="timestamps=True"):
+    with pytest.raises(db.errors.LossError, match="timestamps=True"):
         import_("lerobot", data_set, tmp_path / "store", progress=False)
     found = to_store(data_set, tmp_path / "other", timestamps=True)
     np.testing.assert_array_equal(np.concatenate([one["timestamp"] for one in found]), times)
@@ -214,7 +214,7 @@ def test_times_that_are_no_multiples_of_a_frame_are_a_column_or_an_error(data_se
 
 def test_done_within_an_episode_is_a_column_or_an_error(data_set: Path, tmp_path: Path) -> None:
     with_column(data_set / "data/chunk-000/file-000.parquet", "next.done", lambda old: pa.array([True] * len(old)))
-    with pytest.raises(db.SourceError, match="done='column'"):
+    with pytest.raises(db.errors.SourceError, match="done='column'"):
         import_("lerobot", data_set, tmp_path / "store", progress=False)
     found = to_store(data_set, tmp_path / "other", done="column")
     assert all(one["next/done"].all() and not one["terminated"].any() for one in found)
@@ -294,7 +294,7 @@ def test_a_tape_reads_any_slices(slices: list[tuple[int, int]], size: int) -> No
         if first + count <= len(rows):
             np.testing.assert_array_equal(tape.read(first, first + count), rows[first : first + count])
         else:
-            with pytest.raises(db.SourceError, match="ends early"):
+            with pytest.raises(db.errors.SourceError, match="ends early"):
                 tape.read(first, first + count)
 
 
@@ -574,7 +574,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_is_damaged_is_a_typed_error(what: str, data_set: Path, tmp_path: Path) -> None:
     HOSTILE[what](data_set)
-    with pytest.raises((db.SourceError, db.LossError)):
+    with pytest.raises((db.errors.SourceError, db.errors.LossError)):
         import_("lerobot", data_set, tmp_path / "store", progress=False)
     assert not (tmp_path / "store").exists()
 
@@ -594,7 +594,7 @@ def test_columns_that_would_fill_the_memory_are_refused(data_set: Path, tmp_path
 
     with_column(data_set / DATA, "action", huge)
     assert (data_set / DATA).stat().st_size < 200_000
-    with pytest.raises(db.SourceError, match="values of"):
+    with pytest.raises(db.errors.SourceError, match="values of"):
         import_("lerobot", data_set, tmp_path / "store", progress=False)
 
 

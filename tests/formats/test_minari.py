@@ -329,7 +329,7 @@ def changed(path: Path, **fields: Any) -> None:
 def test_metadata_that_lie_are_refused(tmp_path: Path, layout: str, fields: dict[str, Any]) -> None:
     path = given_set(tmp_path / "given", layout)
     changed(path, **fields)
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("minari", path, tmp_path / "store", allow_loss=["text"], progress=False)
 
 
@@ -340,7 +340,7 @@ def test_files_cut_short_are_refused(tmp_path: Path, layout: str, part: float) -
     file = path / "data" / ("main_data.hdf5" if layout == "hdf5" else f"0/part-0.{layout}")
     whole = file.read_bytes()
     file.write_bytes(whole[: int(part * len(whole))])
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("minari", path, tmp_path / "store", progress=False)
 
 
@@ -375,7 +375,7 @@ def test_hostile_hdf5_is_refused(tmp_path: Path, harm: Any) -> None:
     path = given_set(tmp_path / "given")
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         harm(file)
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("minari", path, tmp_path / "store", progress=False)
 
 
@@ -390,7 +390,7 @@ def test_a_bomb_in_arrow_is_refused_before_it_is_decompressed(tmp_path: Path) ->
     ) as out:
         out.write_batch(batch)
     assert (path / "data" / "0" / "part-0.arrow").stat().st_size < 2**20
-    with pytest.raises(db.SourceError, match="decompressed"):
+    with pytest.raises(db.errors.SourceError, match="decompressed"):
         import_("minari", path, tmp_path / "store", progress=False)
 
 
@@ -406,12 +406,12 @@ def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
         infos={"said": ["a", "b", "c"], "won": [0, 0, 1]},
     )
     path = write(tmp_path / "given", [episode], observations, ACTIONS, "hdf5")
-    with pytest.raises(db.LossError) as raised:
+    with pytest.raises(db.errors.LossError) as raised:
         import_("minari", path, tmp_path / "store", progress=False)
     for name in ("text: ", "obs/mission", "infos: ", "said", "episode_metadata: ", "options"):
         assert name in str(raised.value)
     allowed = ["text", "infos", "episode_metadata"]
-    with pytest.raises(db.LossError, match="flags='last'"):
+    with pytest.raises(db.errors.LossError, match="flags='last'"):
         import_("minari", path, tmp_path / "store", allow_loss=allowed, progress=False)
     [found] = made.read(import_("minari", path, tmp_path / "other", allow_loss=allowed, flags="last", progress=False))
     assert (found["infos/won"].tolist(), found["reset_infos/won"].tolist()) == ([0, 1], [0, 0])
@@ -438,7 +438,7 @@ def test_complex_numbers_are_a_loss_with_a_name(tmp_path: Path) -> None:
     one = made.episode(4, random)
     one.columns["wave"] = np.ones((4, 2), np.complex64)  # type: ignore[index]
     store = made.store_of(tmp_path / "store", [one], columns)
-    with pytest.raises(db.LossError, match="wave"):
+    with pytest.raises(db.errors.LossError, match="wave"):
         export("minari", store, tmp_path / "out", progress=False)
     export("minari", store, tmp_path / "out", allow_loss=["complex"], progress=False)
 

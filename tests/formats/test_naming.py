@@ -159,7 +159,7 @@ def test_no_array_of_a_source_is_lost_for_its_name(
     make(source, extra, group)
     try:
         import_(format, source, path / "store", progress=False, allow_loss=["final_info"], **options(names))
-    except db.LossError:  # which says what
+    except db.errors.LossError:  # which says what
         assert format == "tensordict"
         return
     episode = made.read(path / "store")[0]
@@ -228,7 +228,7 @@ def test_infos_of_minari_that_were_noted_as_one_column_are_an_error(tmp_path: Pa
     told = json.loads(file.read_text())
     told["diskbuffer"]["infos"] = {"a": "skill", "b": "skill"}
     file.write_text(json.dumps(told))
-    with pytest.raises(db.SourceError, match="infos/b would be the column 'skill'"):
+    with pytest.raises(db.errors.SourceError, match="infos/b would be the column 'skill'"):
         import_("minari", tmp_path / "out", tmp_path / "back", progress=False)
 
 
@@ -242,7 +242,7 @@ def test_text_in_an_episodes_group_and_groups_beside_episodes_are_losses(tmp_pat
         file["data/demo_0/next_obs/state"], file["data/demo_0/next_obs/more"] = numbers(1, 4), numbers(1, 4)
         file["data/demo_1/next_obs/state"] = numbers(1, 3)
         file["data/about"], file["extra/x"] = 3, 4
-    with pytest.raises(db.LossError) as raised:
+    with pytest.raises(db.errors.LossError) as raised:
         import_("robomimic", tmp_path / "file.hdf5", tmp_path / "store", progress=False)
     for name in ("notes", "info/text", "next_obs/more", "data/about", "extra"):
         assert name in str(raised.value)
@@ -250,7 +250,7 @@ def test_text_in_an_episodes_group_and_groups_beside_episodes_are_losses(tmp_pat
 
 def test_arrays_that_are_neither_named_as_observations_nor_as_columns_are_a_loss(tmp_path: Path) -> None:
     diffusion_policy(tmp_path / "source", {"state": 5.0}, False)
-    with pytest.raises(db.LossError, match="state"):
+    with pytest.raises(db.errors.LossError, match="state"):
         import_("diffusion_policy", tmp_path / "source", tmp_path / "store", obs="img", progress=False)
 
 

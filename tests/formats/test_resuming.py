@@ -167,7 +167,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path: Path, form
         extend(*args, **named)
 
     monkeypatch.setattr(_Filler, "_extend", changing)
-    with pytest.raises(db.SourceError, match="changed while it was read"):
+    with pytest.raises(db.errors.SourceError, match="changed while it was read"):
         import_(format, source, tmp_path / "store", progress=False)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["source.h5"]
 

@@ -97,7 +97,7 @@ def test_episodes_are_stored_bit_by_bit(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("diskbuffer.formats.rows.BLOCK", 3000)
     episodes = made.some(6, 1, COLUMNS, longest=20, tag="pick it")
     path = make(tmp_path, episodes)
-    with pytest.raises(db.LossError, match="metadata: about"):
+    with pytest.raises(db.errors.LossError, match="metadata: about"):
         import_("rlds", path, tmp_path / "store", progress=False)
     import_("rlds", path, tmp_path / "store", allow_loss=["metadata"], progress=False)
     made.assert_same(by_state(made.read(tmp_path / "store")), by_state(made.expected(episodes)))
@@ -107,9 +107,9 @@ def test_episodes_are_stored_bit_by_bit(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_last_row_may_be_a_step(tmp_path: Path) -> None:
     episodes = made.some(4, 2, COLUMNS, longest=10)
     path = make(tmp_path, episodes, last_counts=True)
-    with pytest.raises(db.SourceError, match="last='step'"):
+    with pytest.raises(db.errors.SourceError, match="last='step'"):
         import_("rlds", path, tmp_path / "store", allow_loss=["metadata"], progress=False)
-    with pytest.raises(db.LossError, match="texts: language"):
+    with pytest.raises(db.errors.LossError, match="texts: language"):
         import_("rlds", path, tmp_path / "other", tag="", allow_loss=["metadata"], progress=False)
     import_("rlds", path, tmp_path / "other", last="step", tag="", allow_loss=["metadata", "texts"], progress=False)
     wanted = made.expected(episodes)
@@ -137,10 +137,10 @@ def test_hostile_data_sets_are_errors(tmp_path: Path) -> None:
         before = file.read_bytes()
         for content in contents:
             file.write_bytes(content)
-            with pytest.raises((db.SourceError, db.InputError)):
+            with pytest.raises((db.errors.SourceError, db.InputError)):
                 import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
         file.write_bytes(before)
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("rlds", tmp_path / "missing", tmp_path / "store", progress=False)
     with pytest.raises(db.InputError, match="last must be"):
         import_("rlds", path, tmp_path / "store", last="all", progress=False)
@@ -181,7 +181,7 @@ def test_no_module_that_a_data_set_names_is_imported(tmp_path: Path, monkeypatch
     features = json.loads((path / "features.json").read_text())
     features["featuresDict"]["features"]["about"] = FEATURES[kind]
     (path / "features.json").write_text(json.dumps(features))
-    with pytest.raises(db.SourceError, match="names the class"):
+    with pytest.raises(db.errors.SourceError, match="names the class"):
         import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
     assert not {"strange_module", f"{CORE}.feature_test"} & (set(sys.modules) - before)
 
@@ -196,7 +196,7 @@ def test_no_file_outside_of_a_data_set_is_opened(tmp_path: Path) -> None:
     for name in (f"../{template}", f"{tmp_path}/{template}"):
         info["splits"][0]["filepathTemplate"] = name
         (path / "dataset_info.json").write_text(json.dumps(info))
-        with pytest.raises(db.SourceError, match="lies elsewhere"):
+        with pytest.raises(db.errors.SourceError, match="lies elsewhere"):
             import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
     features = (path / "features.json").read_text()
     content = {"json": json.dumps({"names_file": "../labels"})}
@@ -207,7 +207,7 @@ def test_no_file_outside_of_a_data_set_is_opened(tmp_path: Path) -> None:
     ):
         assert changed != features
         (path / "features.json").write_text(changed)
-        with pytest.raises(db.SourceError, match=r"elsewhere|names a file"):
+        with pytest.raises(db.errors.SourceError, match=r"elsewhere|names a file"):
             import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
 
 
@@ -217,7 +217,7 @@ def test_a_picture_of_another_size_is_not_decoded(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys.modules[__name__], "png", lambda _: io.BytesIO(large))
     monkeypatch.setattr(tfds.features.Image, "decode_example_np", lambda *_: pytest.fail("it was decoded"))
     path = make(tmp_path, made.some(1, 3, COLUMNS, longest=3))
-    with pytest.raises(db.SourceError, match="a picture is 4000 x 3000, and should be 12 x 10"):
+    with pytest.raises(db.errors.SourceError, match="a picture is 4000 x 3000, and should be 12 x 10"):
         import_("rlds", path, tmp_path / "store", allow_loss=["metadata", "texts"], progress=False)
 
 

@@ -165,7 +165,7 @@ def test_a_pickle_is_read_only_when_it_is_trusted(tmp_path: Path) -> None:
     save_to_pkl(tmp_path / "buffer", ReplayBuffer(5, VECTOR, ACTIONS[0]))
     with pytest.raises(db.InputError, match="trust"):
         import_("sb3", tmp_path / "buffer.pkl", tmp_path / "store", progress=False)
-    with pytest.raises(db.SourceError, match="no steps"):
+    with pytest.raises(db.errors.SourceError, match="no steps"):
         import_("sb3", tmp_path / "buffer.pkl", tmp_path / "store", trust=True, progress=False)
 
 
@@ -187,9 +187,9 @@ def test_what_is_no_replay_buffer_is_an_error(tmp_path: Path) -> None:
     }
     for name, data in contents.items():
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(db.SourceError):
+        with pytest.raises(db.errors.SourceError):
             import_("sb3", tmp_path / name, tmp_path / "store", trust=True, progress=False)
-    with pytest.raises(db.SourceError, match="no file"):
+    with pytest.raises(db.errors.SourceError, match="no file"):
         import_("sb3", tmp_path / "missing", tmp_path / "store", trust=True, progress=False)
 
 

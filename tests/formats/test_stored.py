@@ -72,7 +72,7 @@ def test_an_episode_that_is_evicted_before_its_turn_is_an_error(tmp_path: Path) 
         assert source.contents.episodes == 5
         for _ in range(10):
             buffer.extend(**steps)
-        with pytest.raises(db.EvictedError, match="evicted"):
+        with pytest.raises(db.errors.EvictedError, match="evicted"):
             read(source, "obs")
 
 

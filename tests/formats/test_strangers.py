@@ -59,7 +59,7 @@ def test_links_and_pipes_in_a_data_set_are_refused(tmp_path: Path, format: str, 
     else:
         file.unlink()
         os.mkfifo(file)
-    with pytest.raises(db.SourceError, match=r"link|neither a file"):
+    with pytest.raises(db.errors.SourceError, match=r"link|neither a file"):
         import_(format, tmp_path / "given", tmp_path / "store", progress=False)
     assert not (tmp_path / "store").exists()
 
@@ -78,11 +78,11 @@ def test_a_link_beside_a_file_of_maniskills_is_refused(tmp_path: Path) -> None:
     for leads_to in ("elsewhere", "data.json"):
         (tmp_path / "data.json").unlink(missing_ok=True)
         (tmp_path / "data.json").symlink_to(leads_to)
-        with pytest.raises(db.SourceError, match="is a link"):
+        with pytest.raises(db.errors.SourceError, match="is a link"):
             import_("maniskill", tmp_path / "data.h5", tmp_path / "store", progress=False)
     (tmp_path / "data.json").unlink()
     (tmp_path / "data.json").write_text('{"episodes": [{"episode_id": [3.5]}]}')
-    with pytest.raises(db.SourceError, match="has no episode 0"):
+    with pytest.raises(db.errors.SourceError, match="has no episode 0"):
         import_("maniskill", tmp_path / "data.h5", tmp_path / "store", progress=False)
 
 
@@ -94,5 +94,5 @@ def test_what_lies_beside_a_path_is_looked_up_without_following_links(tmp_path: 
     assert not strangers.is_file_beside(tmp_path, "there")
     assert not strangers.is_file_beside(tmp_path, "missing", "file")
     assert not strangers.is_file_beside(tmp_path, "there", "file", "file")
-    with pytest.raises(db.SourceError, match="is a link"):
+    with pytest.raises(db.errors.SourceError, match="is a link"):
         strangers.is_file_beside(tmp_path, "link", "file")

@@ -50,7 +50,7 @@ def assert_shows(path: Path, store: Path) -> None:
 def test_a_movie_of_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diskbuffer.formats.rows.BLOCK", 20_000)
     store = a_store(tmp_path / "store", 4)
-    with pytest.raises(db.LossError, match="columns: obs/state, action") as raised:
+    with pytest.raises(db.errors.LossError, match="columns: obs/state, action") as raised:
         export("video", store, tmp_path / "out", progress=False)
     assert "pictures: obs/camera" in str(raised.value)
     export("video", store, tmp_path / "out", allow_loss=["columns", "pictures"], progress=False)

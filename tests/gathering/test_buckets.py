@@ -67,7 +67,7 @@ def test_what_is_read_from_a_bucket_is_what_is_in_the_directory(
         for one, other in zip(remote.loader(16), itertools.islice(local.loader(16), 5), strict=False):
             same(one, other)
         assert remote.stats()["bucket"]["requests"] > 0
-        with pytest.raises(db.ReadOnlyError):
+        with pytest.raises(db.errors.ReadOnlyError):
             remote.write("score", remote.steps(), np.zeros(len(remote)))
         with pickle.loads(pickle.dumps(remote)) as again:
             same(again.sample(8), remote.sample(8))
@@ -83,7 +83,7 @@ def same(one: Any, other: Any) -> None:
 @pytest.mark.nightly
 def test_what_cannot_be_read_is_told(server: S3Server, root: Path, url: str, tmp_path: Path) -> None:
     bucket = server.bucket(url, tmp_path / "cache")
-    with pytest.raises(db.ReadOnlyError, match="in a bucket"):
+    with pytest.raises(db.errors.ReadOnlyError, match="in a bucket"):
         db.ReplayBuffer(bucket)
     with pytest.raises(db.InputError, match="in a bucket"):
         db.ReplayBuffer(bucket, mode="r", writer="w0")

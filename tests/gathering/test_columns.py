@@ -103,7 +103,7 @@ def test_one_process_writes_columns(tmp_path: Path) -> None:
             learner.seal,
         ]
         for write in writes:
-            with pytest.raises(db.ReadOnlyError, match="writer="):
+            with pytest.raises(db.errors.ReadOnlyError, match="writer="):
                 write()
     writer.buffer.close()
 

@@ -96,9 +96,9 @@ def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert capsys.readouterr().out == "first\n"
         with db.ReplayBuffer(root, mode="r", mark="first", seed=3) as marked:
             assert len(marked) == 4000
-            with pytest.raises(db.ReadOnlyError, match="is a mark"):
+            with pytest.raises(db.errors.ReadOnlyError, match="is a mark"):
                 marked.write("score", marked.steps(), np.zeros(4000))
-            with pytest.raises(db.ReadOnlyError, match="is a mark"):
+            with pytest.raises(db.errors.ReadOnlyError, match="is a mark"):
                 marked.mark("second")
             writers[0].extend(0, 5, numbers, ends=True)
             marked.refresh()

@@ -16,6 +16,8 @@ import pytest
 import diskbuffer as db
 from diskbuffer.commands.check import check
 from diskbuffer.commands.info import info
+from diskbuffer.gathering import description
+from diskbuffer.store.format.layout import GATHERING
 from tests.gathering.test_gathering import Writer
 
 
@@ -36,16 +38,16 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
     (db.LockedError, "being written to by", lambda path: db.ReplayBuffer(path / "w0")),
     (db.InputError, "a name of letters", lambda path: db.ReplayBuffer(path, writer="../w0")),
     (db.InputError, "a name of letters", lambda path: db.ReplayBuffer(path, writer="_shared")),
-    (db.NotAStoreError, "no store of a writer", lambda path: db.ReplayBuffer(path, writer="other", mode="r")),
-    (db.SchemaError, "share a capacity of 1000", lambda path: db.ReplayBuffer(path, 500, writer="other")),
+    (db.errors.NotAStoreError, "no store of a writer", lambda path: db.ReplayBuffer(path, writer="other", mode="r")),
+    (db.errors.SchemaError, "share a capacity of 1000", lambda path: db.ReplayBuffer(path, 500, writer="other")),
     (
-        db.SchemaError,
+        db.errors.SchemaError,
         "obs: stored int32",
         lambda path: db.ReplayBuffer(path, columns=COLUMNS | {"obs": db.Column((6,), "int32")}, writer="other"),
     ),
-    (db.SchemaError, "frame_stack", lambda path: db.ReplayBuffer(path, frame_stack=3, writer="other")),
-    (db.SchemaError, "has 2 environments", lambda path: db.ReplayBuffer(path, n_envs=3, columns=COLUMNS, writer="w1")),
-    (db.NotAStoreError, "the store of one writer", lambda path: db.ReplayBuffer(path / "w0", writer="other")),
+    (db.errors.SchemaError, "frame_stack", lambda path: db.ReplayBuffer(path, frame_stack=3, writer="other")),
+    (db.errors.SchemaError, "has 2 environments", lambda path: db.ReplayBuffer(path, n_envs=3, columns=COLUMNS, writer="w1")),
+    (db.errors.NotAStoreError, "the store of one writer", lambda path: db.ReplayBuffer(path / "w0", writer="other")),
     (db.InputError, "leave them out", lambda path: db.ReplayBuffer(path, protected=True, writer="other")),
     (db.InputError, "the first has to give", lambda path: db.ReplayBuffer(path.parent / "none", writer="first")),
     (db.InputError, "room for 1024", lambda path: db.ReplayBuffer(path, n_envs=1022, writer="other")),
@@ -68,7 +70,7 @@ def test_a_learner_may_come_first_and_a_writer_may_leave_out_what_others_gave(tm
     writer = Writer(tmp_path / "all", "first", 1, (34, 33), 500, 2)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as gathered:
         assert len(gathered) == 0
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             gathered.sample(3)
         writer.extend(0, 20, itertools.count(), ends=True)
         with db.ReplayBuffer(tmp_path / "all", writer="second") as second:
@@ -132,7 +134,7 @@ def test_a_store_or_the_directory_may_be_taken_away(writers: list[Writer]) -> No
         for writer in writers:
             writer.buffer.close()
         writers[0].root.rename(writers[0].root.with_name("moved"))
-        with pytest.raises(db.NotAStoreError, match="moved or removed"):
+        with pytest.raises(db.errors.NotAStoreError, match="moved or removed"):
             gathered.refresh()
     for writer in writers:
         writer.root = writer.root.with_name("moved")
@@ -143,4 +145,16 @@ def test_a_damaged_description_is_an_error(writers: list[Writer]) -> None:
     group = writers[0].root / "zarr.json"
     group.write_text(group.read_text().replace('"w1"', '"w2"'))
     with pytest.raises(db.CorruptionError, match="checksum"):
+        db.ReplayBuffer(writers[0].root, mode="r")
+
+
+@pytest.mark.parametrize("which", ["directory", "stores"])
+def test_a_newer_format_is_refused(writers: list[Writer], which: str) -> None:
+    group = writers[0].root / "zarr.json"
+    metadata = json.loads(group.read_text())
+    found = metadata["attributes"][GATHERING]
+    (found if which == "directory" else found["common"])["format"] = 99
+    found["checksum"] = description._checksum({name: value for name, value in found.items() if name != "checksum"})
+    group.write_text(json.dumps(metadata))
+    with pytest.raises(db.errors.FormatError, match=r"format 99.*newer diskbuffer"):
         db.ReplayBuffer(writers[0].root, mode="r")

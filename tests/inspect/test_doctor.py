@@ -64,7 +64,7 @@ def test_an_empty_store_has_nothing_to_measure(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_bad_input_is_told(tmp_path: Path) -> None:
-    with pytest.raises(db.NotAStoreError):
+    with pytest.raises(db.errors.NotAStoreError):
         doctor(str(tmp_path / "none"), seconds=0.1)
     with pytest.raises(db.InputError, match="--seconds must be above 0"):
         doctor(str(tmp_path), seconds=0)

@@ -120,11 +120,11 @@ def test_a_small_store_on_a_disk_is_not_limited_by_it(on_disk: Path) -> None:
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(db.NotAStoreError):
+    with pytest.raises(db.errors.NotAStoreError):
         find_limits(tmp_path / "store")
     columns = {"obs": db.Column((4,), "float32"), "action": db.Column((), "int64")}
     db.ReplayBuffer(tmp_path / "store", columns=columns).close()
-    with pytest.raises(db.EmptyBufferError, match="nothing to measure"):
+    with pytest.raises(db.errors.EmptyBufferError, match="nothing to measure"):
         find_limits(tmp_path / "store")
     for wrong in ({"batch_size": 0}, {"seconds": 0}):
         with pytest.raises(db.InputError):

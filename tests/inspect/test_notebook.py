@@ -170,7 +170,7 @@ def test_without_pyav_a_movie_is_a_gif(tmp_path: Path, monkeypatch: pytest.Monke
     with db.ReplayBuffer(tmp_path / "store", **STORES["pixels"]) as buffer:
         fill(buffer, np.random.default_rng(0))
         assert buffer.episodes[0].video().kind == "gif"
-        with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[video\]"):
+        with pytest.raises(db.errors.MissingPackageError, match=r"diskbuffer\[video\]"):
             buffer.episodes[0].video(kind="mp4")
 
 
@@ -319,7 +319,7 @@ def test_empty_closed_and_evicted_ones_say_so(tmp_path: Path) -> None:
     assert buffer._repr_html_() is None
     assert "closed" in checked(last._repr_html_()).text
     for closed in (last.frames, last.plot, lambda: data["obs"][0].load(), buffer.to_pandas, buffer.to_xarray):
-        with pytest.raises(db.ClosedError):
+        with pytest.raises(db.errors.ClosedError):
             closed()
 
 
@@ -618,7 +618,7 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
             (episode.film_strip, "pillow"),
             (episode.plot, "pillow"),
         ):
-            with pytest.raises(db.MissingPackageError, match=rf"pip install {package}, or 'diskbuffer\[notebook\]'"):
+            with pytest.raises(db.errors.MissingPackageError, match=rf"pip install {package}, or 'diskbuffer\[notebook\]'"):
                 call()
         for html in (buffer._repr_html_(), buffer.episodes._repr_html_(), episode._repr_html_()):
             assert "pip install pillow" in checked(html).text

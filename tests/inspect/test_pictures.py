@@ -256,7 +256,7 @@ def test_what_is_no_movie_is_refused() -> None:
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     film = np.zeros((3, 20, 20), np.uint8)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(db.MissingPackageError, match=r"pip install av, or 'diskbuffer\[video\]'"):
+    with pytest.raises(db.errors.MissingPackageError, match=r"pip install av, or 'diskbuffer\[video\]'"):
         pictures.mp4(film)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     for draw in (pictures.gif, pictures.film_strip, lambda _: pictures.png(film[0]), lambda _: pictures.curves({"a": [1, 2]})):

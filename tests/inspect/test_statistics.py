@@ -285,7 +285,7 @@ def test_an_empty_store_and_bad_input(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["looked_at"]["rows"] == 0
     with pytest.raises(db.InputError, match="rows"):
         stats(str(tmp_path / "store"), rows=0)
-    with pytest.raises(db.NotAStoreError):
+    with pytest.raises(db.errors.NotAStoreError):
         stats(str(tmp_path / "none"))
 
 

@@ -40,9 +40,9 @@ def test_what_counts_are_steps_that_are_added_and_delivered(tmp_path: Path) -> N
     with opened(tmp_path / "store", asked, protected=True, seed=0) as buffer:
         buffer.extend(np.zeros((9, 3)), np.zeros(8, int), np.ones(8), protect=True)
         extend(buffer, 49)
-        with pytest.raises(db.LimiterTimeoutError, match="1 more step must be added first"):
+        with pytest.raises(db.errors.LimiterTimeoutError, match="1 more step must be added first"):
             buffer.sample(8)
-        with pytest.raises(db.LimiterTimeoutError):
+        with pytest.raises(db.errors.LimiterTimeoutError):
             next(iter(buffer.loader(8)))
         buffer.add(OBS, 0, 1.0, OBS, False, False, new_episode=True)
         extend(buffer, 100)
@@ -109,7 +109,7 @@ def test_what_a_store_had_before_its_limiter_is_there_to_sample_and_does_not_cou
     with opened(tmp_path / "store", db.SampleToInsertRatio(4, min_size=10, error_buffer=32, timeout=0)) as buffer:
         buffer.sample(32)
         buffer.sample(32)
-        with pytest.raises(db.LimiterTimeoutError, match="8 more steps"):
+        with pytest.raises(db.errors.LimiterTimeoutError, match="8 more steps"):
             buffer.sample(32)
 
 

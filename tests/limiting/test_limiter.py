@@ -93,7 +93,7 @@ def test_calls_go_ahead_as_the_rule_has_it(seed: int, ratio: float, min_size: in
             here = actors[actor]
             if what < 0.4:
                 if not model.may_add:
-                    with pytest.raises(db.LimiterTimeoutError, match="must be drawn before"):
+                    with pytest.raises(db.errors.LimiterTimeoutError, match="must be drawn before"):
                         here.wait_to_add()
                     continue
                 here.wait_to_add()
@@ -107,7 +107,7 @@ def test_calls_go_ahead_as_the_rule_has_it(seed: int, ratio: float, min_size: in
             elif what < 0.8:
                 learner = learners[int(random.integers(len(learners)))]
                 if not model.may_sample:
-                    with pytest.raises(db.LimiterTimeoutError, match="must be added first"):
+                    with pytest.raises(db.errors.LimiterTimeoutError, match="must be added first"):
                         learner.wait_to_sample()
                     continue
                 learner.wait_to_sample()
@@ -197,12 +197,12 @@ def test_whoever_waits_for_nobody_gives_up(tmp_path: Path, monkeypatch: pytest.M
     assert not waits.is_alive()
     learner.note_sampled(9)
     actor.close()
-    with pytest.raises(db.LimiterTimeoutError, match=r"3 more steps must be added first.*no other thread or process"):
+    with pytest.raises(db.errors.LimiterTimeoutError, match=r"3 more steps must be added first.*no other thread or process"):
         learner.wait_to_sample()
     learner.close()
     actor = opened(tmp_path / "limiter", asked, 0, 1)
     actor.note_added(50)
-    with pytest.raises(db.LimiterTimeoutError, match="more samples must be drawn before"):
+    with pytest.raises(db.errors.LimiterTimeoutError, match="more samples must be drawn before"):
         actor.wait_to_add()
     actor.close()
 
@@ -211,7 +211,7 @@ def test_a_thread_that_does_both_does_not_wait_for_itself_for_long(tmp_path: Pat
     monkeypatch.setattr(limiter, "GRACE_OF_BOTH", 0.1)
     both = opened(tmp_path / "limiter", db.SampleToInsertRatio(4, error_buffer=0), 0)
     both.wait_to_add()
-    with pytest.raises(db.LimiterTimeoutError, match="where one thread does both"):
+    with pytest.raises(db.errors.LimiterTimeoutError, match="where one thread does both"):
         both.wait_to_sample()
     both.note_added(2)
     both.wait_to_sample()
@@ -224,7 +224,7 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
     def wait() -> None:
         try:
             learner.wait_to_sample()
-        except db.ClosedError as error:
+        except db.errors.ClosedError as error:
             raised.append(error)
 
     waits = threading.Thread(target=wait)
@@ -234,7 +234,7 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
     learner.close()
     waits.join(60)
     assert len(raised) == 1
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         learner.wait_to_sample()
 
 
@@ -339,5 +339,5 @@ def test_a_learner_that_cannot_write_is_told_so(tmp_path: Path, monkeypatch: pyt
         raise PermissionError(13, "Permission denied", name)
 
     monkeypatch.setattr(Files, "make_directory", refuse)
-    with pytest.raises(db.ReadOnlyError, match="where limiter= counts samples"):
+    with pytest.raises(db.errors.ReadOnlyError, match="where limiter= counts samples"):
         opened(tmp_path / "limiter", db.SampleToInsertRatio(4))

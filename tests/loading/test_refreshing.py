@@ -49,7 +49,7 @@ def test_it_drops_what_was_evicted_and_begins_on_an_empty_store(
     world = experience(2)
     with world.open(tmp_path / "store", 100, segment_rows=8) as writer, db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
         feed = feeder(world, writer)
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             next(iter(reader.loader(16, refresh_every=0)))
         feed.add(30)
         loop = iter(reader.loader(16, db.Uniform(1, replace=False), refresh_every=0, prefetch=1))

@@ -15,10 +15,10 @@ import pytest
 
 import diskbuffer as db
 from diskbuffer import buffer as buffer_module
-from diskbuffer.reading import batch_source, reader
+from diskbuffer.reading import batch_reader, batch_source
 from diskbuffer.reading.batches import single_steps
 
-FILES = {module.__file__ for module in (buffer_module, batch_source, reader, single_steps)}
+FILES = {module.__file__ for module in (buffer_module, batch_source, batch_reader, single_steps)}
 SIZE = 128  # of batches, of more than the 64 KiB up to which their memory is not used again
 SIGNS = {"a": 1, "b": -1}
 Array = npt.NDArray[Any]

@@ -78,7 +78,7 @@ def assert_right(reader: db.ReplayBuffer, writer: db.ReplayBuffer | None = None)
     for sampler in samplers:
         try:
             batch = reader.sample(8, sampler)
-        except db.EmptyBufferError:
+        except db.errors.EmptyBufferError:
             continue
         names = batch["steps"].reshape(-1)
         single = type(sampler) is db.Uniform and sampler.form == db.Uniform().form
@@ -356,7 +356,7 @@ def test_after_a_refresh_that_failed_rows_are_right_or_refused(
             with monkeypatch.context() as patch:
                 patch.setattr(restore_index, "MOVING_SECONDS", 0.1)
                 patch.setattr(Following, "unchanged", lambda self, slots: False)
-                with pytest.raises(db.EvictedError, match="come and go"):
+                with pytest.raises(db.errors.EvictedError, match="come and go"):
                     reader.refresh()
             for _ in range(5):
                 world.check_batch(reader.sample(1))
@@ -381,14 +381,14 @@ def test_of_several_writers_a_reader_keeps_what_it_knew_where_one_cannot_be_read
 
         def look(member: Member, *args: Any) -> None:
             if member is members[1]:
-                raise db.EvictedError("segments come and go")
+                raise db.errors.EvictedError("segments come and go")
             real(member, *args)
 
         for _ in range(3):
             feeds[0].add(300)
             with monkeypatch.context() as patch:
                 patch.setattr(Member, "look", look)
-                with pytest.raises(db.EvictedError):
+                with pytest.raises(db.errors.EvictedError):
                     reader.refresh()
                 np.testing.assert_array_equal(reader.steps(), known)
         for _ in range(5):

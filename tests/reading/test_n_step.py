@@ -65,7 +65,7 @@ def test_n_step_returns_are_those_of_a_loop(
         feed.add(10)
         buffer.cut_off(0)
         check(buffer, buffer.sample(100, sampler), n_step, gamma)
-        with pytest.raises(db.EmptyBufferError), world.open(tmp_path / "empty") as empty:
+        with pytest.raises(db.errors.EmptyBufferError), world.open(tmp_path / "empty") as empty:
             empty.sample(2, sampler)
 
 

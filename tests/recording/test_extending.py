@@ -81,6 +81,21 @@ def test_a_full_disk_keeps_what_was_recorded(tmp_path: Path, monkeypatch: pytest
         assert buffer.check(progress=False).ok
 
 
+def test_an_add_to_what_another_thread_closes_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, stock = list[int](), list[int]()
+
+    def fails(*_: Any) -> None:
+        asked.append(1)
+        raise db.errors.ClosedError("closed meanwhile")
+
+    with small(tmp_path / "store") as buffer:
+        monkeypatch.setattr(StreamLog, "make_room", fails)
+        monkeypatch.setattr(recorder.Recorder, "_take_stock", lambda _: stock.append(1))
+        with pytest.raises(db.errors.ClosedError):
+            buffer._add_as_given(np.zeros(2, np.float32), 0, 0.0, np.zeros(2, np.float32), False, False, {})
+        assert len(asked) == len(stock) == 1
+
+
 @pytest.mark.parametrize("line", range(1, 90, 4))
 def test_a_ctrl_c_at_any_line_leaves_all_steps_or_none_of_a_call(line: int, tmp_path: Path) -> None:
     """A signal that comes while lines of the recording run; a block of so few steps is recorded as a whole."""

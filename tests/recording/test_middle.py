@@ -96,9 +96,9 @@ def test_sequences_across_episodes_tell_no_end_at_rows_before_an_episode(tmp_pat
 def test_stacks_that_do_not_roll_are_refused_and_told_what_to_do(tmp_path: Path) -> None:
     given = stacks(4)
     with filled(tmp_path / "store", frame_stack=3) as buffer:
-        with pytest.raises(db.StackError, match="frame_stack=1"):
+        with pytest.raises(db.errors.StackError, match="frame_stack=1"):
             buffer.add(given[0], 0, 1, given[2], False, False)
-        with pytest.raises(db.StackError, match=r"step 1 of the arrays.*frame_stack=1"):
+        with pytest.raises(db.errors.StackError, match=r"step 1 of the arrays.*frame_stack=1"):
             buffer.extend(given[[0, 1, 3]], [0, 1], [1, 1])
         assert len(buffer) == 0
 

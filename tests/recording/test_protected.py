@@ -88,7 +88,7 @@ def test_it_must_be_asked_for(tmp_path: Path, experience: type[Experience]) -> N
     world = experience(1)
     with world.open(tmp_path / "store") as buffer, pytest.raises(db.InputError, match="protected=True"):
         buffer.extend(np.zeros((3, 34, 33), np.uint8), [0, 0], [0.0, 0.0], protect=True)
-    with pytest.raises(db.SchemaError, match="protected: stored False, asked for True"):
+    with pytest.raises(db.errors.SchemaError, match="protected: stored False, asked for True"):
         world.open(tmp_path / "store", protected=True)
     with pytest.raises(db.InputError, match="protected must be"):
         world.open(tmp_path / "other", protected="yes")

@@ -458,7 +458,7 @@ def test_spaces_become_columns_and_their_samples_come_back(name: str, n_envs: in
 
 @pytest.mark.parametrize("space", [spaces.Text(5), spaces.Tuple([spaces.Discrete(2)]), spaces.Graph(spaces.Discrete(2), None)])
 def test_a_space_without_a_fixed_shape_is_refused(space: spaces.Space[Any], tmp_path: Path) -> None:
-    with pytest.raises(db.SchemaError, match="Box, Discrete, MultiDiscrete, MultiBinary and Dict"):
+    with pytest.raises(db.errors.SchemaError, match="Box, Discrete, MultiDiscrete, MultiBinary and Dict"):
         db.ReplayBuffer(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
     assert not (tmp_path / "store").exists()
 
@@ -766,5 +766,5 @@ def test_each_environment_may_keep_its_own_newest_steps(tmp_path: Path) -> None:
         assert ((there >= np.minimum(ever, 40)) & (there <= 40 + 16)).all()
         for env in range(3):
             assert buffer.recent(np.arange(40), env)["action"].tolist() == list(range(ever[env] - 1, ever[env] - 41, -1))
-    with pytest.raises(db.SchemaError, match="capacity_each: stored True, asked for False"):
+    with pytest.raises(db.errors.SchemaError, match="capacity_each: stored True, asked for False"):
         db.ReplayBuffer(path, capacity_each=False)

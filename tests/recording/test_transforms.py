@@ -338,34 +338,36 @@ def test_a_store_with_other_transforms_is_refused(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store") as buffer:
         assert buffer.columns["obs"].transform == TRANSFORMS
         assert str(buffer.columns["obs"]) == "uint8[7, 9] (greyscale,resize:7x9)"
-    with pytest.raises(db.SchemaError, match=r"stored uint8\[7, 9\] \(greyscale,resize:7x9\), asked for uint8\[14, 17, 3\]"):
+    with pytest.raises(
+        db.errors.SchemaError, match=r"stored uint8\[7, 9\] \(greyscale,resize:7x9\), asked for uint8\[14, 17, 3\]"
+    ):
         db.ReplayBuffer(tmp_path / "store", env=env)
     for other in ({}, {"transform": db.Greyscale()}, {"transform": db.Resize(7, 9)}):
         columns = {"obs": db.Column((7, 9), "uint8", **other), "action": db.Column((), "int64")}
-        with pytest.raises(db.SchemaError, match="pictures are stored with the transform greyscale,resize:7x9, asked for"):
+        with pytest.raises(db.errors.SchemaError, match="pictures are stored with the transform greyscale,resize:7x9, asked for"):
             db.ReplayBuffer(tmp_path / "store", columns=columns)
 
 
 def test_what_cannot_be_transformed_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(db.SchemaError, match="of uint8, found float32"):
+    with pytest.raises(db.errors.SchemaError, match="of uint8, found float32"):
         db.Column((7, 9), "float32", transform=db.Resize(7, 9))
     for shape, transform in (((7, 9, 3), TRANSFORMS), ((7, 8), TRANSFORMS), ((9, 7, 3), db.Resize(7, 9)), ((7,), db.Greyscale())):
-        with pytest.raises(db.SchemaError, match="that of what is stored"):
+        with pytest.raises(db.errors.SchemaError, match="that of what is stored"):
             db.Column(shape, "uint8", transform=transform)
     for wrong in (db.Greyscale, 84, "grey", "resize:0x3", (db.Resize(7, 9), db.Resize(7, 9)), [None]):
-        with pytest.raises(db.SchemaError, match="transform"):
+        with pytest.raises(db.errors.SchemaError, match="transform"):
             db.Column((7, 9), "uint8", transform=wrong)  # type: ignore[arg-type]
     for size in ((0, 9), (7.5, 9), (10**6, 10**6), (None, 3)):
-        with pytest.raises(db.SchemaError, match="Resize takes"):
+        with pytest.raises(db.errors.SchemaError, match="Resize takes"):
             db.Resize(*size)
     camera = db.Column((7, 9), "uint8", transform=TRANSFORMS)
-    with pytest.raises(db.SchemaError, match="only columns of observations"):
+    with pytest.raises(db.errors.SchemaError, match="only columns of observations"):
         db.ReplayBuffer(tmp_path / "no", columns={"obs": camera, "action": camera})
     with pytest.raises(db.InputError, match=r"Column\(..., transform=\)"):
         db.ReplayBuffer(tmp_path / "no", columns={"obs": camera}, transforms={"obs": TRANSFORMS})
     with pytest.raises(db.InputError, match="no column 'obs/camera'"):
         db.ReplayBuffer(tmp_path / "no", env=Camera(), transforms={"obs/camera": TRANSFORMS})
-    with pytest.raises(db.SchemaError, match=r"transforms\['action'\]"):
+    with pytest.raises(db.errors.SchemaError, match=r"transforms\['action'\]"):
         db.ReplayBuffer(tmp_path / "no", env=Camera(), transforms={"action": db.Greyscale()})
     assert not (tmp_path / "no").exists()
     with db.ReplayBuffer(tmp_path / "store", columns={"obs": camera, "action": db.Column((), "int64")}) as buffer:
@@ -403,5 +405,5 @@ def test_transforms_come_back_from_their_notation() -> None:
     attributes = schema.to_attributes()
     for hostile in ("resize:7x9x", "resize:99999999x9", "", 7, ["resize"], {"a": 1}):
         attributes["obs/camera"]["transform"] = hostile
-        with pytest.raises(db.SchemaError):
+        with pytest.raises(db.errors.SchemaError):
             Schema.from_attributes(attributes)

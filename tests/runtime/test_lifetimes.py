@@ -106,7 +106,7 @@ def test_close_gives_back_what_was_mapped(tmp_path: Path, count: Count, kind: st
     assert count.maps() == 0
     assert count.threads() == []
     buffer.close()
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         buffer.sample(1)
     del buffer
     gc.collect()
@@ -131,7 +131,7 @@ def test_a_loop_over_a_loader_that_runs_while_its_buffer_is_closed_ends(tmp_path
     loop = iter(buffer.loader(64))
     next(loop)
     buffer.close()
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         for _ in loop:
             pass
     del loop
@@ -268,7 +268,7 @@ def test_a_buffer_is_closed_before_the_finalizers_of_what_goes_with_it_use_it(tm
         def __del__(self) -> None:
             try:
                 self.buffer.sample(4)
-            except db.ClosedError as error:
+            except db.errors.ClosedError as error:
                 errors.append(str(error))
             self.buffer.close()
 

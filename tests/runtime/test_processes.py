@@ -64,7 +64,7 @@ def test_a_copy_is_opened_again_with_its_draws(
         feed.add(50)
         buffer.sample(8)
         other = how(buffer)
-        with pytest.raises(db.ReadOnlyError):  # as this process writes to it
+        with pytest.raises(db.errors.ReadOnlyError):  # as this process writes to it
             other.flush()
         assert (other.frame_stack, other.stats()["threads"]) == (3, 1)
         for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_copy_is_opened_again_with_its_draws(
         assert len(other) == 120
         other.close()
         state = pickle.dumps(buffer)
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         how(buffer)
     with pickle.loads(state) as again:  # nobody holds it now
         feeder(world, again).add(5)

@@ -113,7 +113,7 @@ def test_no_start_at_all_is_told(tmp_path: Path, experience: type[Experience], f
     world = experience(1, 20, (9,))
     with world.open(tmp_path / "store") as buffer:
         feeder(world, buffer).add(50)
-        with pytest.raises(db.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
+        with pytest.raises(db.errors.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
             buffer.sample(4, db.Slices(21, replace=False))
     with pytest.raises(db.InputError, match="replacement"):
         db.Slices(4, over="episodes", replace=False)

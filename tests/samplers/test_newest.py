@@ -106,7 +106,7 @@ def test_a_resumed_run_has_the_same_batches_and_a_batch_that_is_mended_keeps_its
 
 def test_what_cannot_be_is_told_and_few_steps_are_filled_up(tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS) as buffer:
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             buffer.sample(8, db.Uniform(newest=1))
         add(buffer, 0, 2)
         assert sorted(set(buffer.sample(8, db.Uniform(1, newest=5))["steps"].tolist())) == [0, 1]

@@ -92,7 +92,7 @@ def test_what_can_be_drawn_is_what_is_there(data: st.DataObject, tmp_path_factor
             feed.add(data.draw(st.integers(1, 30)))
             starts = set(valid_starts(buffer, world, length or 1, period or 1))
             if not starts:
-                with pytest.raises(db.EmptyBufferError):
+                with pytest.raises(db.errors.EmptyBufferError):
                     buffer.sample(8, sampler)
                 continue
             drawn = set(buffer.draw(40 * len(starts), sampler)["steps"].tolist())
@@ -217,7 +217,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
     with pytest.raises(db.InputError, match="drawn nothing"):
         sampler.update([1], [1.0])
     with world.open(tmp_path / "store") as buffer, world.open(tmp_path / "other") as other:
-        with pytest.raises(db.EmptyBufferError, match="no complete step"):
+        with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, sampler)
         feeder(world, buffer).add(30)
         feeder(world, other).add(30)
@@ -229,17 +229,17 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         assert (buffer.at(steps_of(buffer))["priority"] == before).all()
         with pytest.raises(db.InputError, match="column= of another name"):
             buffer.sample(4, db.Prioritized())
-        with pytest.raises(db.SchemaError, match="belongs to a sampler"):
+        with pytest.raises(db.errors.SchemaError, match="belongs to a sampler"):
             buffer.write("priority", steps, np.ones(8, np.float32))
         with pytest.raises(db.InputError, match="another buffer"):
             other.sample(4, sampler)
         with pytest.raises(db.InputError, match="beta"):
             sampler.load_state_dict({"seed": 1, "batches": 0, "ahead": []})
-        with pytest.raises(db.EmptyBufferError, match="25 steps"):
+        with pytest.raises(db.errors.EmptyBufferError, match="25 steps"):
             buffer.sample(4, db.Prioritized(length=25, column="other"))
-    with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.ReadOnlyError):
+    with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.errors.ReadOnlyError):
         reader.sample(4, db.Prioritized())
-    with pytest.raises(db.ClosedError):
+    with pytest.raises(db.errors.ClosedError):
         sampler.update(steps, np.ones(8))
 
 

@@ -132,13 +132,13 @@ def test_a_loader_brings_the_sequences_that_sample_brings_and_a_state_goes_on(
 def test_a_length_that_no_episode_has_is_told(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
     world = experience(1, 20)
     with world.open(tmp_path / "store") as buffer:
-        with pytest.raises(db.EmptyBufferError, match="no complete step"):
+        with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, db.Slices(2))
-        with pytest.raises(db.EmptyBufferError, match="no complete step"):
+        with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, db.Slices(2, over="episodes"))
         feeder(world, buffer).add(50)
         for over in ("starts", "episodes"):
-            with pytest.raises(db.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
+            with pytest.raises(db.errors.EmptyBufferError, match="21 steps of a sequence, the longest has 20"):
                 buffer.sample(4, db.Slices(21, over=over))
         assert buffer.sample(4, db.Slices(21, strict=False))["mask"].shape == (4, 21)
     for wrong in (0, -1, 2.5, True, "4"):
@@ -167,7 +167,7 @@ def test_draws_are_all_valid_and_all_that_is_valid_is_drawn(
             valid |= {(stream, int(first) + k, int(first), int(first) + n) for k in range(n - length + 1)}
     sampler = db.Slices(length, seed=0, over=over)
     if not valid:
-        with pytest.raises(db.EmptyBufferError):
+        with pytest.raises(db.errors.EmptyBufferError):
             sampler.draw(index, 4, sampler.generator(0))
         return
     drawn = {tuple(place) for place in np.stack(sampler.draw(index, 40 * len(valid) * 6, sampler.generator(0))[:4]).T.tolist()}
@@ -259,7 +259,7 @@ def test_every_start_of_a_crossing_sequence_has_the_same_probability(
             ]
         )
         np.testing.assert_array_equal(np.sort(epoch), np.sort(valid))
-        with pytest.raises(db.EmptyBufferError, match="environment has the 200 rows"):
+        with pytest.raises(db.errors.EmptyBufferError, match="environment has the 200 rows"):
             buffer.sample(1, db.Slices(200, crossing=True))
     for wrong in ({"strict": False}, {"burn_in": 3}, {"over": "episodes"}):
         with pytest.raises(db.InputError, match="crossing"):

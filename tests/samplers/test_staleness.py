@@ -97,7 +97,7 @@ def test_the_steps_that_can_be_drawn_are_those_found_by_hand(
             if len(expected):
                 assert set(buffer.draw(50, sampler)["steps"].tolist()) <= set(expected.tolist())
             else:
-                with pytest.raises(db.EmptyBufferError, match="age_column='version'"):
+                with pytest.raises(db.errors.EmptyBufferError, match="age_column='version'"):
                     buffer.draw(5, sampler)
             if not kept:
                 sampler = copy.deepcopy(sampler)
@@ -203,14 +203,15 @@ def test_protected_episodes_are_a_stream_of_their_own_and_a_sampler_may_change_i
 
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     with open_(tmp_path / "store", "float64") as buffer:
-        with pytest.raises(db.EmptyBufferError, match="no complete step"):
+        with pytest.raises(db.errors.EmptyBufferError, match="no complete step"):
             buffer.sample(4, db.Uniform(max_age=4, age_column="version"))
         add(buffer, 0, [np.nan] * 4)
-        with pytest.raises(db.EmptyBufferError, match="young enough for max_age=4, age_column='version'"):
+        with pytest.raises(db.errors.EmptyBufferError, match="young enough for max_age=4, age_column='version'"):
             buffer.sample(4, db.Slices(2, max_age=4, age_column="version"))
         add(buffer, 0, [1, 2, 3])
         with pytest.raises(
-            db.EmptyBufferError, match="the 3 steps of a sequence within max_age=1, age_column='version', the longest has 2"
+            db.errors.EmptyBufferError,
+            match="the 3 steps of a sequence within max_age=1, age_column='version', the longest has 2",
         ):
             buffer.sample(4, db.Slices(3, max_age=1, age_column="version"))
         buffer.write("later", buffer.steps(), np.zeros(len(buffer)))

@@ -54,7 +54,7 @@ def test_what_has_the_tag_is_never_drawn(make: Any, n_envs: int, tmp_path: Path)
             assert episodes_of(buffer.sample(1000, sampler)) == left
         assert episodes_of(next(iter(buffer.loader(8, make(without="dropped"))))) == left
         buffer.tag("dropped", every.start[-1:])
-        with pytest.raises(db.EmptyBufferError, match="without='dropped'"):
+        with pytest.raises(db.errors.EmptyBufferError, match="without='dropped'"):
             buffer.sample(4, sampler)
         buffer.tag(None, every.start[5:6])
         assert episodes_of(buffer.sample(4, sampler)) == {number[int(every.start[5])]}

@@ -114,7 +114,7 @@ def judge_copies(path: Path, world: Experience, capacity: int | None, copies: in
             there = len(reader)
             try:
                 copy = reader.snapshot(path / f"copy{n}")
-            except db.EvictedError:
+            except db.errors.EvictedError:
                 assert not (path / f"copy{n}").exists()
                 continue
             made += 1
@@ -166,7 +166,7 @@ def test_a_copy_has_every_step_of_a_store_that_a_kill_left(
     with db.ReplayBuffer(tmp_path / "killed", mode="r") as reader:
         copy = reader.snapshot(tmp_path / "copy of what was killed")
         np.testing.assert_array_equal(steps_of(reader), steps_of(db.ReplayBuffer(copy, mode="r")))
-        with pytest.raises(db.NotAStoreError, match="something at"):
+        with pytest.raises(db.errors.NotAStoreError, match="something at"):
             reader.snapshot(copy)
         with pytest.raises(db.InputError, match="inside"):
             reader.snapshot(tmp_path / "killed" / "copy")

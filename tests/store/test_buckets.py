@@ -371,9 +371,9 @@ def test_what_is_no_closed_store_is_refused(server: S3Server, store: Path, tmp_p
     def opened(url: str, **options: Any) -> None:
         db.ReplayBuffer(db.Bucket(url, cache=tmp_path, options=server.options(**options)), mode="r").close()
 
-    with pytest.raises(db.NotAStoreError, match="there is no store at s3://runs/nothing"):
+    with pytest.raises(db.errors.NotAStoreError, match="there is no store at s3://runs/nothing"):
         opened("s3://runs/nothing")
-    with pytest.raises(db.BucketError, match="there is no bucket 'no-such-bucket'"):
+    with pytest.raises(db.errors.BucketError, match="there is no bucket 'no-such-bucket'"):
         opened("s3://no-such-bucket/store")
     with pytest.raises(db.InputError, match="does not take these options"):
         opened("s3://runs/x", no_such_option=3)
@@ -383,7 +383,7 @@ def test_what_is_no_closed_store_is_refused(server: S3Server, store: Path, tmp_p
     with pytest.raises(db.CorruptionError, match="was not closed when it was copied there"):
         opened(url)
     server.fault = lambda method, path: "denied"
-    with pytest.raises(db.BucketError, match="Give credentials"):
+    with pytest.raises(db.errors.BucketError, match="Give credentials"):
         opened("s3://runs/x")
 
 
@@ -406,16 +406,16 @@ def test_a_buffer_outlives_a_server_that_is_gone_for_a_while(server: S3Server, s
         known = buffer.at(buffer.steps()[:5])
         server.stop()
         try:
-            with pytest.raises(db.BucketError, match="call again"):
+            with pytest.raises(db.errors.BucketError, match="call again"):
                 buffer.at(buffer.steps())
             assert same(buffer.at(buffer.steps()[:5]), known)
         finally:
             server.start()
         server.fault = lambda method, path: "denied"
-        with pytest.raises(db.BucketError, match="access was denied"):
+        with pytest.raises(db.errors.BucketError, match="access was denied"):
             buffer.at(buffer.steps())
         server.fault = lambda method, path: "cut"
-        with pytest.raises(db.BucketError):
+        with pytest.raises(db.errors.BucketError):
             buffer.at(buffer.steps())
         server.fault = lambda method, path: ""
         assert same(buffer.at(buffer.steps()), local.at(buffer.steps()))
@@ -430,7 +430,7 @@ def test_a_full_disk_is_told_and_goes_on_when_there_is_room(
     with db.ReplayBuffer(server.bucket(url, tmp_path), mode="r") as buffer, db.ReplayBuffer(store, mode="r") as local:
         with monkeypatch.context() as patched:
             patched.setattr(Files, "pwrite", full)
-            with pytest.raises(db.BucketError, match="the disk of the cache") as found:
+            with pytest.raises(db.errors.BucketError, match="the disk of the cache") as found:
                 buffer.sample(32)
             assert found.value.errno == errno.ENOSPC
         assert same(buffer.at(buffer.steps()), local.at(buffer.steps()))
@@ -440,7 +440,7 @@ def test_a_full_disk_is_told_and_goes_on_when_there_is_room(
 def test_nothing_is_written_to_a_bucket(server: S3Server, url: str, tmp_path: Path) -> None:
     bucket = server.bucket(url, tmp_path / "cache")
     for mode in ("a", "r+", "w-"):
-        with pytest.raises(db.ReadOnlyError, match="in a bucket"):
+        with pytest.raises(db.errors.ReadOnlyError, match="in a bucket"):
             db.ReplayBuffer(bucket, mode=mode)
     with db.ReplayBuffer(bucket, mode="r") as buffer:
         steps = buffer.steps()[:3]
@@ -451,7 +451,7 @@ def test_nothing_is_written_to_a_bucket(server: S3Server, url: str, tmp_path: Pa
             lambda: buffer.sample(3, db.Prioritized()),
             lambda: buffer.clear(),
         ):
-            with pytest.raises(db.ReadOnlyError):
+            with pytest.raises(db.errors.ReadOnlyError):
                 call()
         for other in (lambda: buffer.zarr, buffer.check, lambda: buffer.snapshot(tmp_path / "copy")):
             with pytest.raises(db.InputError, match="in a bucket"):
@@ -474,7 +474,7 @@ def test_a_pickled_buffer_opens_the_bucket_again_and_a_fork_says_that_it_cannot(
             found = same(buffer.at(first), known)  # which is here
             try:
                 buffer.at(every)
-            except db.BucketError as error:
+            except db.errors.BucketError as error:
                 send.send((found, str(error)))
 
         process = multiprocessing.get_context("fork").Process(target=child)

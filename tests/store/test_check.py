@@ -240,9 +240,9 @@ def test_a_store_that_is_being_written_to_is_not_repaired_however_damaged(made: 
 
 def test_where_there_is_no_store_there_is_nothing_to_check(tmp_path: Path) -> None:
     for repair in (False, True):
-        with pytest.raises(db.NotAStoreError):
+        with pytest.raises(db.errors.NotAStoreError):
             db.check(tmp_path / "nothing", repair=repair, progress=False)
-        with pytest.raises(db.NotAStoreError):
+        with pytest.raises(db.errors.NotAStoreError):
             db.check(tmp_path, repair=repair, progress=False)
     assert list(tmp_path.iterdir()) == []
 

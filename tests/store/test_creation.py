@@ -97,7 +97,7 @@ def test_processes_that_make_the_same_store_at_once(inside: bool, tmp_path: Path
                 os.write(told, b"opened\n")
                 time.sleep(0.05)
                 buffer.add(np.zeros(3), np.zeros(columns["action"].shape, int), 0.0, np.ones(3), False, False)
-        except (db.LockedError, db.NotAStoreError, db.SchemaError) as error:
+        except (db.LockedError, db.errors.NotAStoreError, db.errors.SchemaError) as error:
             os.write(told, f"{type(error).__name__}\n".encode())
 
     others = {**COLUMNS, "action": db.Column((2,), "int64")}
@@ -162,7 +162,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> No
     (tmp_path / "obs").mkdir()
     for name in ("", ".0123abcd.new", ".0123abcd.new/_segments"):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        with pytest.raises(db.NotAStoreError, match="other things"):
+        with pytest.raises(db.errors.NotAStoreError, match="other things"):
             db.ReplayBuffer(tmp_path, columns=COLUMNS)
     assert (tmp_path / "obs").is_dir()
 
@@ -266,7 +266,7 @@ def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: 
         db.remove_mark(path, "two")
     work: Callable[[], Any]
     for work in (lambda: db.marks(tmp_path / "nothing"), lambda: db.remove_mark(tmp_path / "nothing", "one")):
-        with pytest.raises(db.NotAStoreError, match="no store"):
+        with pytest.raises(db.errors.NotAStoreError, match="no store"):
             work()
     db.remove_mark(path, "one")
     assert db.marks(path) == ()

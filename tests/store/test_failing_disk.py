@@ -195,7 +195,7 @@ def test_a_column_that_cannot_be_made_stands_in_nobodys_way(
                 added(buffer, how)
         for name, mark in (("copy", None), ("store", "mark")):
             path = tmp_path / str(operation) / name
-            with contextlib.suppress(db.NotAStoreError, db.InputError), db.ReplayBuffer(path, mode="r", mark=mark) as copy:
+            with contextlib.suppress(db.errors.NotAStoreError, db.InputError), db.ReplayBuffer(path, mode="r", mark=mark) as copy:
                 assert len(copy) == 20
         with contextlib.suppress(OSError):
             buffer.close()

@@ -222,7 +222,7 @@ def test_a_flush_that_comes_after_close_says_so_and_changes_nothing(
             try:
                 while True:
                     buffer.flush()
-            except db.ClosedError:
+            except db.errors.ClosedError:
                 pass
             except BaseException as error:  # noqa: BLE001
                 failed.append(error)

@@ -189,14 +189,14 @@ def test_stacks_of_frames_that_lost_something_go_on(tmp_path: Path, how: str) ->
     ],
 )
 def test_a_column_that_is_not_of_pictures_is_refused(column: dict[str, Any]) -> None:
-    with pytest.raises(db.SchemaError, match="webp"):
+    with pytest.raises(db.errors.SchemaError, match="webp"):
         Column(**{"codec": CODEC} | column)
 
 
 def test_a_column_of_steps_and_one_of_tiny_pictures_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(db.SchemaError, match="only columns of observations"):
+    with pytest.raises(db.errors.SchemaError, match="only columns of observations"):
         db.ReplayBuffer(tmp_path / "a", columns={"obs": Column(), "camera": Column((40, 40, 3), "uint8", codec=CODEC)})
-    with pytest.raises(db.SchemaError, match="which are not compressed"):
+    with pytest.raises(db.errors.SchemaError, match="which are not compressed"):
         db.ReplayBuffer(tmp_path / "b", columns={"obs": Column((8, 8, 3), "uint8", codec=CODEC)})
     assert not list(tmp_path.iterdir())
 
@@ -205,7 +205,7 @@ def test_another_codec_or_quality_is_refused_and_rows_of_a_chunk_are_of_other_co
     frames = scenes(2)
     make(tmp_path / "store", frames, chunk_rows=4).close()
     for codec in ("webp:75", "lz4"):
-        with pytest.raises(db.SchemaError, match=f"stored with codec webp:90, asked for {codec}"):
+        with pytest.raises(db.errors.SchemaError, match=f"stored with codec webp:90, asked for {codec}"):
             make(tmp_path / "store", frames, codec=codec)
     make(tmp_path / "store", frames, chunk_rows=4).close()
 
@@ -216,9 +216,9 @@ def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: 
         add(buffer, frames, 0, 2)
     webp.functions.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL._webp", None)
-    with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[webp\]"):
+    with pytest.raises(db.errors.MissingPackageError, match=r"diskbuffer\[webp\]"):
         db.ReplayBuffer(tmp_path / "store", mode="r")
-    with pytest.raises(db.MissingPackageError, match=r"diskbuffer\[webp\]"):
+    with pytest.raises(db.errors.MissingPackageError, match=r"diskbuffer\[webp\]"):
         make(tmp_path / "other", frames)
     assert not (tmp_path / "other").exists()
 
@@ -457,7 +457,7 @@ def test_the_stores_of_several_writers_are_read_as_one(tmp_path: Path) -> None:
         with make(tmp_path / "runs", some, writer=name) as buffer:
             extend(buffer, some, 0, 29)
             buffer.flush()
-    with pytest.raises(db.SchemaError, match="compressed with a loss"):
+    with pytest.raises(db.errors.SchemaError, match="compressed with a loss"):
         make(tmp_path / "runs", frames, writer="c", codec=None, chunk_rows=1)
     with db.ReplayBuffer(tmp_path / "runs", mode="r") as buffer:
         batch = buffer.at(buffer.steps())

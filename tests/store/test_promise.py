@@ -384,10 +384,10 @@ def test_who_writes_to_a_store_that_is_elsewhere_by_now_is_told_and_leaves_what_
     path.rename(tmp_path / "elsewhere")
     with new.open(path, segment_rows=32) as other:
         feeder(new, other).add(100)
-        with pytest.raises(db.NotAStoreError, match="moved, removed or replaced"):
+        with pytest.raises(db.errors.NotAStoreError, match="moved, removed or replaced"):
             feed.add(100)
         for call in (buffer.flush, buffer.close):
-            with pytest.raises(db.NotAStoreError, match="moved, removed or replaced"):
+            with pytest.raises(db.errors.NotAStoreError, match="moved, removed or replaced"):
                 call()
         new.check(other)
     assert db.check(path, progress=False).ok
@@ -413,7 +413,7 @@ def test_of_a_store_that_is_elsewhere_by_now_nothing_is_said_by_looking_at_anoth
             assert one.marks == ("mine",)
             with pytest.raises(db.CorruptionError, match="moved, removed or replaced since it was opened; open it again"):
                 one.check(progress=False)
-    with contextlib.suppress(db.NotAStoreError):
+    with contextlib.suppress(db.errors.NotAStoreError):
         buffer.close()
 
 

@@ -151,7 +151,7 @@ def refused(path: Path) -> None:
 def test_slots_that_nothing_is_there_for_are_refused_at_once(tmp_path: Path) -> None:
     path = made(tmp_path / "store")
     described(path, lambda attributes: attributes.update(slots=2**31 - 1))
-    with pytest.raises(db.NotAStoreError, match=r"2,147,483,647 slots, and the segment table has files for 4,096"):
+    with pytest.raises(db.errors.NotAStoreError, match=r"2,147,483,647 slots, and the segment table has files for 4,096"):
         db.ReplayBuffer(path, mode="r")
     refused(path)
 

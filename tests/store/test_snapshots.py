@@ -18,7 +18,7 @@ import torch
 import zarr
 
 import diskbuffer as db
-from diskbuffer.store.copies import snapshots
+from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.marks import MARKS
 from diskbuffer.store.format.layout import TABLE
 from diskbuffer.store.origin import Origin
@@ -222,17 +222,17 @@ def test_the_places_and_buffers_that_are_refused(tmp_path: Path, experience: typ
             with pytest.raises(db.InputError, match="inside"):
                 buffer.snapshot(inside)
         for wrong in ("full", "full/file"):
-            with pytest.raises(db.NotAStoreError):
+            with pytest.raises(db.errors.NotAStoreError):
                 buffer.snapshot(tmp_path / wrong)
         buffer.snapshot(tmp_path / "empty")
-        with pytest.raises(db.NotAStoreError, match="already"):
+        with pytest.raises(db.errors.NotAStoreError, match="already"):
             buffer.snapshot(tmp_path / "empty")
         with db.ReplayBuffer(path, mode="r") as reader:
             for call in (reader.mark, reader.remove_mark):
-                with pytest.raises(db.ReadOnlyError, match="mode='a'"):
+                with pytest.raises(db.errors.ReadOnlyError, match="mode='a'"):
                     call("x")
     for closed in (lambda: buffer.snapshot(tmp_path / "x"), lambda: buffer.mark("x")):
-        with pytest.raises(db.ClosedError):
+        with pytest.raises(db.errors.ClosedError):
             closed()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "full", "inside", "store"]
 
@@ -344,13 +344,13 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         buffer.seal()
         buffer.mark("two")
         newest = steps_of(buffer)
-    with pytest.raises(db.SchemaError):  # and then it does not go back
+    with pytest.raises(db.errors.SchemaError):  # and then it does not go back
         db.ReplayBuffer(path, 500, mark="one")
     for mode in ("a", "r"):
         with pytest.raises(db.InputError, match="'one', 'two'"):
             db.ReplayBuffer(path, mark="three", mode=mode)
     for mode, other in (("w-", path), ("a", tmp_path / "none"), ("r", tmp_path / "none")):
-        with pytest.raises(db.NotAStoreError):
+        with pytest.raises(db.errors.NotAStoreError):
             db.ReplayBuffer(other, mark="one", mode=mode)  # type: ignore[arg-type]
     with db.ReplayBuffer(path, mark="one") as buffer:
         assert buffer.marks == ("one", "two")
@@ -530,6 +530,17 @@ def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Exp
         file.write_bytes(good)
     with db.ReplayBuffer(path) as buffer:
         assert world.check(buffer) == 200
+
+
+def test_the_way_back_to_a_mark_of_a_newer_format_is_not_forgotten(tmp_path: Path, experience: type[Experience]) -> None:
+    path = tmp_path / "store"
+    with experience().open(path) as buffer:
+        buffer.mark("one")
+    (path / MARKS / "one" / "zarr.json").write_text('{"attributes": {"diskbuffer": {"format": 99}}}')
+    Origin.new(back_to="one").note(Files(path))
+    with pytest.raises(db.errors.FormatError):
+        marks.finish_or_forget(Files(path))
+    assert marks.unfinished(path) is not None
 
 
 @pytest.mark.parametrize("wrong", ["../../../..", "one/../one", "", "two"])

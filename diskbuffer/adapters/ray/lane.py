@@ -18,7 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from diskbuffer.adapters.ray.shard import Written
 from diskbuffer.adapters.ray.shards import Known, own_error
-from diskbuffer.errors import InputError, UnreachableError
+from diskbuffer.errors import NOT_OF_ARGUMENTS, InputError, UnreachableError
 
 _HOME_AGAIN = 5.0  # seconds between two attempts to go back to the shard near by
 
@@ -205,7 +205,7 @@ class Lane:
             streams, ever = ray.get(shard.handle.join.remote(self._client, self._envs, wanted), timeout=self._patience)
         except RayTaskError as error:
             cause = own_error(error)
-            if isinstance(cause, InputError) and len(self._nearest()) > 1:
+            if isinstance(cause, InputError) and not isinstance(cause, NOT_OF_ARGUMENTS) and len(self._nearest()) > 1:
                 return False  # it has no room, and another may
             raise cause from None
         except RayError as error:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from diskbuffer.errors import DiskBufferError, EmptyBufferError, EvictedError, InputError, MissingPackageError
+from diskbuffer.errors import NOT_OF_ARGUMENTS, DiskBufferError, EmptyBufferError, EvictedError, InputError, MissingPackageError
 from diskbuffer.inspect.page import health, samplers, table
 from diskbuffer.inspect.page.episode import describe_episode, find_episode
 from diskbuffer.inspect.page.guard import Guard
@@ -27,9 +27,12 @@ from diskbuffer.inspect.page.static_files import static_files
 from diskbuffer.inspect.page.watched import NotThereError, Watched
 
 Values = Mapping[str, str]
-# The status for each kind of error; the first that fits. All else is 500, and still says what is wrong.
 _MOST = 2**62  # of numbers that are asked for: products of them fit int64, or are refused
-_STATUS = ((InputError, 400), (MissingPackageError, 501), (EvictedError, 410), (EmptyBufferError, 409), (NotThereError, 503))
+# The status for each kind of error; the first that fits. All else is 500, and still says what is wrong.
+_STATUS = (
+    *((MissingPackageError, 501), (NOT_OF_ARGUMENTS, 500), (InputError, 400)),
+    *((EvictedError, 410), (EmptyBufferError, 409), (NotThereError, 503)),
+)
 _FOR_GOOD = "private, max-age=86400, immutable"
 
 
@@ -103,7 +106,7 @@ class Page:
 
     def explained(self, error: Exception, token: str | None = None) -> Exception:
         """Return the reason for an error: that the store is gone by now, or another one, where that is so."""
-        if isinstance(error, InputError | NotThereError | EmptyBufferError | MissingPackageError):
+        if _status(error) not in (410, 500):
             return error
         before = token or self._watched.last().token
         now = self._watched.look(at_once=True)
@@ -173,9 +176,12 @@ def _nothing(_: Request) -> Response:
     return PlainTextResponse("There is nothing here. Open the address that `diskbuffer view` printed, all of it.\n", 404)
 
 
+def _status(error: Exception) -> int:
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
 def _refusal(error: Exception) -> Response:
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    return _json({"message": str(error)}, status)
+    return _json({"message": str(error)}, _status(error))
 
 
 def _json(values: Mapping[str, Any], status: int = 200) -> Response:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diskbuffer.errors import CorruptionError, InputError, NotAStoreError
+from diskbuffer.errors import CorruptionError, FormatError, InputError, NotAStoreError
 from diskbuffer.store import directory
 from diskbuffer.store.format import zarr_metadata
 from diskbuffer.store.format.layout import SEGMENTS, Layout
@@ -61,6 +61,8 @@ def finish_or_forget(files: Files) -> None:
     """Finish the way back to a mark; where the note is damaged, or the mark is, take the store as it is."""
     try:
         finish(files)
+    except FormatError:
+        raise
     except (CorruptionError, InputError, NotAStoreError):
         files.remove(ORIGIN)
         files.sync(os.path.dirname(ORIGIN))

@@ -66,8 +66,8 @@ class Objects:
         allow_http = {"allow_http": True} if self.endpoint.startswith("http://") else {}
         options["client_options"] = _PATIENCE | allow_http | dict(options.get("client_options") or {})
         options.setdefault("retry_config", {"max_retries": 8, "retry_timeout": timedelta(seconds=_SECONDS)})
+        store = needed("obstore.store", "obstore", "s3").S3Store
         try:
-            store = needed("obstore.store", "obstore", "s3").S3Store
             return store(self._bucket.bucket, prefix=self._bucket.prefix or None, **options)
         except (self._errors.BaseError, TypeError, ValueError) as error:
             raise InputError(f"{self._bucket}: obstore does not take these options: {_first_line(error)}") from None

@@ -85,7 +85,7 @@ def test_rows_are_as_dreamerv3_has_them(tmp_path: Path) -> None:
 
 def test_what_dreamer_cannot_hold_is_named(tmp_path: Path) -> None:
     made.store_of(tmp_path / "store", made.some(2, tag="good"), n_envs=2)
-    with pytest.raises(db.LossError, match="tags: ") as raised:
+    with pytest.raises(db.errors.LossError, match="tags: ") as raised:
         export("dreamer", tmp_path / "store", tmp_path / "out", version=2, progress=False)
     assert "streams: " in str(raised.value)
     with pytest.raises(db.InputError, match="version must be"):
@@ -158,9 +158,9 @@ HOSTILE = {
 def test_hostile_files_are_errors(tmp_path: Path, kind: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "20260101T000000-abc-4.npz").write_bytes(HOSTILE[kind])
-    with pytest.raises((db.SourceError, db.InputError)) as raised:
+    with pytest.raises((db.errors.SourceError, db.InputError)) as raised:
         import_("dreamer", tmp_path / "in", tmp_path / "store", progress=False)
-    assert raised.type in (db.SourceError, db.InputError)
+    assert raised.type in (db.errors.SourceError, db.InputError)
     assert not (tmp_path / "store").exists()
 
 
@@ -181,7 +181,7 @@ def test_zip_bombs_are_refused_before_they_are_read(tmp_path: Path, monkeypatch:
         for _ in range(20):
             stream.write(bytes(1024**2))
     tracemalloc.start()
-    with pytest.raises(db.SourceError, match="zip bomb"):
+    with pytest.raises(db.errors.SourceError, match="zip bomb"):
         import_("dreamer", bomb.parent, tmp_path / "store", progress=False)
     assert tracemalloc.get_traced_memory()[1] < 1024**2
     tracemalloc.stop()
@@ -199,7 +199,7 @@ def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
             file.filelist.append(info)
             file.NameToInfo[info.filename] = info
     (tmp_path / "20260101T000000-abc-4.npz").write_bytes(stream.getvalue())
-    with pytest.raises(db.SourceError, match="overlap"):
+    with pytest.raises(db.errors.SourceError, match="overlap"):
         import_("dreamer", tmp_path, tmp_path / "store", progress=False)
 
 
@@ -221,14 +221,14 @@ def chunk(path: Path, name: str, rows: int = 6) -> None:
 def test_names_that_contradict_themselves_are_errors(tmp_path: Path, names: list[str], match: str) -> None:
     for name in names:
         chunk(tmp_path, f"{name}.npz")
-    with pytest.raises((db.SourceError, db.InputError), match=match):
+    with pytest.raises((db.errors.SourceError, db.InputError), match=match):
         import_("dreamer", tmp_path, tmp_path / "store", progress=False)
 
 
 def test_files_that_differ_are_errors(tmp_path: Path) -> None:
     (tmp_path / "20260101T000000-a-4.npz").write_bytes(saved(**FINE))
     (tmp_path / "20260101T000001-b-4.npz").write_bytes(saved(**{**FINE, "reward": np.zeros(5)}))
-    with pytest.raises(db.SourceError, match="'reward' should be the same in all files"):
+    with pytest.raises(db.errors.SourceError, match="'reward' should be the same in all files"):
         import_("dreamer", tmp_path, tmp_path / "store", progress=False)
 
 
@@ -236,5 +236,5 @@ def test_files_that_differ_are_errors(tmp_path: Path) -> None:
 def test_a_damaged_description_is_an_error(tmp_path: Path, told: bytes) -> None:
     (tmp_path / "20260101T000000-a-4.npz").write_bytes(saved(**FINE))
     (tmp_path / "diskbuffer.json").write_bytes(told)
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("dreamer", tmp_path, tmp_path / "store", progress=False)

@@ -96,7 +96,7 @@ def test_the_three_forms_of_ogbench(tmp_path: Path, form: str) -> None:
     run: Callable[..., Path] = import_
     path = GOLDEN / "ogbench" / f"{form}.npz"
     if form != "regular":
-        with pytest.raises(db.LossError, match="qpos: of final observations"):
+        with pytest.raises(db.errors.LossError, match="qpos: of final observations"):
             run("ogbench", path, tmp_path / "store", progress=False)
     run("ogbench", path, tmp_path / "store", allow_loss=["final_info"], progress=False)
     found = made.read(tmp_path / "store")
@@ -115,6 +115,6 @@ def test_ends_of_ogbench_that_are_no_numbers_are_refused(tmp_path: Path, name: s
     n, save = 6, cast(Any, np.savez)
     arrays = {"observations": np.zeros((n, 2)), "actions": np.zeros((n, 1)), "terminals": np.arange(n) % 3 == 2}
     save(tmp_path / "set.npz", **(arrays | {name: np.zeros(n, dtype)}))
-    with pytest.raises(db.SourceError, match=f"{name} should be a number in each row"):
+    with pytest.raises(db.errors.SourceError, match=f"{name} should be a number in each row"):
         import_("ogbench", tmp_path / "set.npz", tmp_path / "store", progress=False)
     assert not (tmp_path / "store").exists()

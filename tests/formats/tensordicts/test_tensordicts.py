@@ -175,7 +175,7 @@ def test_halves_are_read_exactly_and_what_is_no_tensor_is_a_loss(tmp_path: Path)
         "text": NonTensorData("hi", [10]),
     }
     TensorDict(content, [10]).memmap(tmp_path / "in")
-    with pytest.raises(db.LossError, match="text is "):
+    with pytest.raises(db.errors.LossError, match="text is "):
         import_("tensordict", tmp_path / "in", tmp_path / "store", progress=False)
     import_("tensordict", tmp_path / "in", tmp_path / "store", allow_loss=["text"], progress=False)
     (one,) = made.read(tmp_path / "store")
@@ -239,7 +239,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 def test_hostile_directories_are_errors(tmp_path: Path, kind: str) -> None:
     steps_of(ended(3, 1))[:20].memmap(tmp_path / "in")
     HOSTILE[kind](tmp_path / "in")
-    with pytest.raises((db.SourceError, db.InputError, db.LossError)):
+    with pytest.raises((db.errors.SourceError, db.InputError, db.errors.LossError)):
         import_("tensordict", tmp_path / "in", tmp_path / "store", progress=False)
     assert not (tmp_path / "store").exists()
 

@@ -52,7 +52,7 @@ def test_a_store_comes_back_bit_by_bit_but_for_final_observations(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writing, "_CHUNK", chunk * 1200)
         patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(1, 10)) * 1500)
-        with pytest.raises(db.LossError, match="final_obs: "):
+        with pytest.raises(db.errors.LossError, match="final_obs: "):
             export(name, path / "store", path / "out", zip=zipped, progress=False)
         export(name, path / "store", path / "out", zip=zipped, allow_loss=["final_obs"], progress=False)
         import_(name, path / "out", path / "back", progress=False)
@@ -122,7 +122,7 @@ def test_pictures_may_be_lossy_as_umis(tmp_path: Path) -> None:
     }
     episodes = made.some(3, 1, columns)
     made.store_of(tmp_path / "store", episodes, columns)
-    with pytest.raises(db.LossError, match="pictures: obs/camera, obs/mask"):
+    with pytest.raises(db.errors.LossError, match="pictures: obs/camera, obs/mask"):
         export("umi", tmp_path / "store", tmp_path / "out", lossy=True, allow_loss=["final_obs"], progress=False)
     export("umi", tmp_path / "store", tmp_path / "out", lossy=True, allow_loss=["final_obs", "pictures"], progress=False)
     import_("umi", tmp_path / "out", tmp_path / "back", progress=False)
@@ -251,7 +251,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 def test_hostile_groups_are_errors(tmp_path: Path, kind: str) -> None:
     shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
     HOSTILE[kind](tmp_path / "in")
-    with pytest.raises((db.SourceError, db.InputError)):
+    with pytest.raises((db.errors.SourceError, db.InputError)):
         import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
     assert not (tmp_path / "store").exists()
 
@@ -269,7 +269,7 @@ def test_chunks_that_hold_more_than_they_should_are_not_inflated(tmp_path: Path)
         change("data/state", compressor={"id": codec})(tmp_path / codec)
         (tmp_path / codec / "data" / "state" / "0.0").write_bytes(bomb[:200_000])
         tracemalloc.start()
-        with pytest.raises(db.SourceError):
+        with pytest.raises(db.errors.SourceError):
             import_("diffusion_policy", tmp_path / codec, tmp_path / "store", progress=False)
         assert tracemalloc.get_traced_memory()[1] < 16 * 1024**2
         tracemalloc.stop()
@@ -297,7 +297,7 @@ def header(size: int, block: int, length: int, flags: int = 2) -> bytes:
 def test_a_chunk_of_bloscs_that_claims_more_than_is_there_is_an_error(tmp_path: Path, chunk: bytes) -> None:
     shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
     (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(chunk)  # of 5 rows of 5 float32
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
 
@@ -306,7 +306,7 @@ def test_lzma_that_asks_for_much_memory_is_an_error(tmp_path: Path) -> None:
     change("data/state", compressor={"id": "lzma"})(tmp_path / "in")
     asks = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**29}]
     (tmp_path / "in" / "data" / "state" / "0.0").write_bytes(lzma.compress(bytes(100), filters=asks))
-    with pytest.raises(db.SourceError, match=r"[Mm]emory"):
+    with pytest.raises(db.errors.SourceError, match=r"[Mm]emory"):
         import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
 
@@ -314,7 +314,7 @@ def test_a_directory_in_the_place_of_a_chunk_is_an_error(tmp_path: Path) -> None
     shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
     (tmp_path / "in" / "data" / "state" / "0.0").unlink()
     (tmp_path / "in" / "data" / "state" / "0.0").mkdir()
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
 
@@ -322,7 +322,7 @@ def test_more_than_files_can_hold_is_a_bomb(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(strangers, "_SMALL", 1000)
     shutil.copytree(GOLDEN / "diffusion_policy.zarr", tmp_path / "in")
     change("data/state", shape=[20, 10**6])(tmp_path / "in")
-    with pytest.raises(db.SourceError, match="zip bomb"):
+    with pytest.raises(db.errors.SourceError, match="zip bomb"):
         import_("diffusion_policy", tmp_path / "in", tmp_path / "store", progress=False)
 
 
@@ -330,7 +330,7 @@ def test_more_than_files_can_hold_is_a_bomb(tmp_path: Path, monkeypatch: pytest.
 def test_zips_that_are_cut_are_errors(tmp_path: Path, cut: int) -> None:
     data = (GOLDEN / "umi.zarr.zip").read_bytes()
     (tmp_path / "in.zarr.zip").write_bytes(data[:-cut])
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("umi", tmp_path / "in.zarr.zip", tmp_path / "store", progress=False)
 
 
@@ -339,5 +339,5 @@ def test_pictures_that_are_damaged_are_errors(tmp_path: Path) -> None:
         for name in source.namelist():
             data = source.read(name)
             target.writestr(name, data[: len(data) // 2] if name == "data/camera0_rgb/3.0.0.0" else data)
-    with pytest.raises(db.SourceError):
+    with pytest.raises(db.errors.SourceError):
         import_("umi", tmp_path / "in.zip", tmp_path / "store", progress=False)

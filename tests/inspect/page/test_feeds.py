@@ -18,7 +18,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import diskbuffer as db
-from diskbuffer.inspect.page.app import create_app
+from diskbuffer.inspect.page.app import _status, create_app
 from diskbuffer.inspect.page.static_files import static_files
 from diskbuffer.inspect.page.watched import Watched
 from soak.specimens import contents
@@ -370,6 +370,13 @@ def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
         assert (other["steps"], other["token"] != back["token"]) == (23, True)
         assert client.get("/frame.png", params={"step": 0, "of": back["token"]}).status_code == 503
         assert pixels(client.get("/frame.png", params={"step": 0, "of": other["token"]})).shape == (36, 40)
+
+
+def test_the_status_of_each_kind_of_error() -> None:
+    told = {"input": 400, "schema": 400, "missing_package": 501, "evicted": 410, "empty": 409, "stack": 400, "loss": 400}
+    for name in db.errors.__all__:
+        error = getattr(db.errors, name)
+        assert _status(error("")) == told.get(error.kind, 500), name
 
 
 @pytest.mark.parametrize("episodes", [20_000, pytest.param(200_000, marks=pytest.mark.nightly)])
