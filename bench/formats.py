@@ -25,7 +25,7 @@ import diskbuffer as db
 from bench.frames import COLUMNS, frames
 from bench.measure import ONLY, Report, parser
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema import is_obs
+from diskbuffer.schema import is_observation
 
 ROWS = 500  # frames of an episode, one more than it has steps
 MOST = 500  # MB of memory
@@ -91,7 +91,7 @@ def refuse_others(store: Path, back: Path, final: bool) -> None:
         for a, b in zip(one.episodes(), other.episodes(), strict=True):
             assert (a.columns.keys(), a.steps, a.tag, a.stream) == (b.columns.keys(), b.steps, b.tag, b.stream)
             for name in a.columns:
-                rows = a.steps + (is_obs(name) and final)
+                rows = a.steps + (is_observation(name) and final)
                 found, wanted = b.columns[name][:rows], a.columns[name][:rows]
                 assert found.dtype == wanted.dtype
                 assert np.array_equal(found, wanted), f"{name} is another one than it was"

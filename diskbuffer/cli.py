@@ -11,9 +11,9 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
+from diskbuffer import __version__
 from diskbuffer.commands.output import complain
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.version import __version__
 
 _NEEDED = ("cyclopts", "rich")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diskbuffer.schema import key_of, part_of
+from diskbuffer.schema import escape_key, unescape_key
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flatten({f"{name}/{part_of(str(key))}": inner for key, inner in value.items()}))
+            found.update(flatten({f"{name}/{escape_key(str(key))}": inner for key, inner in value.items()}))
         elif value is not None:
             found[name] = value
     return found
@@ -21,7 +21,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
     """Put a value in its place, nested as its path tells."""
-    *parents, name = map(key_of, path.split("/"))
+    *parents, name = map(unescape_key, path.split("/"))
     for parent in parents:
         values = values.setdefault(parent, {})
     values[name] = value
@@ -39,7 +39,7 @@ def put_argument(values: dict[str, Any], path: str, value: Any) -> None:
 def value_at(values: Any, path: str) -> Any:
     """Return what `put` has put in its place."""
     for part in path.split("/"):
-        values = values[key_of(part)]
+        values = values[unescape_key(part)]
     return values
 
 

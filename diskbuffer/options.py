@@ -13,7 +13,7 @@ from typing import Any
 from diskbuffer.environment import as_json, describe, differences, stack_of
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.integers import integer_or_none
-from diskbuffer.schema import Column, Schema, is_obs
+from diskbuffer.schema import Column, Schema, is_observation
 from diskbuffer.store.format.chunks import check_libraries
 from diskbuffer.store.format.layout import DISABLED, MOST_FRAMES, MOST_STREAMS, NEXT_STEP, SAME_STEP, Layout
 from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_rows_of, tail_rows_of
@@ -315,7 +315,7 @@ def _unstacked(schema: Schema, frame_stack: int) -> Schema:
     return Schema(
         {
             path: dataclasses.replace(column, shape=column.shape[1:])
-            if is_obs(path) and len(column.shape) > 1 and column.shape[0] == frame_stack
+            if is_observation(path) and len(column.shape) > 1 and column.shape[0] == frame_stack
             else column
             for path, column in schema.columns.items()
         }

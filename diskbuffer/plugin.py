@@ -5,15 +5,28 @@ Whoever writes a format or an adapter elsewhere imports from here, too.
 
 from __future__ import annotations
 
+import importlib
+import typing
+
 from diskbuffer.endings import CUT_OFF, ENDINGS, FLAGGED, RUNNING
+from diskbuffer.environment import is_sane
 from diskbuffer.episode_table import EpisodeTable
-from diskbuffer.integers import integer, integer_or_none
+from diskbuffer.integers import integer, integer_or_none, shown
+from diskbuffer.nested import flatten, leaves, one_of, put, put_argument, value_at
 from diskbuffer.paths import local_path
 from diskbuffer.reader import Reader
-from diskbuffer.schema import BUILT_IN, CHECKSUM, KEPT, TAG, Column, is_obs
+from diskbuffer.runtime.packages import require
+from diskbuffer.runtime.progress import bar as progress_bar
+from diskbuffer.schema import BUILT_IN, CHECKSUM, FLAGS, KEPT, RESERVED_NAMES, TAG, escape_key, is_observation, unescape_key
 from diskbuffer.store.building import is_there as is_store
 from diskbuffer.store_info import StoreInfo, StoreUsage, read_info, writers_of
-from diskbuffer.wording import counted, either
+from diskbuffer.wording import counted, either, for_command_line, format_option
+from diskbuffer.wording import size as human_size
+
+if typing.TYPE_CHECKING:
+    from diskbuffer.inputs import step_names
+    from diskbuffer.reading.batches.base import Batch
+    from diskbuffer.reading.delivery import Transform
 
 __all__ = [
     "BUILT_IN",
@@ -21,21 +34,52 @@ __all__ = [
     "CUT_OFF",
     "ENDINGS",
     "FLAGGED",
+    "FLAGS",
     "KEPT",
+    "RESERVED_NAMES",
     "RUNNING",
     "TAG",
-    "Column",
+    "Batch",
     "EpisodeTable",
     "Reader",
     "StoreInfo",
     "StoreUsage",
+    "Transform",
     "counted",
     "either",
+    "escape_key",
+    "flatten",
+    "for_command_line",
+    "format_option",
+    "human_size",
     "integer",
     "integer_or_none",
-    "is_obs",
+    "is_observation",
+    "is_sane",
     "is_store",
+    "leaves",
     "local_path",
+    "one_of",
+    "progress_bar",
+    "put",
+    "put_argument",
     "read_info",
+    "require",
+    "shown",
+    "step_names",
+    "unescape_key",
+    "value_at",
     "writers_of",
 ]
+
+_WITH_PYTORCH = {
+    "Batch": "diskbuffer.reading.batches.base",
+    "Transform": "diskbuffer.reading.delivery",
+    "step_names": "diskbuffer.inputs",
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _WITH_PYTORCH:
+        raise AttributeError(f"module 'diskbuffer.plugin' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WITH_PYTORCH[name]), name)

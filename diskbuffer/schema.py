@@ -21,7 +21,7 @@ from diskbuffer.transforms import Greyscale, Resize, Transforms, check_shape, no
 if TYPE_CHECKING:
     import gymnasium
 
-TAKEN = (
+RESERVED_NAMES = (
     "steps",
     "next_obs",
     "mask",
@@ -171,20 +171,20 @@ class Schema:
                 )
             if len(parts) > 1 and any("/".join(parts[:n]) in self.columns for n in range(1, len(parts))):
                 raise SchemaError(f"column {path!r} lies inside another column")
-            if path in TAKEN or path.startswith("next_obs/"):
+            if path in RESERVED_NAMES or path.startswith("next_obs/"):
                 raise SchemaError(f"{path!r} is a name that batches or `add` use for something else; give the column another")
             if not isinstance(column, Column):
                 raise SchemaError(f"column {path!r} must be a diskbuffer.Column, found {type(column).__name__}")
-            if column.transform and not is_obs(path):
+            if column.transform and not is_observation(path):
                 raise SchemaError(
                     f"column {path!r} has a transform, and only columns of observations (obs, obs/...) can have one"
                 )
-            if column.is_lossy and not is_obs(path):
+            if column.is_lossy and not is_observation(path):
                 raise SchemaError(
                     f"column {path!r} has the codec {column.codec!r}, which only columns of observations (obs, obs/...) can have"
                 )
         for path in self.derived:
-            if path in BUILT_IN or is_obs(path) or path.split("/")[0] == "reward":
+            if path in BUILT_IN or is_observation(path) or path.split("/")[0] == "reward":
                 raise SchemaError(f"column {path!r} is recorded with the steps, and cannot be one that is written later")
         if not any(path.split("/")[0] == "reward" for path in self.columns):
             raise SchemaError("a store has a column 'reward'")
@@ -196,7 +196,7 @@ class Schema:
     def of(cls, columns: Mapping[str, Column], extra: Mapping[str, Column] | None = None) -> Schema:
         """Build a schema from a user's columns: reward and flags are added where they are missing."""
         for name in extra or {}:
-            if name in columns or name in BUILT_IN or is_obs(str(name)):
+            if name in columns or name in BUILT_IN or is_observation(str(name)):
                 raise SchemaError(f"extra column {name!r} stands for a column that the store has anyway")
         base: dict[str, Column] = {**columns}
         base.setdefault("reward", Column((), "float32"))
@@ -241,12 +241,12 @@ class Schema:
     @cached_property
     def obs(self) -> tuple[str, ...]:
         """Paths of the observation's columns."""
-        return tuple(path for path in self.columns if is_obs(path))
+        return tuple(path for path in self.columns if is_observation(path))
 
     @cached_property
     def step(self) -> tuple[str, ...]:
         """Paths of the columns that belong to a step, the buffer's own bookkeeping apart."""
-        return tuple(path for path in self.columns if not is_obs(path) and path not in KEPT)
+        return tuple(path for path in self.columns if not is_observation(path) and path not in KEPT)
 
     def to_attributes(self) -> dict[str, Any]:
         """Describe the columns in JSON."""
@@ -282,7 +282,7 @@ def _column_of(a: Mapping[str, Any]) -> Column:
     return Column(tuple(a["shape"]), str(a["dtype"]), bool(a["allow_nan"]), a.get("codec"), transforms_of(transforms))
 
 
-def part_of(key: str) -> str:
+def escape_key(key: str) -> str:
     """Return a key of a dict as a part of a column's path: as it is, where that is a name, else with %20 for what is none.
 
     The empty key is ``"%"``, which no other becomes.
@@ -295,7 +295,7 @@ def part_of(key: str) -> str:
     return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
 
 
-def key_of(part: str) -> str:
+def unescape_key(part: str) -> str:
     """Return the key that a part of a column's path stands for."""
     if part == _EMPTY:
         return ""
@@ -303,16 +303,16 @@ def key_of(part: str) -> str:
         return part
     try:
         return unquote(part, errors="surrogatepass")
-    except UnicodeDecodeError:  # of a damaged file, or a stranger's: `part_of` does not write it
+    except UnicodeDecodeError:  # of a damaged file, or a stranger's: `escape_key` does not write it
         return unquote(part)
 
 
 def is_part(name: str) -> bool:
-    """Return whether a name is one that `part_of` gives to some key."""
-    return part_of(key_of(name)) == name
+    """Return whether a name is one that `escape_key` gives to some key."""
+    return escape_key(unescape_key(name)) == name
 
 
-def is_obs(path: str) -> bool:
+def is_observation(path: str) -> bool:
     """Tell whether a column is part of the observation."""
     return path == "obs" or path.startswith("obs/")
 
@@ -323,7 +323,7 @@ def _space_columns(name: str, space: gymnasium.Space[Any]) -> dict[str, Column]:
     if isinstance(space, spaces.Dict):
         found: dict[str, Column] = {}
         for key, inner in space.spaces.items():
-            found.update(_space_columns(f"{name}/{part_of(str(key))}", inner))
+            found.update(_space_columns(f"{name}/{escape_key(str(key))}", inner))
         return found
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return {name: Column(tuple(space.shape or ()), space.dtype)}

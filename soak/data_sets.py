@@ -20,7 +20,7 @@ import numpy.typing as npt
 import diskbuffer as db
 from diskbuffer.formats import EpisodeData, export
 from diskbuffer.formats.filling import fill
-from diskbuffer.schema import part_of
+from diskbuffer.schema import escape_key
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -187,7 +187,7 @@ def _read_demonstrations(path: Path) -> Columns:
             names = [name for name in opened["data"] if name.startswith("demo_") and name[5:].isdecimal()]
             for name in sorted(names, key=lambda name: (int(name[5:]), name)):
                 demo = opened["data"][name]
-                yield {f"obs/{part_of(key)}": np.asarray(demo["obs"][key]) for key in demo["obs"]} | {
+                yield {f"obs/{escape_key(key)}": np.asarray(demo["obs"][key]) for key in demo["obs"]} | {
                     "action": np.asarray(demo["actions"]),
                     **({"reward": np.asarray(demo["rewards"])} if "rewards" in demo else {}),
                 }
@@ -311,7 +311,7 @@ def _read_zarr(path: Path) -> Columns:
     group: Any = zarr.open_group(store, mode="r", zarr_format=2)
     found = {}
     for name in group["data"].array_keys():
-        found["action" if name == "action" else f"obs/{part_of(name)}"] = group["data"][name][:]
+        found["action" if name == "action" else f"obs/{escape_key(name)}"] = group["data"][name][:]
     return found
 
 
@@ -558,7 +558,7 @@ def _rlds_row(one: EpisodeData, row: int) -> dict[str, Any]:
 def _read_rlds(path: Path) -> Columns:
     def of(steps: Any) -> Columns:
         rows = [steps[number] for number in range(len(steps) - 1)]
-        found = {f"obs/{part_of(key)}": np.stack([row["observation"][key] for row in rows]) for key in rows[0]["observation"]}
+        found = {f"obs/{escape_key(key)}": np.stack([row["observation"][key] for row in rows]) for key in rows[0]["observation"]}
         return found | {name: np.stack([row[name] for row in rows]) for name in ("action", "reward")}
 
     source: Any = _tfds().builder_from_directory(path).as_data_source("train")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import diskbuffer as db
-from diskbuffer.plugin import Reader, is_obs, writers_of
+from diskbuffer.plugin import Reader, is_observation, writers_of
 from soak.specimens import KINDS, MOMENTS, history, make
 from soak.workloads import boot
 from tests.golden.make import BOOT, STORES, unpack
@@ -70,7 +70,7 @@ def compare(path: Path) -> Reader:
                 assert (filled == (rows[0] if info.padding == "first" else 0)).all()
         for episode in (buffer.episodes[n] for n in range(len(episodes))):
             whole = flat(buffer.episode(episode))
-            for column in filter(is_obs, info.columns):
+            for column in filter(is_observation, info.columns):
                 expected = whole[column][:, -1] if buffer.frame_stack > 1 else whole[column]
                 found = reader.read(column, episode.start + np.arange(episode.length + 1) * streams)
                 np.testing.assert_array_equal(found, expected)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from diskbuffer import schema
 from diskbuffer.adapters.place_column import OURS
-from diskbuffer.schema import TAKEN
+from diskbuffer.plugin import RESERVED_NAMES
 
-_TAKEN = {*OURS, *TAKEN, "obs", "reward", "protect"}  # by stores, their batches, and `add`
+_TAKEN = {*OURS, *RESERVED_NAMES, "obs", "reward", "protect"}  # by stores, their batches, and `add`
 
 
 def column_of(key: str, *others: str) -> str:
@@ -14,12 +14,12 @@ def column_of(key: str, *others: str) -> str:
 
     Those are followed by an underscore, as Python's keywords are: ``steps_``, and ``steps__`` where the key is ``steps_``.
     """
-    return schema.part_of(f"{key}_" if _is_taken(key, others) else key)
+    return schema.escape_key(f"{key}_" if _is_taken(key, others) else key)
 
 
 def key_of(name: str, *others: str) -> str:
     """Return the key whose column has a name."""
-    key = schema.key_of(name)
+    key = schema.unescape_key(name)
     return key.removesuffix("_") if _is_taken(key, others) else key
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer import Column
 from diskbuffer.errors import StackError
 from diskbuffer.native.transforms import interleave
-from diskbuffer.schema import Column
 
 Array = npt.NDArray[Any]
 _LIKELY = (2, 4, 5, 6, 7, 8)  # frames of a stack, where the first step looks like one frame several times; not 3: that is RGB

@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import ReplayBuffer
 from diskbuffer.errors import LockedError
-from diskbuffer.integers import integer_or_none
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import integer_or_none, is_store, local_path
 from diskbuffer.runtime import forks
-from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files
 
 _writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
@@ -82,7 +80,7 @@ class OpenedLate:
         if found is not None:
             return found
         with self.lock:
-            if self._buffer is None and is_there(self.path):
+            if self._buffer is None and is_store(self.path):
                 opened = ReplayBuffer(self.path, **self._options, mode="r")
                 opened._to_write = "call open_to_write() of what holds it"
                 self._take(opened, writes=False)
@@ -121,7 +119,7 @@ class OpenedLate:
         if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
             before.close()
         options = self._options | dict(how)
-        if options.get("segment_rows") is None and "columns" in options and not is_there(self.path):
+        if options.get("segment_rows") is None and "columns" in options and not is_store(self.path):
             options["segment_rows"] = self._segment_rows(options)
         try:
             return ReplayBuffer(self.path, **options)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.schema import BUILT_IN
+from diskbuffer import ReplayBuffer
+from diskbuffer.plugin import BUILT_IN
 
 Int64 = npt.NDArray[np.int64]
 SLOT = "slot"

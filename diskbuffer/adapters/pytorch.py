@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import ReplayBuffer, Sampler, Uniform
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer, integer_or_none
-from diskbuffer.nested import one_of
-from diskbuffer.paths import local_path
-from diskbuffer.reading.batches.base import Batch, as_arrays
+from diskbuffer.plugin import Batch, integer, integer_or_none, local_path, one_of
+from diskbuffer.reading.batches.base import as_arrays
 from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.samplers import Sampler, Uniform
 from diskbuffer.samplers.epochs import Epochs
 
 

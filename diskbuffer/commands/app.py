@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from diskbuffer import __version__
 from diskbuffer.commands.output import FAILED, complain
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.version import __version__
-from diskbuffer.wording import for_command_line
+from diskbuffer.plugin import for_command_line
 
 if TYPE_CHECKING:
     from cyclopts import App

@@ -9,8 +9,7 @@ from cyclopts import Parameter, Token
 
 from diskbuffer.errors import InputError
 from diskbuffer.gathering.description import is_gathering, read_description
-from diskbuffer.integers import shown
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import local_path, shown
 from diskbuffer.store.system.files import Files
 
 

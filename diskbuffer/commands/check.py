@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diskbuffer.commands.output import WELL, WRONG, show_json, show_lines
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import local_path
 from diskbuffer.store.system.files import Files
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from diskbuffer.commands.arguments import Whole, refuse_several
 from diskbuffer.commands.output import WELL, show, show_json, table
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import local_path
 
 
 def doctor(path: str, /, *, seconds: float = 30.0, batch_size: Whole = 256, json: bool = False) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, size, table
+from diskbuffer.commands.output import WELL, WRONG, complain, number, plain, show, show_json, table
 from diskbuffer.errors import CorruptionError
 from diskbuffer.inspect.summary import NEWEST, description, summary
-from diskbuffer.plugin import Reader, counted, is_store, local_path, read_info, writers_of
+from diskbuffer.plugin import Reader, counted, human_size, is_store, local_path, read_info, writers_of
 
 _LEFT = {
     "clean": "closed",
@@ -52,7 +52,7 @@ def _info_of_several(root: Path, writers: Sequence[str], *, json: bool) -> int:
         show_json({"path": str(root), "capacity": most, "writers": found})
         return WELL
     rows = [
-        [name, _steps_of(one), f"{one['episodes']['count']:,}", size(one["disk"]["total"]), _writer(one)]
+        [name, _steps_of(one), f"{one['episodes']['count']:,}", human_size(one["disk"]["total"]), _writer(one)]
         for name, one in found.items()
     ]
     capacity = "no limit" if most is None else f"{most:,}"
@@ -128,9 +128,9 @@ def _environment(found: dict[str, Any]) -> str:
 
 def _disk(disk: dict[str, Any]) -> str:
     parts = {"tail": "newest rows", "table": "bookkeeping", "marks": "marks"}
-    others = [f"{size(disk[part])} of {what}" for part, what in parts.items() if disk[part]]
-    ratio = "" if not disk["ratio"] else f" for {size(disk['raw'])} of rows ({disk['ratio']:.3g} to 1)"
-    return f"{size(disk['total'])}{ratio}{'; ' if others else ''}{', '.join(others)}"
+    others = [f"{human_size(disk[part])} of {what}" for part, what in parts.items() if disk[part]]
+    ratio = "" if not disk["ratio"] else f" for {human_size(disk['raw'])} of rows ({disk['ratio']:.3g} to 1)"
+    return f"{human_size(disk['total'])}{ratio}{'; ' if others else ''}{', '.join(others)}"
 
 
 def _writer(found: dict[str, Any]) -> str:
@@ -150,7 +150,7 @@ def _columns(found: dict[str, Any]) -> Any:
         row += [column["kind"], column["codec"] or ""]
         if "disk_bytes" in column:
             ratio = "" if column["ratio"] is None else f"{column['ratio']:.3g}"
-            row += [size(column["raw_bytes"]), size(column["disk_bytes"]), ratio]
+            row += [human_size(column["raw_bytes"]), human_size(column["disk_bytes"]), ratio]
         rows.append(row)
     texts = ("column", "dtype", "shape", *(("transforms",) if transformed else ()), "kind", "codec")
     return table((*texts, "rows", "disk", "ratio")[: len(rows[0])], rows, left=texts)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from diskbuffer import strict_json
-from diskbuffer.wording import size as size  # the commands take it from here
+from diskbuffer.formats import strict_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from diskbuffer.commands.arguments import Whole
-from diskbuffer.commands.output import WELL, WRONG, complain, show, show_json, size, table
+from diskbuffer.commands.output import WELL, WRONG, complain, show, show_json, table
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.environments import EnvironmentOptions
 from diskbuffer.inspect.plan import Plan
 from diskbuffer.inspect.plan import plan as make_plan
 from diskbuffer.inspect.trial import Asked
+from diskbuffer.plugin import human_size
 from diskbuffer.store.format.layout import GROUP
 
 _NOISE = "observations of "
@@ -181,23 +182,25 @@ def _show(found: Plan, what: str) -> None:
     kept = min(found.training_steps, layout.capacity or found.training_steps)
     show(f"{what}{stacked}{side}: a training of {found.training_steps:,} steps, of which {kept:,} are kept.")
     show(f"Tried on {found.place}, with {trial.steps:,} steps.", "")
-    rows = [("disk", size(figures.disk), f"at most {size(figures.disk_most)}; {size(found.disk_free)} are free")]
+    rows = [
+        ("disk", human_size(figures.disk), f"at most {human_size(figures.disk_most)}; {human_size(found.disk_free)} are free")
+    ]
     if found.typical:
         rows = [("disk, if nothing compresses", *rows[0][1:])]
-        rows += [(f"disk, if it compresses as {name}", size(taken), "") for name, taken in found.typical.items()]
-    available = "" if found.ram_free is None else f"{size(found.ram_free)} are available"
+        rows += [(f"disk, if it compresses as {name}", human_size(taken), "") for name, taken in found.typical.items()]
+    available = "" if found.ram_free is None else f"{human_size(found.ram_free)} are available"
     batch, sampling = trial.batch_size, trial.sampling
     rows += [
-        ("memory of the buffer", "?" if figures.ram is None else size(figures.ram), available),
-        ("page cache in use all the time", size(figures.page_cache), "tails, and the segments that are written to"),
-        ("written to the disk", size(figures.written), "in the whole training, about"),
+        ("memory of the buffer", "?" if figures.ram is None else human_size(figures.ram), available),
+        ("page cache in use all the time", human_size(figures.page_cache), "tails, and the segments that are written to"),
+        ("written to the disk", human_size(figures.written), "in the whole training, about"),
         (f"sample({batch})", f"{1e3 * sampling:.2f} ms", f"{batch / sampling:,.0f} samples a second, from memory"),
         ("add", f"{1e6 * trial.adding:.0f} us", f"a step; {_rate(trial.adding)} steps a second"),
     ]
     if not what.startswith(_NOISE):
         rows.append(("the environment", f"{1e6 * trial.stepping:.0f} us", f"a step; {_rate(trial.stepping)} steps a second"))
     show(table(("needed", "", " "), rows, left=("needed", " ")), "")
-    others = [(p.name, size(p.ram) if p.ram else "", size(p.disk) if p.disk else "") for p in found.peers]
+    others = [(p.name, human_size(p.ram) if p.ram else "", human_size(p.disk) if p.disk else "") for p in found.peers]
     show(table(("the same steps in", "memory", "disk"), others, left=("the same steps in",)), "")
     for note in found.notes:
         print(f"{note}.")

@@ -15,8 +15,7 @@ from diskbuffer.errors import InputError
 from diskbuffer.inspect.footage import Footage, footage, returns_over_time
 from diskbuffer.inspect.pictures import curves, film_strip, gif, mp4, picture_columns, spread
 from diskbuffer.inspect.pictures.images import PAPER, pillow, saved
-from diskbuffer.plugin import Reader
-from diskbuffer.wording import counted
+from diskbuffer.plugin import Reader, counted
 
 _SUFFIXES = (".png", ".gif", ".mp4")
 _WIDTH = 1200  # pixels of a PNG

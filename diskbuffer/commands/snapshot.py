@@ -15,7 +15,7 @@ def snapshot(path: str, to: str, /) -> int:
     to
         Where the copy goes: nothing, or an empty directory.
     """
-    from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer import ReplayBuffer
 
     with ReplayBuffer(path, mode="r") as buffer:
         print(buffer.snapshot(to))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diskbuffer.commands.output import WELL
 from diskbuffer.errors import InputError
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted
 
 
 def tag(store: str, tag: str | None = None, /, *, where: str | None = None, remove: bool = False) -> int:

@@ -14,7 +14,7 @@ from rich.style import Style
 
 from diskbuffer.commands.output import EIGHTHS
 from diskbuffer.inspect.pictures import as_pictures
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 _NARROWEST = 32  # characters that a frame is wide, where there is room
 
@@ -36,7 +36,7 @@ class Strip:
     """
 
     def __init__(self, frames: npt.NDArray[Any], width: int) -> None:
-        image = needed("PIL.Image", "pillow", "cli", "to show pictures")
+        image = require("PIL.Image", "pillow", "cli", "to show pictures")
         pixels = as_pictures(frames)
         across = max(1, (width - len(pixels) + 1) // len(pixels))
         tall, wide = pixels.shape[1:3]

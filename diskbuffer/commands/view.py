@@ -22,10 +22,10 @@ def view(path: str, /, *, port: Whole | None = None, host: str = "127.0.0.1", no
     no_browser
         Do not open a browser.
     """
-    from diskbuffer.runtime.packages import needed
+    from diskbuffer.plugin import require
 
     for module in ("starlette", "uvicorn"):
-        needed(module, module, "cli", "to serve a page")
+        require(module, module, "cli", "to serve a page")
     from diskbuffer.inspect.page.serving import serve
 
     refuse_several(path, "the page shows one store")

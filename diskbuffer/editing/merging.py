@@ -12,7 +12,7 @@ from diskbuffer.editing.new_store import NewStore, place_beside, some_columns
 from diskbuffer.errors import InputError, SchemaError
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.wording import either
+from diskbuffer.plugin import either
 
 StorePath = str | os.PathLike[str]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import Column, ReplayBuffer
 from diskbuffer.columns.tags import numbers_of
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData
@@ -17,11 +17,10 @@ from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.index.fields import LOW
 from diskbuffer.options import Options
-from diskbuffer.plugin import StoreInfo, local_path
+from diskbuffer.plugin import TAG, StoreInfo, is_observation, local_path, progress_bar
 from diskbuffer.reading.episode_columns import TAG_COLUMN
-from diskbuffer.runtime.progress import bar
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.schema import TAG, Column, Schema, is_obs
+from diskbuffer.schema import Schema
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
 
 
@@ -98,7 +97,7 @@ class NewStore:
 
     def check(self) -> None:
         """Raise an InputError, or a SchemaError, where there can be no such store."""
-        if not any(map(is_obs, self.columns)):
+        if not any(map(is_observation, self.columns)):
             raise InputError(f"a store needs observations, and would have {', '.join(self.columns)} alone; name a column of them")
         Options(**self._options(), capacity=self.capacity).checked().layout()
 
@@ -132,7 +131,7 @@ class NewStore:
         task = {"edit": what, "of": [source.fingerprint() for source in sources], "store": self.describe()}
         steps = sum(int(source.table.length.sum()) for source in sources)
         with Unfinished(path, task) as unfinished:
-            with bar(steps, 0, progress, "steps") as shown:
+            with progress_bar(steps, 0, progress, "steps") as shown:
                 self.make(unfinished.place, episodes, shown.update)
             for source in sources:
                 source.warn_of_changes()

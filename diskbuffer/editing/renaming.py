@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from diskbuffer import Column
 from diskbuffer.editing.copying import rewrite
 from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.errors import SchemaError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.schema import BUILT_IN, TAG, Column, is_obs
+from diskbuffer.plugin import BUILT_IN, TAG, is_observation
 
 
 def rename_column(
@@ -68,7 +69,7 @@ def _check(source: StoreSource, old: str, name: str) -> None:
     kept = {*BUILT_IN, TAG}
     if old in kept or name in kept or "reward" in (old.split("/")[0], name.split("/")[0]):
         raise SchemaError(f"flags, rewards and tags have names that every store has: {old!r} cannot be called {name!r}")
-    if is_obs(old) != is_obs(name):
+    if is_observation(old) != is_observation(name):
         raise SchemaError(f"observations are 'obs', or below 'obs/', and nothing else is: {old!r} cannot be called {name!r}")
     if name in columns:
         raise SchemaError(f"there is a column {name!r} already")

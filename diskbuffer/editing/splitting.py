@@ -16,8 +16,7 @@ from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeTable, counted, either, integer, is_store
-from diskbuffer.runtime.progress import bar
+from diskbuffer.plugin import EpisodeTable, counted, either, integer, is_store, progress_bar
 
 StorePath = str | os.PathLike[str]
 Int64 = npt.NDArray[np.int64]
@@ -88,7 +87,7 @@ def _write(source: StoreSource, paths: list[Path], parts: list[Int64], stack: Ex
     left = [n for n in range(len(paths)) if not done[n]]
     places = {n: stack.enter_context(Unfinished(paths[n], tasks[n])) for n in left}
     sources = {n: source.part(np.isin(source.table.episode, parts[n])) for n in left}
-    with bar(sum(int(part.table.length.sum()) for part in sources.values()), 0, progress, "steps") as shown:
+    with progress_bar(sum(int(part.table.length.sum()) for part in sources.values()), 0, progress, "steps") as shown:
         for n, part in sources.items():
             NewStore.like(part).make(places[n].place, part.episodes(), shown.update)
     source.warn_of_changes()

@@ -15,7 +15,7 @@ from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.runtime.progress import bar
+from diskbuffer.plugin import progress_bar
 
 
 def export(
@@ -92,7 +92,7 @@ def export(
         with Unfinished(target, task) as unfinished:
             with (
                 closing(found.write(unfinished.place, contents, **options)) as writer,
-                bar(contents.steps, 0, progress, "steps") as shown,
+                progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):
                 shown.update(int(source.table.length[: writer.held].sum()))
                 for episode in source.episodes(writer.held):

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import Column, ReplayBuffer
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.rows import MAPPED, rows_at_a_time, with_final
-from diskbuffer.nested import put_argument
-from diskbuffer.schema import KEPT, Column, is_obs
+from diskbuffer.plugin import KEPT, counted, either, is_observation, put_argument
 from diskbuffer.transforms import are_pictures, picture_axes
-from diskbuffer.wording import counted, either
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -146,7 +144,7 @@ class _Filler:
             if path not in self.columns:
                 continue
             found = _finite(path, self.columns[path], _rows(episode, path, 0, 1))
-            if is_obs(path):
+            if is_observation(path):
                 rows = np.concatenate([episode.lead[path][-frames:], found])
                 put_argument(values, path, rows[None, :-1])
                 put_argument(values, f"next_{path}", rows[None, 1:])
@@ -202,7 +200,7 @@ def _finite(path: str, column: Column, rows: Array) -> Array:
 def _rows(episode: EpisodeData, path: str, first: int, last: int) -> Array:
     """Return a column of some steps; of an observation, a row more."""
     rows = episode.columns[path]
-    return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_obs(path) else rows[first:last])
+    return np.asarray(with_final(rows, episode.steps)[first : last + 1] if is_observation(path) else rows[first:last])
 
 
 def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> None:
@@ -213,10 +211,10 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
         if path not in columns:
             continue
         column, rows = columns[path], found.shape[0] if found.shape else -1
-        if rows != episode.steps and not (is_obs(path) and rows == episode.steps + 1):
+        if rows != episode.steps and not (is_observation(path) and rows == episode.steps + 1):
             raise SourceError(
                 f"episode {number} has {counted(episode.steps, 'step')}, and its column {path!r} {counted(rows, 'row')}"
-                f"{': it may have as many, or one more' if is_obs(path) else ''}"
+                f"{': it may have as many, or one more' if is_observation(path) else ''}"
             )
         shape = tuple(found.shape[1:])
         fits = shape == column.shape or (column.transform and are_pictures(shape, picture_axes(column.transforms, column.shape)))

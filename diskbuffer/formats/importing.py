@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import Column, ReplayBuffer
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.filling import fill
@@ -20,11 +20,8 @@ from diskbuffer.formats.registry import find
 from diskbuffer.formats.strangers import refuse_links
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.options import with_transforms
-from diskbuffer.paths import local_path
-from diskbuffer.runtime.progress import bar
-from diskbuffer.schema import BUILT_IN, Column
+from diskbuffer.plugin import BUILT_IN, either, local_path, progress_bar
 from diskbuffer.transforms import notation
-from diskbuffer.wording import either
 
 
 def import_(
@@ -125,7 +122,7 @@ def import_(
                     environment=contents.environment,
                     metadata=contents.metadata,
                 ) as buffer,
-                bar(contents.steps, 0, progress, "steps") as shown,
+                progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):
                 fill(buffer, reading.episodes(), shown.update, derived)
             if fingerprint(found.files(path)) != begun_with:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from diskbuffer import strict_json
+from diskbuffer.formats import strict_json
 
 
 def write_json(path: Path, value: Any, **style: Any) -> None:

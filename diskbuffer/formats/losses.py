@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from diskbuffer.errors import InputError, LossError
-from diskbuffer.wording import either
+from diskbuffer.plugin import either
 
 
 def refuse(losses: Mapping[str, str], allowed: Collection[str], what: str) -> None:

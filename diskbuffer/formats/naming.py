@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from diskbuffer.schema import BUILT_IN, TAG, TAKEN, part_of
+from diskbuffer.plugin import BUILT_IN, RESERVED_NAMES, TAG, escape_key
 
-RESERVED = frozenset({*TAKEN, *BUILT_IN, TAG})  # what a store, or a batch, has under these names is something else
+RESERVED = frozenset({*RESERVED_NAMES, *BUILT_IN, TAG})  # what a store, or a batch, has under these names is something else
 GROUPS = frozenset({"next_obs", *BUILT_IN, TAG})  # what no path may begin with
 
 Keys = tuple[str, ...]  # what leads to an array: names of groups, and its own
@@ -24,7 +24,7 @@ def column_paths(arrays: Iterable[Keys], own: Mapping[str, str], taken: Collecti
         Other names that are used up.
     """
     keys = list(dict.fromkeys(arrays))
-    plain = {name: part_of(name) for name in dict.fromkeys(name for name, *_ in keys) if name not in own}
+    plain = {name: escape_key(name) for name in dict.fromkeys(name for name, *_ in keys) if name not in own}
     used = {*taken, *(path.split("/")[0] for path in own.values())}
     groups = {name for name, *inner in keys if inner}
     found = dict(own)
@@ -34,4 +34,4 @@ def column_paths(arrays: Iterable[Keys], own: Mapping[str, str], taken: Collecti
             path += "_"
         used.add(path)
         found[name] = path
-    return {key: "/".join([found[key[0]], *map(part_of, key[1:])]) for key in keys}
+    return {key: "/".join([found[key[0]], *map(escape_key, key[1:])]) for key in keys}

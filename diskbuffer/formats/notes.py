@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from diskbuffer.environment import MOST_BYTES, is_sane
+from diskbuffer.environment import MOST_BYTES
+from diskbuffer.plugin import is_sane
 
 
 def fitting(name: str, fields: dict[str, Any], **more: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -16,9 +16,7 @@ from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.rlds_metadata import check_features, check_files
 from diskbuffer.formats.rows import Part, column_of
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import is_obs
-from diskbuffer.wording import format_option
+from diskbuffer.plugin import format_option, is_observation, require
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _PICTURES = ("PNG", "JPEG", "BMP")
@@ -46,7 +44,7 @@ class RLDSSource:
         if last not in (None, "final", "step"):
             raise InputError(f"last must be 'final' or 'step', found {last!r}")
         check_features(path)
-        tfds = needed("tensorflow_datasets", "tensorflow-datasets", "rlds", "reading RLDS")
+        tfds = require("tensorflow_datasets", "tensorflow-datasets", "rlds", "reading RLDS")
         self._path, self._given = path, last
         try:
             builder = tfds.builder_from_directory(path)
@@ -97,7 +95,7 @@ class RLDSSource:
         for path, key in self._keys.items():
             column = self.contents.columns[path]
             rows = _Rows(steps, key, column.shape, column.np_dtype, self._pictures.get(key))
-            columns[path] = rows if is_obs(path) else Part(rows, 0, n)
+            columns[path] = rows if is_observation(path) else Part(rows, 0, n)
         terminal = bool(end.get("is_terminal", False))
         for flag, value in (("terminated", terminal), ("truncated", bool(end.get("is_last", True)) and not terminal)):
             flags = np.zeros(n, bool)
@@ -157,7 +155,7 @@ class _Rows:
 
     def _decoded(self, encoded: Any) -> Any:
         """Return a picture, which is decoded once its header says that it has the right size."""
-        image, (height, width) = needed("PIL.Image", "pillow", "rlds", "pictures in RLDS"), self.shape[1:3]
+        image, (height, width) = require("PIL.Image", "pillow", "rlds", "pictures in RLDS"), self.shape[1:3]
         where = "/".join(self._key)
         try:
             with warnings.catch_warnings():  # of huge sizes, which are refused below
@@ -210,7 +208,7 @@ def _columns(leaves: Mapping[tuple[str, ...], Any], path: Path) -> dict[str, tup
     keys = [key for key, leaf in leaves.items() if key[0] not in _FLAGS and _is_array(leaf)]
     own = {name: path for name, path in _NAMED.items() if any(key[0] == name for key in keys)}
     found = {path: key for key, path in column_paths(keys, own).items()}
-    obs = [at for at in found if is_obs(at)]
+    obs = [at for at in found if is_observation(at)]
     if not obs:
         raise SourceError(f"{path} has no observations: its steps have {', '.join('/'.join(key) for key in leaves)}")
     return found

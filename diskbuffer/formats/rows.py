@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import SchemaError, SourceError
 from diskbuffer.formats.data import Rows
-from diskbuffer.schema import Column
 
 BLOCK = 8 * 1024**2  # bytes of rows that are read at a time, where nothing else says how many
 MAPPED = 32 * 1024**2  # bytes of rows that are read from a store, or written to one, before its memory maps are let go

@@ -14,8 +14,7 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.continuity import runs
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import part_of
+from diskbuffer.plugin import escape_key, require
 
 
 class SB3Source:
@@ -33,7 +32,7 @@ class SB3Source:
     """
 
     def __init__(self, path: Path) -> None:
-        needed("stable_baselines3", "stable-baselines3", "sb3", "reading its replay buffers")
+        require("stable_baselines3", "stable-baselines3", "sb3", "reading its replay buffers")
         self._path, self._buffer = path, _loaded(path)
         buffer = self._buffer
         self._compact = bool(buffer.optimize_memory_usage)
@@ -44,7 +43,7 @@ class SB3Source:
             now = buffer.observations if key is None else buffer.observations[key]
             following = None if self._compact else buffer.next_observations if key is None else buffer.next_observations[key]
             shape = _shape(space if key is None else space.spaces[key], now)
-            self._obs["obs" if key is None else f"obs/{part_of(str(key))}"] = (now, following, shape)
+            self._obs["obs" if key is None else f"obs/{escape_key(str(key))}"] = (now, following, shape)
         size, n_envs = buffer.rewards.shape
         for array in [
             buffer.actions,

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import RUNNING
+from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError, InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.rows import MAPPED
-from diskbuffer.plugin import CHECKSUM, KEPT, TAG, Column, EpisodeTable, Reader, is_obs, local_path
+from diskbuffer.plugin import CHECKSUM, KEPT, RUNNING, TAG, EpisodeTable, Reader, is_observation, local_path
 
 _ALWAYS = ("terminated", "truncated")  # which a store has in any case
 _ROWS = 65536  # of a fingerprint, that are read at a time
@@ -167,7 +167,7 @@ class StoreSource:
         if len(stack) == 1:
             return {}
         found = {}
-        for path in filter(is_obs, self._columns):
+        for path in filter(is_observation, self._columns):
             rows = self.read(path, stack)
             made_up = rows[:1] if self.info.padding == "first" else np.zeros_like(rows[:1])
             found[path] = np.concatenate([*[made_up] * (frames - len(stack)), rows[:-1]])
@@ -203,7 +203,7 @@ class _Rows:
 
     def __init__(self, source: StoreSource, path: str, column: Column, steps: npt.NDArray[np.int64]) -> None:
         self._source, self._path = source, path
-        self._steps = steps if is_obs(path) else steps[:-1]  # an observation has one row more
+        self._steps = steps if is_observation(path) else steps[:-1]  # an observation has one row more
         self.shape = (len(self._steps), *column.shape)
         self.dtype = column.np_dtype
 

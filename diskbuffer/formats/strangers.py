@@ -15,8 +15,7 @@ from pathlib import Path
 from tokenize import TokenError
 
 from diskbuffer.errors import DiskBufferError, SourceError
-from diskbuffer.integers import integer
-from diskbuffer.wording import format_option
+from diskbuffer.plugin import format_option, integer
 
 RATIO = 200  # by default: pictures have 2 to 50 times the size of their files
 _SMALL = 256 * 1024**2  # bytes that data may have in any case

@@ -14,7 +14,7 @@ from typing import Any, Self
 from diskbuffer.errors import DiskBufferError, InputError, LockedError
 from diskbuffer.formats.fingerprint import SUFFIX
 from diskbuffer.formats.json_files import write_json
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import local_path
 
 _TASK = "task.json"
 

@@ -16,15 +16,14 @@ from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.rows import rows_at_a_time
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures, picture_columns
 from diskbuffer.inspect.pictures.movies import write_mp4
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import BUILT_IN
+from diskbuffer.plugin import BUILT_IN, require
 
 
 class MovieWriter:
     """Write ``000000.mp4`` and ``000000.json`` of each episode; both are there, or none of them."""
 
     def __init__(self, path: Path, column: str, fps: float) -> None:
-        needed("av", "av", "video", "to make an MP4")
+        require("av", "av", "video", "to make an MP4")
         self._path, self._column, self._fps = path, column, fps
         path.mkdir(exist_ok=True)
         (path / ".part.mp4").unlink(missing_ok=True)

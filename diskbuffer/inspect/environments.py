@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError
-from diskbuffer.schema import Column
 
 _ATARI = "ALE/"
 _PIXELS = (84, 84)  # as AtariPreprocessing makes them by default

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import CUT_OFF, FLAGGED
-from diskbuffer.schema import TAG, Column, is_obs
-from diskbuffer.wording import counted
+from diskbuffer import Column
+from diskbuffer.plugin import CUT_OFF, FLAGGED, TAG, counted, is_observation
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -103,7 +102,7 @@ class Findings:
         within = follows and not self._ended
         for path, values in rows.items():
             if len(values):
-                self._add(self._seen[path], values, last if is_obs(path) else None, within)
+                self._add(self._seen[path], values, last if is_observation(path) else None, within)
         self._ended = bool(last[-1])
 
     def _add(self, seen: _Seen, values: Array, last: npt.NDArray[np.bool_] | None, within: bool) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import RUNNING
 from diskbuffer.errors import CorruptionError, InputError
 from diskbuffer.inspect.pictures import picture_columns
-from diskbuffer.plugin import BUILT_IN, KEPT, TAG, EpisodeTable, Reader, counted, is_obs
+from diskbuffer.plugin import BUILT_IN, KEPT, RUNNING, TAG, EpisodeTable, Reader, counted, is_observation
 
 Array = npt.NDArray[Any]
 _MOST_BYTES = 1024**3  # of frames that are held at once
@@ -65,9 +64,9 @@ class Footage:
         for flags, tags and pictures.
         """
         info = self.reader.info
-        pictures = {path for path in picture_columns(info.columns) if is_obs(path) or path in info.chunk_rows}
+        pictures = {path for path in picture_columns(info.columns) if is_observation(path) or path in info.chunk_rows}
         names = [name for name in info.columns if name not in (*BUILT_IN, *KEPT, TAG) and name not in pictures]
-        names.sort(key=lambda name: (is_obs(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
+        names.sort(key=lambda name: (is_observation(name), name.split("/")[0] != "reward", name.split("/")[0] != "action"))
         found, damaged = dict[str, Array](), False
         steps = (self.first + np.arange(int(self.row["length"]))) * self.streams + int(self.row["stream"])
         for name in names:

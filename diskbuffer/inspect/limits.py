@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.inspect.disk import ColumnFiles, seconds_a_step, share_in_memory
-from diskbuffer.integers import integer
-from diskbuffer.nested import flatten
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import flatten, integer, local_path
 
 _FAR = 16 * 1024**2  # bytes to copy from, so that they come from memory and not from the processor's cache
 _BATCHES = 8  # different ones, so that what they are made of comes from memory and not from the processor's cache

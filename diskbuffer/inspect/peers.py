@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diskbuffer.schema import Column, is_obs
+from diskbuffer import Column
+from diskbuffer.plugin import is_observation
 
 _FLOAT32, _FLOAT64 = 4, 8
 _FLAGS = 3  # done, terminated, truncated: one byte each
@@ -35,14 +36,14 @@ def peers_of(columns: Mapping[str, Column], capacity: int, n_envs: int, frame_st
     frame_stack : int
         Frames in an observation.
     """
-    frame = sum(column.row_bytes for path, column in columns.items() if is_obs(path))
+    frame = sum(column.row_bytes for path, column in columns.items() if is_observation(path))
     obs = frame * frame_stack
     actions = [column for path, column in columns.items() if path.split("/")[0] == "action"]
     action = sum(column.row_bytes for column in actions)
     of_sb3 = max(capacity // n_envs, 1) * n_envs
     sb3_step = sum(_sb3_action(column) for column in actions) + 3 * _FLOAT32  # reward, done, timeout
     found = [Peer("Stable-Baselines3", of_sb3 * (2 * obs + sb3_step), 0)]
-    if all(path == "obs" for path in columns if is_obs(path)):  # its DictReplayBuffer has no such option
+    if all(path == "obs" for path in columns if is_observation(path)):  # its DictReplayBuffer has no such option
         found.append(Peer("Stable-Baselines3, optimize_memory_usage", of_sb3 * (obs + sb3_step), 0))
     torchrl = capacity * (2 * obs + action + _FLOAT32 + 2 * _FLAGS)  # the flags are there twice: of obs, and of next obs
     tianshou = action + _FLOAT64 + _FLAGS

@@ -16,11 +16,9 @@ from diskbuffer.inspect.footprint import Compressed, Kept
 from diskbuffer.inspect.memory import available_bytes
 from diskbuffer.inspect.peers import Peer
 from diskbuffer.inspect.trial import Asked, Trial, run_trial
-from diskbuffer.integers import integer_or_none
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import human_size, integer_or_none, local_path
 from diskbuffer.store.format.layout import ATTRIBUTE, Layout
 from diskbuffer.store.system import map_limit
-from diskbuffer.wording import size
 
 # Bytes on disk of each byte of frames, sealed: `python -m bench.plan --typical`; of noisy pictures, what docs/format-1.md tells.
 TYPICAL = {"six Atari games, 84x84, grey": 0.045, "CarRacing, 96x96, in colour": 0.055, "noisy camera pictures": 0.73}
@@ -227,14 +225,14 @@ def _problems(layout: Layout, figures: Figures, typical: Mapping[str, int], free
         found.append(f"{why} larger segments (segment_rows=), a smaller capacity, or fewer environments")
     if figures.disk_most > _LITTLE * free:
         found.append(
-            f"the disk has {size(free)} left, and the store takes up to {size(figures.disk_most)}"
+            f"the disk has {human_size(free)} left, and the store takes up to {human_size(figures.disk_most)}"
             + (" if its frames do not compress" if typical else "")
             + ": give a smaller capacity, or a path on another disk"
         )
     if ram is not None and figures.ram is not None and figures.ram > _LITTLE * ram:
         found.append(
-            f"{size(ram)} of memory are available, and the buffer takes {size(figures.ram)}, the learner apart: give a "
-            "smaller capacity, larger segments (segment_rows=), or smaller batches"
+            f"{human_size(ram)} of memory are available, and the buffer takes {human_size(figures.ram)}, the learner apart: a "
+            "smaller capacity, larger segments (segment_rows=) or smaller batches take less"
         )
     return found
 
@@ -263,7 +261,7 @@ def _notes(layout: Layout, trial: Trial, asked: Asked, figures: Figures, ram: in
         notes.append("The trial was too short to see sealed segments. Give it more --seconds")
     if ram is not None and figures.disk > _LITTLE * ram:
         notes.append(
-            f"The store is larger than the {size(ram)} of memory that are available for it: part of each batch is then read "
+            f"The store is larger than the {human_size(ram)} of memory that are available for it: part of a batch is then read "
             "from the disk, and sampling is slower than shown"
         )
     return notes

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import RUNNING
+from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Columns, Findings
-from diskbuffer.plugin import KEPT, Column, Reader, either, integer, is_obs
+from diskbuffer.plugin import KEPT, RUNNING, Reader, either, integer, is_observation
 
 Int64 = npt.NDArray[np.int64]
 
@@ -120,7 +120,7 @@ def _look(
     except CorruptionError:
         looked.damaged += n
         return
-    rows = {path: values if is_obs(path) else values[is_step] for path, values in rows.items()}
+    rows = {path: values if is_observation(path) else values[is_step] for path, values in rows.items()}
     for path, values in rows.items():
         looked.distributions[path].add(values)
     looked.findings.add(rows, last, follows=looked.until == (stream, first))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import RUNNING
-from diskbuffer.plugin import Column, EpisodeTable, Reader, StoreInfo, StoreUsage
+from diskbuffer import Column
+from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, StoreInfo, StoreUsage
 from diskbuffer.transforms import notation
 
 NEWEST = 100  # episodes, of which means are told apart from those of all

@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.endings import FLAGGED
 from diskbuffer.errors import DiskBufferError, InputError
 from diskbuffer.inspect.environments import Environment, EnvironmentOptions, Noise, Source
 from diskbuffer.inspect.memory import anonymous_bytes
-from diskbuffer.integers import integer, integer_or_none
+from diskbuffer.plugin import FLAGGED, integer, integer_or_none
 from diskbuffer.store.format.layout import IDENTITY_BYTES
 
 _SEGMENT_ROWS = 256  # small ones, so that a minute completes some, whose compression is then the one that stays
@@ -171,7 +170,7 @@ def _wait(process: subprocess.Popen[bytes], tick: Callable[[float], object] | No
 
 def trial(asked: Asked, place: Path, parent: int) -> Trial:
     """Do what is asked."""
-    from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer import ReplayBuffer
     from diskbuffer.options import Options
 
     source = _source(asked)

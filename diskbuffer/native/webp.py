@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import MissingPackageError
 from diskbuffer.native.c_functions import address
-from diskbuffer.runtime.packages import needed
+from diskbuffer.runtime.packages import require
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 
@@ -34,7 +34,7 @@ class Functions(NamedTuple):
 @cache
 def functions() -> Functions:
     """Return what native code calls; a MissingPackageError where there is none."""
-    needed("PIL._webp", "pillow", "webp", "a column of the codec webp")
+    require("PIL._webp", "pillow", "webp", "a column of the codec webp")
     try:
         return Functions(address("PIL._webp", "WebPGetInfo"), address("PIL._webp", "WebPDecodeRGBInto"))
     except ImportError as error:
@@ -47,7 +47,7 @@ def functions() -> Functions:
 def encode(picture: Picture, quality: int) -> bytes:
     """Compress a picture. Some 100 to 170 ns a pixel, most of them without the GIL."""
     height, width = picture.shape[:2]
-    image = needed("PIL.Image", "pillow", "webp", "a column of the codec webp")
+    image = require("PIL.Image", "pillow", "webp", "a column of the codec webp")
     found = io.BytesIO()
     image.frombuffer("RGB", (width, height), picture, "raw", "RGB", 0, 1).save(found, "WEBP", quality=quality, method=EFFORT)
     return found.getvalue()

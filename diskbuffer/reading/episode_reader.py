@@ -12,7 +12,7 @@ from diskbuffer.errors import ClosedError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.reading.batch_reader import BatchReader
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
-from diskbuffer.schema import Column, is_obs
+from diskbuffer.schema import Column, is_observation
 
 Int64 = npt.NDArray[np.int64]
 
@@ -83,7 +83,7 @@ class EpisodeReader:
             A step was evicted, or there is no such column.
         """
         reader = self._reader
-        named, stack = reader.draw_named(steps), reader.frame_stack if is_obs(path) else 1
+        named, stack = reader.draw_named(steps), reader.frame_stack if is_observation(path) else 1
 
         def draw(index: Index) -> Draw:
             drawn = named(index)
@@ -107,7 +107,7 @@ class EpisodeReader:
         InputError
             The episode was evicted, at least in part, or there is no such column.
         """
-        reader, rows = self._reader, episode.length + is_obs(path)
+        reader, rows = self._reader, episode.length + is_observation(path)
         stream, first = np.array([episode.stream], np.int64), np.array([episode.start // self.streams], np.int64)
         wanted = first if which is None else first + which
 

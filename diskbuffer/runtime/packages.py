@@ -8,7 +8,7 @@ from typing import Any
 from diskbuffer.errors import MissingPackageError
 
 
-def needed(module: str, package: str, extra: str, what_for: str = "for this") -> Any:
+def require(module: str, package: str, extra: str, what_for: str = "for this") -> Any:
     """Import a module; a MissingPackageError where its package is not installed.
 
     Parameters

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer.adapters import column_names
 from diskbuffer.nested import flatten, put
-from diskbuffer.schema import TAKEN, Column, Schema, key_of, part_of
+from diskbuffer.schema import RESERVED_NAMES, Column, Schema, escape_key, unescape_key
 from tests.amounts import examples
 
 ODD = ["", "%", "%20", "%25", " ", "_", "__len", "a b", "a/b", "a.b", ".", "..", "é", "日本 語", "x_position", "x_strings", "0"]
 TAKEN_BY_STORES = [
-    *TAKEN,
+    *RESERVED_NAMES,
     "obs",
     "reward",
     "slot",
@@ -39,8 +39,8 @@ keys = st.one_of(st.sampled_from([*ODD, *TAKEN_BY_STORES]), st.text(max_size=8),
 @given(keys)
 @examples(100, 3000)
 def test_a_key_is_what_its_part_of_a_path_stands_for(key: str) -> None:
-    part = part_of(key)
-    assert key_of(part) == key
+    part = escape_key(key)
+    assert unescape_key(part) == key
     assert "/" not in part
     assert part not in ("", ".", "..")
     assert Schema.of({f"obs/{part}": Column((2,))}).obs == (f"obs/{part}",)
@@ -53,7 +53,7 @@ def test_a_key_is_what_its_part_of_a_path_stands_for(key: str) -> None:
 def test_a_key_has_a_column_that_no_other_has(key: str, others: tuple[str, ...]) -> None:
     name = column_names.column_of(key, *others)
     assert column_names.key_of(name, *others) == key
-    assert name not in (*TAKEN, *others, "obs", "reward", "terminated", "tag", "slot")
+    assert name not in (*RESERVED_NAMES, *others, "obs", "reward", "terminated", "tag", "slot")
     Schema.of({"obs": Column((2,)), name: Column(())})
     Schema.of({"obs": Column((2,))}).with_derived(name, Column(()))
 
@@ -257,6 +257,6 @@ def test_tianshou_takes_keys_of_any_name(key: str, path: Path) -> None:
 def test_nested_values_are_what_was_put() -> None:
     values: dict[str, Any] = {}
     for name in ODD:
-        put(values, f"obs/{part_of(name)}/{part_of(name)}", name)
+        put(values, f"obs/{escape_key(name)}/{escape_key(name)}", name)
     assert values == {"obs": {name: {name: name} for name in ODD}}
-    assert flatten(values) == {f"obs/{part_of(name)}/{part_of(name)}": name for name in ODD}
+    assert flatten(values) == {f"obs/{escape_key(name)}/{escape_key(name)}": name for name in ODD}

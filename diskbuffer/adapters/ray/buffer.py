@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from diskbuffer import Prioritized, Sampler, SampleToInsertRatio
 from diskbuffer.adapters.ray import members, placing
 from diskbuffer.adapters.ray.adding import NAMES, Adding
 from diskbuffer.adapters.ray.ahead import repeated
@@ -27,12 +28,8 @@ from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.shards import Known, Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import ClosedError, InputError
-from diskbuffer.inputs import step_names
-from diskbuffer.integers import integer, integer_or_none
-from diskbuffer.limiting.ratio import SampleToInsertRatio
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform, transform_of
-from diskbuffer.samplers import Prioritized, Sampler
+from diskbuffer.plugin import Batch, Transform, integer, integer_or_none, step_names
+from diskbuffer.reading.delivery import transform_of
 from diskbuffer.store.system.files import Files
 
 

@@ -15,10 +15,7 @@ from diskbuffer.adapters.ray.passes import Pass, map_batches, shuffled
 from diskbuffer.adapters.ray.shards import Shards
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.errors import InputError
-from diskbuffer.inputs import step_names
-from diskbuffer.integers import integer, integer_or_none
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform
+from diskbuffer.plugin import Batch, Transform, integer, integer_or_none, step_names
 
 
 class StepsByName(ABC):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from diskbuffer.inputs import device_of
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform, transform_of
+from diskbuffer.plugin import Batch, Transform
+from diskbuffer.reading.delivery import transform_of
 
 
 class Delivering:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Prioritized, Sampler, Uniform
 from diskbuffer.adapters.ray.names import SHARDS
 from diskbuffer.adapters.ray.near import Near
 from diskbuffer.adapters.ray.packing import joined
@@ -19,8 +20,7 @@ from diskbuffer.adapters.ray.shards import Known, Shards, receive
 from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import EmptyBufferError, UnreachableError
 from diskbuffer.native.sampling import power
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.samplers import Prioritized, Sampler, Uniform
+from diskbuffer.plugin import Batch
 
 _UPDATES = 8  # of priorities that may be on their way to a shard
 

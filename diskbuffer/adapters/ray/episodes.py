@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column, ReplayBuffer
 from diskbuffer.adapters.lazy_buffer import OpenedLate
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import NSteps, Steps
 from diskbuffer.errors import SchemaError
-from diskbuffer.reading.batches.base import Batch
+from diskbuffer.plugin import Batch, escape_key
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.schema import Column, part_of
 
 
 class Recording(OpenedLate):
@@ -141,6 +140,6 @@ def _columns(path: str, values: Any) -> dict[str, Column]:
     if isinstance(values, dict):
         found: dict[str, Column] = {}
         for name, part in values.items():
-            found |= _columns(f"{path}/{part_of(str(name))}", part)
+            found |= _columns(f"{path}/{escape_key(str(name))}", part)
         return found
     return {path: Column(values.shape[1:], values.dtype.name)}

@@ -10,13 +10,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from diskbuffer import SampleToInsertRatio
 from diskbuffer.adapters.ray import placing
 from diskbuffer.adapters.ray.limiting.counter import Counter
 from diskbuffer.adapters.ray.limiting.ledger import Asked
 from diskbuffer.adapters.ray.shard import Disk, Shard
 from diskbuffer.adapters.ray.shards import Known, own_error, receive
 from diskbuffer.errors import UnreachableError
-from diskbuffer.limiting.ratio import SampleToInsertRatio
 
 _STARTING = 120.0  # seconds for shards to start, and to recover their stores
 

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
+from diskbuffer import ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.names import Together, shard_of
 from diskbuffer.adapters.ray.shard import Disk
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import DiskBufferError, NotAStoreError
 from diskbuffer.gathering.store import GatheredStore
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.reading.delivery import Transform
-from diskbuffer.samplers import Sampler
+from diskbuffer.plugin import Batch, Transform
 
 _SHARE = 20  # of the time, refreshing takes one part in so many at most
 

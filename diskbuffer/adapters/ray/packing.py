@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from numcodecs import Blosc
 
-from diskbuffer.nested import leaves
+from diskbuffer.plugin import leaves
 
 _CODEC = Blosc("lz4", 1, Blosc.SHUFFLE)
 _LEAST = 1 << 16  # bytes that are worth compressing

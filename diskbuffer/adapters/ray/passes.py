@@ -13,8 +13,7 @@ import numpy.typing as npt
 from diskbuffer.adapters.ray.ahead import ahead
 from diskbuffer.adapters.ray.steps import StepsOfShards
 from diskbuffer.columns.map_steps import arrays_of, names_of
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.runtime.progress import bar
+from diskbuffer.plugin import Batch, progress_bar
 
 Int64 = npt.NDArray[np.int64]
 
@@ -77,7 +76,7 @@ def map_batches(
 ) -> int:
     """Call a function with every batch, and write what it returns to columns; return of how many steps."""
     names, done = names_of(out), 0
-    with bar(total, 0, shown, " steps") as progress:
+    with progress_bar(total, 0, shown, " steps") as progress:
         for batch in batches:
             arrays = arrays_of(function(batch), names, len(batch["steps"]))  # all of them before the first is written
             for name, array in zip(names, arrays, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer
+from diskbuffer.plugin import integer
 
 _LITTLE = 0.001  # of a machine's own resource, which there is one of
 Place = Mapping[str, float]

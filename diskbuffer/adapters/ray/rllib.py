@@ -19,11 +19,10 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 
+from diskbuffer import Prioritized, Sampler, Uniform
 from diskbuffer.adapters.ray.episodes import Recording, step_of
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.integers import integer, integer_or_none
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.samplers import Prioritized, Sampler, Uniform
+from diskbuffer.plugin import Batch, integer, integer_or_none
 
 Int64 = npt.NDArray[np.int64]
 

@@ -14,19 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
+from diskbuffer import Prioritized, ReplayBuffer, Sampler
 from diskbuffer.adapters.ray.limiting.ledger import Ledger
 from diskbuffer.adapters.ray.metrics import ShardMetrics
 from diskbuffer.adapters.ray.names import store_of, unique
 from diskbuffer.adapters.ray.packing import Packed, pack
 from diskbuffer.adapters.ray.undecoded import Undecoded, undecoded
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import EmptyBufferError, InputError, LockedError
 from diskbuffer.gathering.description import SHARED_LIMITER
+from diskbuffer.plugin import Batch
 from diskbuffer.reading.batch_reader import Planned
-from diskbuffer.reading.batches.base import Batch
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
-from diskbuffer.samplers import Prioritized, Sampler
 from diskbuffer.store.system.files import Files
 
 Int64 = npt.NDArray[np.int64]

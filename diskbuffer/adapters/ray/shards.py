@@ -12,9 +12,9 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from diskbuffer import Sampler
 from diskbuffer.adapters.ray.shard import Sent, State
 from diskbuffer.errors import DiskBufferError
-from diskbuffer.samplers import Sampler
 
 _AGAIN = 0.5  # seconds until a shard that failed is asked again
 

@@ -17,8 +17,8 @@ from diskbuffer.adapters.ray.packing import joined
 from diskbuffer.adapters.ray.shards import Known, Shards, own_error
 from diskbuffer.adapters.ray.undecoded import Decoder
 from diskbuffer.errors import InputError, UnreachableError
-from diskbuffer.inputs import as_array, step_names
-from diskbuffer.reading.batches.base import Batch
+from diskbuffer.inputs import as_array
+from diskbuffer.plugin import Batch, step_names
 
 Int64 = npt.NDArray[np.int64]
 _AGAIN = 0.2  # seconds until a shard that did not answer is asked again

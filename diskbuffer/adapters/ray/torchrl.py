@@ -7,10 +7,10 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
+from diskbuffer import Sampler
 from diskbuffer.adapters.ray.buffer import RayReplayBuffer
 from diskbuffer.errors import InputError
-from diskbuffer.nested import put_argument, value_at
-from diskbuffer.samplers import Sampler
+from diskbuffer.plugin import put_argument, value_at
 
 Key = str | tuple[str, ...]
 _COLUMNS: dict[str, Key] = {"obs": "observation", "action": "action"}

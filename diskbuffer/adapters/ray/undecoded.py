@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.ray.names import unique
 from diskbuffer.adapters.ray.packing import Packed, unpack
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.draws import Draw
 from diskbuffer.native import gather
+from diskbuffer.plugin import Batch
 from diskbuffer.reading.batch_reader import Planned
-from diskbuffer.reading.batches.base import Batch, Request
+from diskbuffer.reading.batches.base import Request
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
 from diskbuffer.reading.gather.gatherer import Gatherer, default_threads

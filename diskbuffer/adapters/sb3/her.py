@@ -16,10 +16,8 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from diskbuffer.adapters.sb3.replay import DiskDictReplayBuffer
 from diskbuffer.adapters.sb3.stored import batched
-from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer
-from diskbuffer.reading.batches.base import Batch
+from diskbuffer.plugin import RUNNING, Batch, integer
 
 Int64 = npt.NDArray[np.int64]
 _PARTS = ("observation", "achieved_goal", "desired_goal")

@@ -18,12 +18,11 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._pytree import tree_map
 
+from diskbuffer import Column
 from diskbuffer.adapters.sb3.ring import RingColumn, observations_of
 from diskbuffer.adapters.sb3.stored import Stored, batched
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.schema import Column
+from diskbuffer.plugin import Batch, integer
 
 Int64 = npt.NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from diskbuffer.adapters.sb3.stored import obs_path
 from diskbuffer.errors import InputError
-from diskbuffer.reading.batches.base import Batch
+from diskbuffer.plugin import Batch
 
 Array = npt.NDArray[Any]
 _AT_ONCE = 4096  # steps

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
+from diskbuffer import Column
 from diskbuffer.adapters.sb3.ring import observations_of
 from diskbuffer.adapters.sb3.stored import Stored, batched, parts_of
-from diskbuffer.integers import integer, integer_or_none
-from diskbuffer.schema import Column
+from diskbuffer.plugin import integer, integer_or_none
 
 Array = npt.NDArray[Any]
 _NUMBERS = ("rewards", "returns", "episode_starts", "values", "log_probs", "advantages")

@@ -14,19 +14,14 @@ import torch
 from gymnasium import spaces
 from torch.utils._pytree import tree_map
 
+from diskbuffer import Column, ReplayBuffer
 from diskbuffer.adapters.advice import ON_CUT_OFFS, advise, advising
 from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
-from diskbuffer.buffer import ReplayBuffer
-from diskbuffer.endings import CUT_OFF
 from diskbuffer.environment import describe
 from diskbuffer.errors import DiskBufferError, InputError, SchemaError, StackError
-from diskbuffer.integers import integer_or_none
-from diskbuffer.nested import put
-from diskbuffer.reading.batches.base import Batch
+from diskbuffer.plugin import CUT_OFF, Batch, escape_key, integer_or_none, is_store, put
 from diskbuffer.recording.values import fit
-from diskbuffer.schema import Column, part_of
-from diskbuffer.store.building import is_there
 
 Array = npt.NDArray[Any]
 Part = str | None  # the name of a part of dict observations; None where an observation is one array
@@ -160,7 +155,7 @@ class Stored(OpenedLate):
 
     def _make(self, obs: Obs, next_obs: Obs, known: Array) -> None:
         """Open the store for writing, or make it, by the first step; ``next_obs`` is what came after where it is `known`."""
-        if self._buffer is not None or is_there(self.path):
+        if self._buffer is not None or is_store(self.path):
             self.open_to_write()
             return
         befores, afters = ({name: part[known] for name, part in parts_of(given).items()} for given in (obs, next_obs))
@@ -390,7 +385,7 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
 def obs_path(name: Part) -> str:
     """Return the path of the column for a part of observations."""
-    return "obs" if name is None else f"obs/{part_of(name)}"
+    return "obs" if name is None else f"obs/{escape_key(name)}"
 
 
 def _of_env(obs: Any, env: int) -> Any:

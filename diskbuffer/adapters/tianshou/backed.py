@@ -17,7 +17,7 @@ from diskbuffer.adapters.tianshou.columns import FLAGS, as_one
 from diskbuffer.adapters.tianshou.meta import Meta
 from diskbuffer.adapters.tianshou.stored import Stored
 from diskbuffer.errors import InputError
-from diskbuffer.integers import integer, integer_or_none
+from diskbuffer.plugin import integer, integer_or_none
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]

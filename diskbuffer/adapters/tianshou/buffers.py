@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tianshou.data import PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer, ReplayBuffer, VectorReplayBuffer
 
 from diskbuffer.adapters.tianshou.backed import StoreBacked
-from diskbuffer.integers import integer
+from diskbuffer.plugin import integer
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]

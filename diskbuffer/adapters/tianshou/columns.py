@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from tianshou.data import Batch
 
-from diskbuffer import schema
+from diskbuffer import Column, schema
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError
-from diskbuffer.schema import Column, part_of
+from diskbuffer.plugin import escape_key
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +36,7 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
         if key == "obs_next":
             path = "next_obs"
         else:
-            path = TOP.get(key) or (key if key in MINE and has_keys(value) else f"{_OTHERS}/{part_of(key)}")
+            path = TOP.get(key) or (key if key in MINE and has_keys(value) else f"{_OTHERS}/{escape_key(key)}")
         found.update(_leaves(path, value, needed=key not in MINE))
     return found
 
@@ -44,7 +44,7 @@ def flatten(batch: Mapping[str, Any]) -> dict[str, Array]:
 def _leaves(path: str, value: Any, *, needed: bool) -> Iterator[tuple[str, Array]]:
     if has_keys(value):
         for key, inner in value.items():
-            yield from _leaves(f"{path}/{part_of(str(key))}", inner, needed=needed)
+            yield from _leaves(f"{path}/{escape_key(str(key))}", inner, needed=needed)
         return
     array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     if array.dtype.kind in "biufc" and array.ndim:
@@ -109,7 +109,7 @@ def key_of(path: str) -> str:
     """Return the key of a batch that a column is of, or below."""
     first, *rest = path.split("/")
     if first == _OTHERS:
-        return schema.key_of(rest[0])
+        return schema.unescape_key(rest[0])
     return next((key for key, top in TOP.items() if top == first), first if rest else column_names.key_of(first, *_TAKEN))
 
 
@@ -122,7 +122,7 @@ def written_as(key: str) -> str:
 def nested(path: str) -> tuple[str, ...]:
     """Return where below its key a column is; () where it is the key's alone."""
     parts = path.split("/")
-    return tuple(map(schema.key_of, parts[2 if parts[0] == _OTHERS else 1 :]))
+    return tuple(map(schema.unescape_key, parts[2 if parts[0] == _OTHERS else 1 :]))
 
 
 def put_together(values: Mapping[tuple[str, ...], Any]) -> Any:

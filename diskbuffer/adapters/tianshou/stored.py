@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tianshou.data import Batch
 
+from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by
 from diskbuffer.adapters.tianshou.columns import (
@@ -25,10 +26,8 @@ from diskbuffer.adapters.tianshou.columns import (
     put_together,
     written_as,
 )
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.nested import put, value_at
-from diskbuffer.schema import is_obs
+from diskbuffer.plugin import is_observation, put, value_at
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -282,7 +281,7 @@ class Stored(OpenedLate):
         ages, envs = self._ages(places)
         batch = opened.recent(ages, envs)
         paths = [path for path in opened._delivered_columns() if path not in OURS]
-        paths += ["next_" + path for path in paths if is_obs(path)]
+        paths += ["next_" + path for path in paths if is_observation(path)]
         flat = {path: value_at(batch, path).numpy() for path in paths}
         if self.stack_num > 1:
             elapsed, left = opened.elapsed(batch["steps"].numpy()), self.filled[envs] - 1 - ages

@@ -9,7 +9,7 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree
 from diskbuffer.errors import InputError, NotAStoreError
-from diskbuffer.paths import local_path
+from diskbuffer.plugin import local_path
 
 _STORE, _NEW, _OLD = "store", "store.new", "store.old"  # the snapshot, the next one, and the last one until that is in its place
 

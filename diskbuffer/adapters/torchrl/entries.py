@@ -13,13 +13,12 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase, is_leaf_nontensor, is_non_tensor, unravel_key
 
-from diskbuffer import schema
+from diskbuffer import Column, schema
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.reading.batches.base import Batch
-from diskbuffer.schema import Column, part_of
+from diskbuffer.plugin import Batch, escape_key
 
 Array = npt.NDArray[Any]
 Key = tuple[str, ...]
@@ -32,11 +31,11 @@ _REWARD = (NEXT, "reward")
 def column_of(key: Key, *, paired: bool) -> str:
     """Return the path of the column for an entry; `paired` if there is one below "next", too, of which it is the observation."""
     if paired:
-        return "/".join(["obs", *map(part_of, key)])
+        return "/".join(["obs", *map(escape_key, key)])
     if key == _REWARD:
         return "reward"
     first, *rest = key
-    return "/".join([column_names.column_of(first), *map(part_of, rest)])
+    return "/".join([column_names.column_of(first), *map(escape_key, rest)])
 
 
 def key_of(path: str) -> tuple[Key, bool]:
@@ -44,7 +43,7 @@ def key_of(path: str) -> tuple[Key, bool]:
     if path == "reward":
         return _REWARD, False
     first, *rest = path.split("/")
-    below = tuple(map(schema.key_of, rest))
+    below = tuple(map(schema.unescape_key, rest))
     return (below, True) if first == "obs" else ((column_names.key_of(first), *below), False)
 
 
@@ -84,7 +83,7 @@ class Entry:
     @cached_property
     def _below(self) -> tuple[str, ...]:
         """Where its values are in a batch, below "obs" or "next_obs" where it is paired."""
-        return tuple(map(schema.key_of, self.path.split("/")[self.paired :]))
+        return tuple(map(schema.unescape_key, self.path.split("/")[self.paired :]))
 
     def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:
         """Return its values out of a batch; `at` is "obs" or "next_obs" where it is paired. `stack` is the store's."""

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key
-from diskbuffer.nested import put_argument
+from diskbuffer.plugin import put_argument
 from diskbuffer.schema import Schema
 
 Int64 = npt.NDArray[np.int64]

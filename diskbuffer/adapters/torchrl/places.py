@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.place_column import Told, pack, told_by
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError
 
 Int64 = npt.NDArray[np.int64]

@@ -12,12 +12,12 @@ import torch
 from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
+from diskbuffer import Sampler
 from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.entries import as_tuple
 from diskbuffer.adapters.torchrl.storage import DiskStorage
 from diskbuffer.adapters.torchrl.trajectories import Source
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.samplers import Sampler
 
 _TRIES = 100
 _SAVED = "sampler.pt"

@@ -22,15 +22,15 @@ from torchrl.data.replay_buffers.samplers import SliceSampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
 
+from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, NotAStoreError, SchemaError
-from diskbuffer.integers import integer
+from diskbuffer.plugin import integer
 
 Int64 = npt.NDArray[np.int64]
 _COPIED = 1024  # steps that are copied together

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
+from diskbuffer import ReplayBuffer
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
 from diskbuffer.adapters.torchrl.columns import CPU, Chosen, Columns, uncompiled
@@ -25,12 +26,8 @@ from diskbuffer.adapters.torchrl.places import Places
 from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
-from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.integers import integer_or_none
-from diskbuffer.nested import one_of
-from diskbuffer.store.building import is_there
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted, integer_or_none, is_store, one_of
 
 Int64 = npt.NDArray[np.int64]
 _TRIES = 20  # to load what a writer elsewhere is changing
@@ -149,7 +146,7 @@ class Stored(OpenedLate):
 
     def _begin(self, data: Any) -> Entries:
         """Open the store for writing, or make it for such steps; return the entries that it has."""
-        if self.entries is not None or is_there(self.path):
+        if self.entries is not None or is_store(self.path):
             self.open_to_write()
             assert self.entries is not None
             return self.entries
@@ -230,7 +227,7 @@ class Stored(OpenedLate):
         return np.atleast_1d(np.arange(size)[index])
 
     def _put(self, cursor: Any, data: Any, known: Places) -> None:
-        if self.entries is None and not is_there(self.path) and np.size(plain(cursor)) == 0:
+        if self.entries is None and not is_store(self.path) and np.size(plain(cursor)) == 0:
             raise InputError("the first step tells what a storage holds, and no step was given")
         entries = self._begin(data)
         if self.places is not known and not self.places.hold_the_same(known):  # some of which `data` would take the place of

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Format, Rows, Source
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
@@ -20,9 +21,7 @@ from diskbuffer.formats.hdf5.trajectories import FLAGS, Following, last_of, last
 from diskbuffer.formats.naming import Keys, column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Part, Shaped
-from diskbuffer.integers import integer_or_none
-from diskbuffer.schema import Column
-from diskbuffer.wording import counted, format_option
+from diskbuffer.plugin import counted, format_option, integer_or_none
 
 _NAMED = {
     "observations": "obs",

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import DiskBufferError, SchemaError, SourceError
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import Column
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted, require
 
 MOST_CHUNK = 256 * 1024**2  # bytes of a chunk, uncompressed: all of it is in memory when some of it is read
 MOST_INFLATED = 256 * 1024**2  # bytes that HDF5 may make of a compressed chunk, whatever its array says of it
@@ -54,7 +53,7 @@ class Hdf5File:
     """
 
     def __init__(self, path: Path, extra: str) -> None:
-        self.h5py: Any = needed("h5py", "h5py", extra, "to read HDF5")
+        self.h5py: Any = require("h5py", "h5py", extra, "to read HDF5")
         self.path = path
         if not path.is_file():
             raise SourceError(f"expected an HDF5 file at {path}, and there is {'a directory' if path.is_dir() else 'none'}")

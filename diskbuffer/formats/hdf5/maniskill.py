@@ -20,7 +20,7 @@ from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
 from diskbuffer.formats.rows import Repeated
 from diskbuffer.formats.strangers import is_file_beside
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted
 
 SEED = "episode/seed"
 _STATES = "env_states"

@@ -26,7 +26,7 @@ from diskbuffer.formats.hdf5.trajectories import (
 )
 from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.notes import fitting
-from diskbuffer.schema import is_obs
+from diskbuffer.plugin import is_observation
 
 NEXT_OBS = ("check", "last")
 _NEXT = "next_obs"
@@ -92,7 +92,7 @@ def arrays(trajectory: Trajectory, *, check: bool = True) -> tuple[dict[str, Row
     following = {keys[1:]: rows for keys, rows in of.items() if keys[0] == _NEXT}
     if following:
         for keys, path in paths.items():
-            if is_obs(path):
+            if is_observation(path):
                 if keys[1:] not in following:
                     raise SourceError(f"{trajectory.where} has {path!r}, and no next observations of it")
                 found[path] = Following(found[path], following.pop(keys[1:]), f"{trajectory.where}: {path}", check=check)

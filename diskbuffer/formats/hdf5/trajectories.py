@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import LossError, SchemaError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.hdf5.files import Hdf5File, Node, holds
 from diskbuffer.formats.naming import Keys
 from diskbuffer.formats.rows import Repeated
-from diskbuffer.schema import Column, is_obs
-from diskbuffer.wording import counted, format_option
+from diskbuffer.plugin import counted, format_option, is_observation
 
 FLAGS = "flags/"  # columns of flags as they are in the file, True in the middle of episodes, too
 _SHOWN = 10
@@ -98,11 +98,11 @@ class TrajectorySource:
             left |= others
             if number == 0:
                 self._columns = {path: _column(rows, path, trajectory) for path, rows in found.items()}
-                self._final = all(rows.shape[0] > steps for path, rows in found.items() if is_obs(path))
+                self._final = all(rows.shape[0] > steps for path, rows in found.items() if is_observation(path))
             left |= found.keys() ^ self._columns.keys()
             self._steps.append(steps)
         for path in left & self._columns.keys():
-            if is_obs(path) or path.split("/")[0] in ("action", "reward"):
+            if is_observation(path) or path.split("/")[0] in ("action", "reward"):
                 raise SourceError(f"{trajectories[0].file.path}: some episodes have {path!r}, and others have not")
             del self._columns[path]
         self.losses: dict[str, str] = dict(losses)
@@ -125,7 +125,7 @@ class TrajectorySource:
         """Return an episode's columns, its steps, and the names of what is none."""
         found, left = self._read(trajectory)
         actions = [rows for path, rows in found.items() if path == "action" or path.startswith("action/")]
-        if not actions or not any(is_obs(path) for path in found):
+        if not actions or not any(is_observation(path) for path in found):
             what = "observations" if actions else "actions"
             raise SourceError(
                 f"{trajectory.where} has no {what}; files of states alone are made whole by the format's own scripts"
@@ -136,9 +136,9 @@ class TrajectorySource:
         kept: dict[str, Rows] = {}
         for path, rows in found.items():
             length = rows.shape[0] if rows.shape else -1
-            if length == steps or (is_obs(path) and length == steps + 1):
+            if length == steps or (is_observation(path) and length == steps + 1):
                 kept[path] = rows
-            elif is_obs(path) or path == "action" or path.startswith("action/"):
+            elif is_observation(path) or path == "action" or path.startswith("action/"):
                 raise SourceError(f"{trajectory.where} has {counted(steps, 'action')}, and {path} has {counted(length, 'row')}")
             else:
                 left.add(path)

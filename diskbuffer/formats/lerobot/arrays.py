@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.arrow import as_numpy
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 
 def pyarrow(module: str = "pyarrow") -> Any:
     """Return pyarrow, or a module of it."""
-    return needed(module, "pyarrow", "lerobot", "LeRobot's format")
+    return require(module, "pyarrow", "lerobot", "LeRobot's format")
 
 
 def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from diskbuffer.errors import DiskBufferError, SourceError
 from diskbuffer.formats.lerobot.pixels import Pixels, UInt8
 from diskbuffer.formats.lerobot.samples import check_samples
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 _THREADS = 2  # more need more memory, and pictures of a robot are small
 _FULL_GREY = ("gray", "yuvj420p", "yuvj422p", "yuvj444p")  # whose first plane is the grey picture as it is
@@ -20,7 +20,7 @@ _FULL_GREY = ("gray", "yuvj420p", "yuvj422p", "yuvj444p")  # whose first plane i
 
 def av() -> Any:
     """Return PyAV."""
-    return needed("av", "av", "lerobot", "videos in LeRobot's format")
+    return require("av", "av", "lerobot", "videos in LeRobot's format")
 
 
 def frames(path: Path, pixels: Pixels, fps: float, first: int) -> Iterator[UInt8]:

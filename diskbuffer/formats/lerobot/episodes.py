@@ -13,7 +13,7 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.lerobot.arrays import from_arrow, pyarrow
 from diskbuffer.formats.lerobot.info import EPISODES, OWN, Info
 from diskbuffer.formats.lerobot.table import Table
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted
 
 Int64 = npt.NDArray[np.int64]
 STREAM = f"{OWN}/stream"  # our column, of the stream that an episode is of

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import SchemaError, SourceError
 from diskbuffer.formats.lerobot.names import COUNTED, DONE, TERMINATED, TRUNCATED, column_paths, feature_names
 from diskbuffer.formats.lerobot.pixels import MOST_PIXELS, Pixels
-from diskbuffer.schema import FLAGS, Column
+from diskbuffer.plugin import FLAGS
 
 _MOST_AXES = 5  # of an array, as LeRobot has them
 # What numbers of other dtypes are written as: those of data sets that LeRobot records, which viewers know. LeRobot's loader makes

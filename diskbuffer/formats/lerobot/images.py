@@ -11,14 +11,14 @@ import numpy.typing as npt
 from diskbuffer.errors import DiskBufferError, SourceError
 from diskbuffer.formats.lerobot.arrays import pyarrow
 from diskbuffer.formats.lerobot.pixels import Pixels, UInt8
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
 
 
 def pillow() -> Any:
     """Return pillow's `Image`."""
-    return needed("PIL.Image", "pillow", "lerobot", "pictures in LeRobot's format")
+    return require("PIL.Image", "pillow", "lerobot", "pictures in LeRobot's format")
 
 
 def image_type() -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from diskbuffer.formats.naming import GROUPS, RESERVED
-from diskbuffer.schema import key_of, part_of
+from diskbuffer.plugin import escape_key, unescape_key
 
 DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 COUNTED = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # features of every data set
@@ -38,7 +38,7 @@ def feature_names(paths: Iterable[str], pictures: Collection[str]) -> dict[str, 
 
 def _plain(part: str) -> str:
     """Return a part of a path as the key that it stands for, unless that would look like several parts."""
-    key = key_of(part)
+    key = unescape_key(part)
     return part if "." in key or "/" in key else key
 
 
@@ -68,5 +68,5 @@ def _path(name: str, names: Collection[str], below: Collection[str]) -> str:
     inside = [".".join(name.split(".")[:n]) for n in range(1, len(parts))]
     if "" in parts or any(outer in names and outer != "observation" for outer in inside):
         first, rest = parts[0], ".".join(parts[1:])  # it would lie inside another column: "action.x" beside "action"
-        return f"obs/{part_of(rest or '_')}" if first == "obs" else part_of(name)
-    return "/".join(part_of(part) for part in parts)
+        return f"obs/{escape_key(rest or '_')}" if first == "obs" else escape_key(name)
+    return "/".join(escape_key(part) for part in parts)

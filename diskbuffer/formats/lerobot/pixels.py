@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.inspect.pictures.frames import picture_kind
-from diskbuffer.schema import Column, is_obs
+from diskbuffer.plugin import is_observation
 
 UInt8 = npt.NDArray[np.uint8]
 MOST_PIXELS = 2**23  # of a picture: 4K has fewer. A decoder keeps several of them in memory
@@ -36,7 +37,7 @@ class Pixels:
     def of(cls, path: str, column: Column) -> Pixels | None:
         """Return how a column is a picture: observations of bytes, grey or RGB. None where it is none."""
         kind = picture_kind(column.shape, column.np_dtype)
-        if kind is None or kind.planes not in (1, 3) or column.np_dtype != np.uint8 or not is_obs(path):
+        if kind is None or kind.planes not in (1, 3) or column.np_dtype != np.uint8 or not is_observation(path):
             return None
         return cls(kind.height, kind.width, kind.planes == 1, kind.axis)
 

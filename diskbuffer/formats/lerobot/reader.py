@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.environment import is_sane
 from diskbuffer.errors import InputError, LossError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.lerobot.episodes import Episodes, read_episodes
@@ -19,7 +18,7 @@ from diskbuffer.formats.lerobot.features import found
 from diskbuffer.formats.lerobot.files import Files, Rows
 from diskbuffer.formats.lerobot.info import OWN, SUBTASKS, Info, read_info
 from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
-from diskbuffer.wording import either, format_option
+from diskbuffer.plugin import either, format_option, is_sane
 
 _CHECKED = 65536  # rows that are checked at a time
 _MOST_STREAMS = 2**16

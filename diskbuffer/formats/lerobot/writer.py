@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.json_files import write_json
@@ -21,8 +22,7 @@ from diskbuffer.formats.lerobot.names import DONE, TERMINATED, TRUNCATED
 from diskbuffer.formats.lerobot.part import Part, parts
 from diskbuffer.formats.lerobot.statistics import NAMES, Numbers, Pictures, Together
 from diskbuffer.formats.lerobot.tasks import Tasks
-from diskbuffer.integers import integer
-from diskbuffer.schema import Column
+from diskbuffer.plugin import integer
 
 _BLOCK = 8 * 1024**2  # bytes of rows that are written at a time
 _MOST_ROWS = 8192

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from diskbuffer.errors import SourceError
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 MOST_BATCH = 2 * 1024**3  # bytes of a compressed batch of Arrow's IPC, once it is not: all of it is in memory
 _ROWS = 1024  # that are read at a time from Parquet
@@ -42,7 +42,7 @@ class RecordBatches:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.pyarrow: Any = needed("pyarrow", "pyarrow", "minari", "to read Arrow")
+        self.pyarrow: Any = require("pyarrow", "pyarrow", "minari", "to read Arrow")
         self._read: list[tuple[int, Any]] = []  # batches that were read last, and the first row of each
         self._next: Iterator[Any] | None = None
         self._at = 0  # the row after those
@@ -98,7 +98,7 @@ class Parquet(RecordBatches):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        parquet: Any = needed("pyarrow.parquet", "pyarrow", "minari", "to read Parquet")
+        parquet: Any = require("pyarrow.parquet", "pyarrow", "minari", "to read Parquet")
         with self.errors():
             self._file = parquet.ParquetFile(path)
             self.schema, self.rows = self._file.schema_arrow, self._file.metadata.num_rows
@@ -119,7 +119,7 @@ class Ipc(RecordBatches):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        ipc: Any = needed("pyarrow.ipc", "pyarrow", "minari", "to read Arrow")
+        ipc: Any = require("pyarrow.ipc", "pyarrow", "minari", "to read Arrow")
         with self.errors():
             self._map = self.pyarrow.memory_map(str(path))
             try:

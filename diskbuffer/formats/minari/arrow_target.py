@@ -17,8 +17,7 @@ from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.plan import Plan
 from diskbuffer.formats.minari.spaces import Leaf, Space
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import part_of
+from diskbuffer.plugin import escape_key, require
 
 MOST_ROWS = 2**17  # of an episode: Minari takes each batch that pyarrow reads for an episode, and batches have so many rows
 
@@ -36,8 +35,8 @@ class ArrowWriter:
     """
 
     def __init__(self, directory: Path, plan: Plan, data_format: str, codec: str) -> None:
-        self._pa: Any = needed("pyarrow", "pyarrow", "minari", "to write Minari's Arrow layout")
-        needed("pyarrow.parquet" if data_format == "parquet" else "pyarrow.ipc", "pyarrow", "minari")
+        self._pa: Any = require("pyarrow", "pyarrow", "minari", "to write Minari's Arrow layout")
+        require("pyarrow.parquet" if data_format == "parquet" else "pyarrow.ipc", "pyarrow", "minari")
         self._directory, self._plan, self._format, self._codec = directory, plan, data_format, codec
         (directory / metadata_module.FILE).unlink(missing_ok=True)
         self.held = self._steps = 0
@@ -102,7 +101,7 @@ class ArrowWriter:
         """Return the values of a space, of T + 1 rows, as Minari has them."""
         if space["type"] in ("Dict", "Tuple"):
             inner = space["subspaces"]
-            parts = {str(key): part_of(str(key)) for key in (inner if space["type"] == "Dict" else range(len(inner)))}
+            parts = {str(key): escape_key(str(key)) for key in (inner if space["type"] == "Dict" else range(len(inner)))}
             of = inner.values() if space["type"] == "Dict" else inner
             arrays = [
                 self._of_space(part, f"{path}/{name}", leaves, episode) for part, name in zip(of, parts.values(), strict=True)

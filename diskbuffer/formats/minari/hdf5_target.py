@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import EpisodeData, Rows
 from diskbuffer.formats.hdf5.sink import Sink
@@ -15,8 +16,7 @@ from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari.hdf5_layout import FILE
 from diskbuffer.formats.minari.layouts import Name
 from diskbuffer.formats.minari.plan import Plan
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import Column
+from diskbuffer.plugin import require
 
 _CHUNK = 512 * 1024  # bytes: a chunk is decompressed whole, and HDF5 keeps one of up to 1 MiB at hand
 _MOST_ROWS = 16384
@@ -38,7 +38,7 @@ class Hdf5Writer:
     """
 
     def __init__(self, directory: Path, plan: Plan, codec: str) -> None:
-        h5py: Any = needed("h5py", "h5py", "minari", "to write Minari's HDF5 layout")
+        h5py: Any = require("h5py", "h5py", "minari", "to write Minari's HDF5 layout")
         self._directory, self._plan = directory, plan
         self._compression = _CODECS[codec]
         self._names: dict[str, Name] = {leaf.path: (name[0], *leaf.hdf5_keys) for name, leaf in plan.leaves} | {

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
 from diskbuffer.formats.data import Rows
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 
@@ -30,7 +30,7 @@ class Jpegs:
     """
 
     def __init__(self, encoded: Rows, shape: tuple[int, ...], where: str) -> None:
-        self._image: Any = needed("PIL.Image", "pillow", "minari", "to read JPEG")
+        self._image: Any = require("PIL.Image", "pillow", "minari", "to read JPEG")
         self._encoded, self._where = encoded, where
         self.shape = (encoded.shape[0], *shape)
         self.dtype = np.dtype("uint8")

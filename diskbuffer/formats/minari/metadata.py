@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diskbuffer.environment import is_sane
 from diskbuffer.errors import DiskBufferError, InputError, SourceError
 from diskbuffer.formats.minari import spaces
 from diskbuffer.formats.minari.spaces import Space
 from diskbuffer.formats.notes import fitting
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted, is_sane
 
 FILE = "metadata.json"
 VERSION = "0.5.4"  # of Minari, the first that can be told not to expect JPEG in the place of pictures

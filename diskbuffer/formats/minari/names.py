@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from diskbuffer.formats.minari.layouts import Name
-from diskbuffer.schema import is_obs, key_of, part_of
+from diskbuffer.plugin import escape_key, is_observation, unescape_key
 
 INFOS, RESET = "infos/", "reset_infos/"
 SEED, SEEDED = "episode/seed", "episode/has_seed"  # columns; the second only where some episodes have none
@@ -26,13 +26,13 @@ def infos_of(paths: Iterable[str]) -> dict[str, Name]:
     """Return the infos that are written of columns, by column; without those of `reset`, which go with them."""
     found = {}
     for path in paths:
-        if is_obs(path) or is_action(path) or path in FIXED or path.startswith(RESET):
+        if is_observation(path) or is_action(path) or path in FIXED or path.startswith(RESET):
             continue
-        found[path] = ("infos", *map(key_of, path.removeprefix(INFOS).split("/")))
+        found[path] = ("infos", *map(unescape_key, path.removeprefix(INFOS).split("/")))
     return found
 
 
 def column_of(name: Name, noted: Mapping[str, str]) -> str:
     """Return the column that an info is read to, as our export noted it, or by its name."""
-    path = "/".join(part_of(key) for key in name[1:])
+    path = "/".join(escape_key(key) for key in name[1:])
     return noted.get(path, f"{INFOS}{path}")

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData
 from diskbuffer.formats.minari import metadata as metadata_module
 from diskbuffer.formats.minari import names, spaces
 from diskbuffer.formats.minari.layouts import Name
 from diskbuffer.formats.minari.spaces import Leaf, Space
-from diskbuffer.schema import Column, is_obs, part_of
+from diskbuffer.plugin import escape_key, is_observation
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Plan:
         self.columns = {path: column for path, column in contents.columns.items() if not is_complex(column)}
         if "reward" not in self.columns or self.columns["reward"].shape:
             raise InputError("Minari has one reward a step, and this store has none, or several: choose columns without them")
-        if not any(is_obs(path) for path in self.columns) or not any(names.is_action(path) for path in self.columns):
+        if not any(is_observation(path) for path in self.columns) or not any(names.is_action(path) for path in self.columns):
             raise InputError("Minari has observations and actions; choose columns with both")
         self.fields = metadata_module.fields_of(contents.metadata, contents.environment, dataset_id)
         self.observations, self.actions = (self._space(root) for root in ("obs", "action"))
@@ -115,7 +116,7 @@ class Plan:
             "padding": contents.padding,
             "derived": sorted(contents.derived & self.columns.keys()),
             "allow_nan": [path for path, column in self.columns.items() if column.allow_nan],
-            "infos": {"/".join(part_of(key) for key in info.name[1:]): info.path for info in self.infos if info.reset is None},
+            "infos": {"/".join(escape_key(key) for key in info.name[1:]): info.path for info in self.infos if info.reset is None},
         }
         return {
             **self.fields,

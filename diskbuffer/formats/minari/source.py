@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError, LossError, SchemaError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.minari import metadata as metadata_module
@@ -19,8 +20,7 @@ from diskbuffer.formats.minari.hdf5_layout import Hdf5Episodes
 from diskbuffer.formats.minari.layouts import Name, Noted, Opened
 from diskbuffer.formats.minari.spaces import Leaf, is_column, leaves
 from diskbuffer.formats.rows import Part, Repeated
-from diskbuffer.schema import Column, is_obs
-from diskbuffer.wording import counted, format_option
+from diskbuffer.plugin import counted, format_option, is_observation
 
 _DERIVED = {"id", "total_steps", *(f"rewards_{name}" for name in metadata_module.STATISTICS)}
 _SHOWN = 10
@@ -164,7 +164,9 @@ class MinariSource:
             self._add_infos(number, columns, found)
             self._add_seed(columns, noted)
             for path, rows in columns.items():
-                if not rows.shape or rows.shape[0] not in ((noted.steps, noted.steps + 1) if is_obs(path) else (noted.steps,)):
+                if not rows.shape or rows.shape[0] not in (
+                    (noted.steps, noted.steps + 1) if is_observation(path) else (noted.steps,)
+                ):
                     raise SourceError(
                         f"{self._path}: episode {number} has {counted(noted.steps, 'step')}, and its {path} has the shape "
                         f"{list(rows.shape)}"
@@ -241,7 +243,7 @@ def _leaves(found: metadata_module.DatasetMetadata) -> dict[Name, Leaf]:
     known = {}
     for leaf in _all_leaves(found):
         if is_column(leaf):
-            known["observations" if is_obs(leaf.path) else "actions", *leaf.keys] = leaf
+            known["observations" if is_observation(leaf.path) else "actions", *leaf.keys] = leaf
     if not any(name[0] == "observations" for name in known):
         raise SourceError("the data set has no observations that a column can hold: its space is of texts alone")
     return known

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.environment import numbers
 from diskbuffer.errors import SchemaError, SourceError
-from diskbuffer.schema import Column, key_of, part_of
+from diskbuffer.plugin import escape_key, unescape_key
 
 Space = Mapping[str, Any]
 _LEVELS = 32
@@ -115,7 +116,7 @@ def leaves(space: Space, root: str) -> list[Leaf]:
 def _leaves(space: Space, path: str, keys: tuple[str, ...], in_tuple: tuple[bool, ...]) -> Iterator[Leaf]:
     if space["type"] == "Dict":
         for key, inner in space["subspaces"].items():
-            yield from _leaves(inner, f"{path}/{part_of(str(key))}", (*keys, str(key)), (*in_tuple, False))
+            yield from _leaves(inner, f"{path}/{escape_key(str(key))}", (*keys, str(key)), (*in_tuple, False))
     elif space["type"] == "Tuple":
         for number, inner in enumerate(space["subspaces"]):
             yield from _leaves(inner, f"{path}/{number}", (*keys, str(number)), (*in_tuple, True))
@@ -200,7 +201,7 @@ def from_description(described: Any, columns: Mapping[str, Column], path: str) -
 def _from_description(described: Any, columns: Mapping[str, Column], path: str) -> dict[str, Any]:
     kind = described["kind"]
     if kind == "Dict":
-        inner = {key: _from_description(part, columns, f"{path}/{part_of(key)}") for key, part in described["spaces"].items()}
+        inner = {key: _from_description(part, columns, f"{path}/{escape_key(key)}") for key, part in described["spaces"].items()}
         return {"type": "Dict", "subspaces": inner}
     column = columns[path]
     if kind == "Discrete" and not column.shape and column.np_dtype == np.int64:
@@ -241,7 +242,7 @@ def from_columns(columns: Mapping[str, Column], path: str) -> dict[str, Any]:
             low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
         return _box(column, np.full(column.shape, low, dtype), np.full(column.shape, high, dtype))
     inner = dict.fromkeys(name[len(path) + 1 :].split("/")[0] for name in columns if name.startswith(f"{path}/"))
-    return {"type": "Dict", "subspaces": {key_of(part): from_columns(columns, f"{path}/{part}") for part in inner}}
+    return {"type": "Dict", "subspaces": {unescape_key(part): from_columns(columns, f"{path}/{part}") for part in inner}}
 
 
 def _box(column: Column, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, Rows
 from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import column_of
-from diskbuffer.schema import BUILT_IN, Column, is_obs, key_of, part_of
-from diskbuffer.wording import either, format_option
+from diskbuffer.plugin import BUILT_IN, either, escape_key, format_option, is_observation, unescape_key
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 # Written anew in an export, and of no use elsewhere: places in the replay, and copies of `is_last`.
@@ -80,10 +80,10 @@ def described_keys(told: Mapping[str, Any], columns: Mapping[str, Column], array
 
 
 def _path(name: str) -> str:
-    return "/".join(part_of(part) for part in name.split("/"))
+    return "/".join(escape_key(part) for part in name.split("/"))
 
 
 def _name(path: str, column: Column) -> str:
     if path == "obs":
         return "image" if column.np_dtype == "uint8" and len(column.shape) == 3 else "vector"
-    return "/".join(key_of(part) for part in (path.removeprefix("obs/") if is_obs(path) else path).split("/"))
+    return "/".join(unescape_key(part) for part in (path.removeprefix("obs/") if is_observation(path) else path).split("/"))

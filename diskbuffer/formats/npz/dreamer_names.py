@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from diskbuffer.errors import InputError, SourceError
-from diskbuffer.wording import format_option
+from diskbuffer.plugin import format_option
 
 _CHUNK = re.compile(r"(\w+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-(\d{1,9})\.npz", re.ASCII)
 _EPISODE = re.compile(r"(\w+)-([0-9A-Za-z]+)-(\d{1,9})\.npz", re.ASCII)

@@ -19,7 +19,7 @@ from diskbuffer.formats.npz.dreamer_names import Chunk, chains, number_of, versi
 from diskbuffer.formats.npz.reading import ZippedRows
 from diskbuffer.formats.rows import Joined, Part
 from diskbuffer.formats.strangers import RATIO
-from diskbuffer.schema import is_obs
+from diskbuffer.plugin import is_observation
 
 
 class DreamerSource:
@@ -115,7 +115,7 @@ class DreamerSource:
         columns: dict[str, Rows] = {}
         for path, name in self._keys.of.items():
             rows = Joined([Part(piece.arrays[name], piece.first, piece.last) for piece in pieces])
-            if is_obs(path):
+            if is_observation(path):
                 columns[path] = rows
             else:
                 late = path == "reward" or self._version == 2  # a step's is in the row after its observation

@@ -19,7 +19,7 @@ from diskbuffer.formats.npz.dreamer_keys import given_keys
 from diskbuffer.formats.npz.dreamer_names import base62, moment, number_of
 from diskbuffer.formats.npz.writing import write_npz
 from diskbuffer.formats.rows import Joined, with_final, zeros
-from diskbuffer.schema import is_obs
+from diskbuffer.plugin import is_observation
 
 _ROWS = 1024  # of a chunk, as DreamerV3 has it
 _MEMORY = 128 * 1024**2  # bytes of chunks that are being filled
@@ -56,7 +56,7 @@ def _rows_of(episode: EpisodeData, keys: dict[str, str], actions_late: bool) -> 
     found: dict[str, Rows] = {}
     for path, name in keys.items():
         rows = episode.columns[path]
-        if is_obs(path):
+        if is_observation(path):
             found[name] = with_final(rows, steps)
         else:
             late = path == "reward" or actions_late

@@ -16,7 +16,7 @@ from diskbuffer.formats.naming import column_paths
 from diskbuffer.formats.npz.directory import Likeness, files_of
 from diskbuffer.formats.rows import Part, Shaped, column_of
 from diskbuffer.formats.strangers import RATIO
-from diskbuffer.integers import integer
+from diskbuffer.plugin import integer
 
 _NAMED = {"observation": "obs", "action": "action", "reward": "reward", "discount": "env_discount"}
 _NAME = re.compile(r"(.+)_(\d{1,9})_(\d{1,9})\.npz")

@@ -21,8 +21,7 @@ from diskbuffer.formats.options import names_in
 from diskbuffer.formats.rows import Joined, Part, Shaped, column_of
 from diskbuffer.formats.strangers import is_file_beside
 from diskbuffer.formats.tensordicts.arrays import META, Found, Mapped, find_arrays, read_json
-from diskbuffer.schema import is_obs, part_of
-from diskbuffer.wording import format_option
+from diskbuffer.plugin import escape_key, format_option, is_observation
 
 FLAGS = ("done", "terminated", "truncated")
 _BOOKKEEPING = re.compile(r"(next/)?(index|_weight|priority_weight|is_init|_data/.*)|(done|terminated|truncated)")
@@ -71,7 +70,7 @@ class TensorDictSource:
         if missing:
             raise SourceError(f"{path} has no {missing[0]!r}; it has {', '.join(self._found.arrays)}")
         self._names, self._told = names, told
-        self._has_next = all(f"next/{key}" in self._found.arrays for column, key in names.items() if is_obs(column))
+        self._has_next = all(f"next/{key}" in self._found.arrays for column, key in names.items() if is_observation(column))
         self._scalar = told is None or (given := described(told, path).columns.get("reward")) is None or given.shape == ()
         first = self._lines[0].columns(names, self._scalar)
         columns = {column: column_of(rows, path, names[column]) for column, rows in first.items()}
@@ -95,7 +94,7 @@ class TensorDictSource:
         number = 0
         for stream, line in enumerate(self._lines):
             for begin, end in line.episodes(
-                [key for column, key in self._names.items() if is_obs(column)] if self._has_next else []
+                [key for column, key in self._names.items() if is_observation(column)] if self._has_next else []
             ):
                 if number >= first:
                     yield self._episode(line, begin, end, stream)
@@ -105,7 +104,7 @@ class TensorDictSource:
         columns: dict[str, Rows] = {}
         for column, rows in line.columns(self._names, self._scalar).items():
             columns[column] = Part(rows, begin, end)
-            if is_obs(column) and self._has_next:
+            if is_observation(column) and self._has_next:
                 key = f"next/{self._names[column]}"
                 last = Part(line.rows(key), end - 1, end)
                 columns[column] = Joined([columns[column], Shaped(last, tuple(rows.shape[1:]))])
@@ -241,4 +240,4 @@ def described_names(told: Mapping[str, Any], path: Path) -> dict[str, str]:
 
 
 def _path(key: str) -> str:
-    return "/".join(part_of(part) for part in key.split("/"))
+    return "/".join(escape_key(part) for part in key.split("/"))

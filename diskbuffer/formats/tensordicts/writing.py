@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows, Writer
 from diskbuffer.formats.described import describe, read_description, write_description
@@ -17,8 +18,7 @@ from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.rows import Part, rows_at_a_time, with_final
 from diskbuffer.formats.tensordicts.arrays import META, TYPE, encoded
 from diskbuffer.formats.tensordicts.reading import FLAGS, STREAM
-from diskbuffer.schema import BUILT_IN, Column, is_obs, key_of
-from diskbuffer.wording import either
+from diskbuffer.plugin import BUILT_IN, either, is_observation, unescape_key
 
 _PROGRESS = "progress.json"
 
@@ -33,7 +33,7 @@ class TensorDictWriter:
         columns = {self._names[column]: contents.columns[column] for column in self._names}
         if "next/reward" in columns and columns["next/reward"].shape == ():
             columns["next/reward"] = Column((1,), columns["next/reward"].dtype)
-        following = {f"next/{key}": columns[key] for column, key in self._names.items() if is_obs(column)}
+        following = {f"next/{key}": columns[key] for column, key in self._names.items() if is_observation(column)}
         stream = {STREAM: Column((), "int64")} if self._several else {}
         self._columns: dict[str, Column] = {**columns, **following, **flags, **stream}
         self.held, self._rows = self._resumed(contents)
@@ -78,7 +78,7 @@ class TensorDictWriter:
         found: dict[str, Rows] = {}
         for column, key in self._names.items():
             rows = episode.columns[column]
-            if is_obs(column):
+            if is_observation(column):
                 whole = with_final(rows, steps)
                 found[key], found[f"next/{key}"] = Part(whole, 0, steps), Part(whole, 1, steps + 1)
             else:
@@ -123,15 +123,15 @@ def keys(contents: Contents) -> dict[str, str]:
     for path in contents.columns:
         if path in BUILT_IN:
             continue
-        parts = [key_of(part) for part in path.split("/")]
-        key = "/".join(parts[1:] if is_obs(path) and len(parts) > 1 else parts)
+        parts = [unescape_key(part) for part in path.split("/")]
+        key = "/".join(parts[1:] if is_observation(path) and len(parts) > 1 else parts)
         found[path] = {"obs": "observation", "reward": "next/reward"}.get(path, key)
         if path.startswith("reward/"):
             found[path] = f"next/{key}"
     for path, key in found.items():
         taken = key in (*FLAGS, STREAM, "next") or (key.startswith("next/") and not path.startswith("reward"))
         nested = any(other.startswith(f"{key}/") for other in found.values())
-        if taken or nested or list(found.values()).count(key) > 1 or any("/" in key_of(part) for part in path.split("/")):
+        if taken or nested or list(found.values()).count(key) > 1 or any("/" in unescape_key(part) for part in path.split("/")):
             raise InputError(
                 f"the column {path!r} would be the key {key!r}, which is another one: "
                 f"leave it out by {either('columns=', '--columns')}"

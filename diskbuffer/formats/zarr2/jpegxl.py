@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import SourceError
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 ID = "imagecodecs_jpegxl"
 # What UMI's class takes; imagecodecs' own takes more, which UMI would refuse.
@@ -48,8 +48,8 @@ def decode(data: bytes, into: npt.NDArray[Any]) -> None:
 
 def register() -> None:
     """Let zarr-python and numcodecs read arrays of this codec in this process."""
-    needed("imagecodecs.numcodecs", "imagecodecs", "umi", "reading JPEG XL").register_codecs([ID], verbose=False)
+    require("imagecodecs.numcodecs", "imagecodecs", "umi", "reading JPEG XL").register_codecs([ID], verbose=False)
 
 
 def _imagecodecs() -> Any:
-    return needed("imagecodecs", "imagecodecs", "umi", "reading and writing JPEG XL")
+    return require("imagecodecs", "imagecodecs", "umi", "reading and writing JPEG XL")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, described
@@ -19,8 +20,7 @@ from diskbuffer.formats.rows import Part, column_of
 from diskbuffer.formats.strangers import RATIO, refuse_bombs
 from diskbuffer.formats.zarr2.arrays import ZarrRows
 from diskbuffer.formats.zarr2.files import GroupFiles
-from diskbuffer.schema import BUILT_IN, Column, part_of
-from diskbuffer.wording import format_option
+from diskbuffer.plugin import BUILT_IN, escape_key, format_option
 
 ENDS, STREAMS = "meta/episode_ends", "meta/stream"
 _MOST_KEPT = 2 * 1024**3
@@ -124,13 +124,13 @@ class ZarrSource:
         seen = given["obs"] or rest
         if not seen:
             raise SourceError(f"{self._path} has no observations: its arrays are {', '.join(self._arrays)}")
-        found: dict[str, Rows] = {"obs" if len(seen) == 1 else f"obs/{part_of(name)}": self._arrays[name] for name in seen}
+        found: dict[str, Rows] = {"obs" if len(seen) == 1 else f"obs/{escape_key(name)}": self._arrays[name] for name in seen}
         if made:
             found["action"] = _Beside([self._arrays[name] for name in _in_umis_order(poses)], self._path)
         elif len(given["action"]) == 1:
             found["action"] = self._arrays[given["action"][0]]
         else:
-            found |= {f"action/{part_of(name)}": self._arrays[name] for name in given["action"]}
+            found |= {f"action/{escape_key(name)}": self._arrays[name] for name in given["action"]}
         more = column_paths([(name,) for name in given["steps"]], {}, taken=("obs", "action"))
         left = [name for name in rest if name not in seen and not (made and name in poses)]
         if left:

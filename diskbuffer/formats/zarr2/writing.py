@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import InputError
 from diskbuffer.formats.data import Contents, EpisodeData, Rows
 from diskbuffer.formats.described import NAME, describe
 from diskbuffer.formats.json_files import write_json
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.reading import ENDS, STREAMS
-from diskbuffer.schema import Column, is_obs
-from diskbuffer.wording import either
+from diskbuffer.plugin import either, is_observation
 
 _CHUNK = 2_000_000  # bytes, as diffusion_policy has it
 
@@ -84,7 +84,7 @@ class ZarrWriter:
 
 def keys(contents: Contents) -> dict[str, str]:
     """Return the array of each column. Flags and rewards are arrays like all others."""
-    found = {path: (path.removeprefix("obs/") if is_obs(path) else path).replace("/", "_") for path in contents.columns}
+    found = {path: (path.removeprefix("obs/") if is_observation(path) else path).replace("/", "_") for path in contents.columns}
     for path, name in found.items():
         if list(found.values()).count(name) > 1:
             raise InputError(
@@ -96,7 +96,7 @@ def keys(contents: Contents) -> dict[str, str]:
 
 def is_picture(path: str, column: Column) -> bool:
     """Tell whether a column is compressed as pictures where that is asked for."""
-    return is_obs(path) and column.np_dtype == "uint8" and len(column.shape) == 3 and column.shape[-1] in (1, 3, 4)
+    return is_observation(path) and column.np_dtype == "uint8" and len(column.shape) == 3 and column.shape[-1] in (1, 3, 4)
 
 
 class _Array:

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from diskbuffer.endings import RUNNING
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.episode import film_strip
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
+from diskbuffer.plugin import RUNNING, human_size
 from diskbuffer.reading.episode_columns import EpisodeColumns
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.wording import size
 
 
 def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str], episodes: EpisodeColumns) -> str:
@@ -35,10 +34,10 @@ def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str
         "steps": f"{stats['steps']:,} {capacity}" + (f", {stats['added']:,} ever" if stats["added"] != stats["steps"] else ""),
         "episodes": f"{stats['episodes']:,}",
         "environments": f"{stats['n_envs']:,}",
-        "disk": size(disk) + (f", {disk / raw:.1%} of {size(raw)} uncompressed" if raw else ""),
+        "disk": human_size(disk) + (f", {disk / raw:.1%} of {human_size(raw)} uncompressed" if raw else ""),
     }
     rows = [
-        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), size(c.row_bytes), "derived" if name in derived else "")
+        (name, c.np_dtype.name, " x ".join(map(str, c.shape)), human_size(c.row_bytes), "derived" if name in derived else "")
         for name, c in source.columns.items()
     ]
     return page(

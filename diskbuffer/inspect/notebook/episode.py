@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.endings import RUNNING
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
 from diskbuffer.inspect.notebook.shown import KINDS, Picture, Video
+from diskbuffer.plugin import FLAGS, RUNNING, TAG, is_observation
 from diskbuffer.reading.episode_columns import EpisodeFields
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.schema import FLAGS, TAG, is_obs
 
 _MOST_FRAMES = 1000  # of a movie, where nothing else is asked for
 _MOVIE_HEIGHT = 300  # pixels, about, of small frames
@@ -52,7 +51,7 @@ def video(
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, found {every}")
     path = column or _picture(source)
-    total = episode.length + is_obs(path)
+    total = episode.length + is_observation(path)
     every = every or math.ceil(total / _MOST_FRAMES)
     rows = source.episode(path, episode, None if every == 1 else np.arange(0, total, every))
     pixels = pictures.as_pictures(rows)
@@ -110,7 +109,7 @@ def _name(episode: EpisodeFields) -> str:
 
 
 def _rows(path: str, episode: EpisodeFields, n: int) -> npt.NDArray[np.int64]:
-    return pictures.spread(episode.length + is_obs(path), n)
+    return pictures.spread(episode.length + is_observation(path), n)
 
 
 def _labels(episode: EpisodeFields, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -127,7 +126,7 @@ def _picture(source: EpisodeReader) -> str:
 
 def _seen(source: EpisodeReader) -> str:
     """Return the column of frames where none is asked for: pictures, or the only observation."""
-    obs = [path for path in source.columns if is_obs(path)]
+    obs = [path for path in source.columns if is_observation(path)]
     found = next(iter(pictures.picture_columns(source.columns)), obs[0] if len(obs) == 1 else None)
     if found is None:
         raise InputError(f"no column of this buffer has pictures; choose one of {', '.join(source.columns)}")
@@ -142,4 +141,4 @@ def _plotted(source: EpisodeReader) -> list[str]:
         for p, c in source.columns.items()
         if math.prod(c.shape) <= _FEW and p not in (*FLAGS, TAG) and c.np_dtype.kind in "buif"
     ]
-    return sorted(small, key=lambda path: order.get(path.split("/")[0], 3 if is_obs(path) else 2))[:_PANELS]
+    return sorted(small, key=lambda path: order.get(path.split("/")[0], 3 if is_observation(path) else 2))[:_PANELS]

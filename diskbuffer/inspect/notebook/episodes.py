@@ -6,9 +6,9 @@ import numpy as np
 
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, note, page, table, title, unless_it_fails
+from diskbuffer.plugin import is_observation
 from diskbuffer.reading.episode_columns import EpisodeColumns
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.schema import is_obs
 
 _EACH_END, _PICTURES = 5, 8
 _HEAD = ("episode", "stream", "start", "length", "return", "ending", "tag")
@@ -35,7 +35,7 @@ def strip(source: EpisodeReader, episodes: EpisodeColumns) -> str:
     if not there.any():
         return note("No pictures: the episodes were evicted since, or cleared.")
     frames = source.steps(column, middles[there])
-    frames = frames[:, -1] if source.frame_stack > 1 and is_obs(column) else frames
+    frames = frames[:, -1] if source.frame_stack > 1 and is_observation(column) else frames
     labels = [f"episode {n}" for n in episodes.id[numbers[there]].tolist()]
     return image(pictures.film_strip(frames, None, labels, height=120), "frames from the middle of some episodes")
 

@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
+from diskbuffer.plugin import TAG, require
 from diskbuffer.reading.episode_columns import EpisodeColumns
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import TAG
 
 if TYPE_CHECKING:
     import pandas
@@ -69,4 +68,4 @@ def _components(name: str, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[An
 
 
 def _pandas() -> Any:
-    return needed("pandas", "pandas", "notebook", "to make a table of it")
+    return require("pandas", "pandas", "notebook", "to make a table of it")

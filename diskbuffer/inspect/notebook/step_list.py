@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer.plugin import is_observation
 from diskbuffer.reading.episode_columns import EpisodeColumns
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.schema import is_obs
 
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 2**12  # steps that are read in one call
@@ -68,7 +68,7 @@ class StepList:
 def shape_of(source: EpisodeReader, path: str) -> tuple[int, ...]:
     """Return the shape of a column's value of one step, as batches have it."""
     shape = source.columns[path].shape
-    return (source.frame_stack, *shape) if is_obs(path) and source.frame_stack > 1 else shape
+    return (source.frame_stack, *shape) if is_observation(path) and source.frame_stack > 1 else shape
 
 
 def read_steps(source: EpisodeReader, path: str, steps: StepList, places: Int64, *, following: bool = False) -> npt.NDArray[Any]:

@@ -11,10 +11,9 @@ import numpy as np
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
 from diskbuffer.inspect.pictures import picture_kind
+from diskbuffer.plugin import TAG, is_observation, require
 from diskbuffer.reading.episode_columns import EpisodeColumns
 from diskbuffer.reading.episode_reader import EpisodeReader
-from diskbuffer.runtime.packages import needed
-from diskbuffer.schema import TAG, is_obs
 
 if TYPE_CHECKING:
     import xarray
@@ -25,7 +24,7 @@ _COORDINATES = (_STEP, "episode", "stream", "t", "ending", "tag")
 
 def of_steps(source: EpisodeReader, episodes: EpisodeColumns, dims: Mapping[str, Sequence[str]]) -> xarray.Dataset:
     """Return a data set of steps; see `ReplayBuffer.to_xarray`."""
-    xr = needed("xarray", "xarray", "notebook", "to make a data set of it")
+    xr = require("xarray", "xarray", "notebook", "to make a data set of it")
     from xarray.core.indexing import LazilyIndexedArray
 
     from diskbuffer.inspect.notebook.lazy_array import LazyArray, Read
@@ -48,7 +47,7 @@ def of_steps(source: EpisodeReader, episodes: EpisodeColumns, dims: Mapping[str,
     for path, column in source.columns.items():
         if path == TAG:
             continue  # numbers of what the coordinate has by name
-        for following in (False, True) if is_obs(path) else (False,):
+        for following in (False, True) if is_observation(path) else (False,):
             read = functools.partial(read_steps, source, path, steps, following=following)
             name = f"next_{path}" if following else path
             name = f"{name}_" if name in (*_COORDINATES, _FRAME) else name
@@ -76,7 +75,7 @@ def _named(source: EpisodeReader, dims: Mapping[str, Sequence[str]]) -> dict[str
                 )
             names.append(f"{path}_{name}" if taken else name)
             sizes[names[-1]] = size
-        stacked = is_obs(path) and source.frame_stack > 1
+        stacked = is_observation(path) and source.frame_stack > 1
         found[path] = (_FRAME, *names) if stacked else tuple(names)
     return found
 

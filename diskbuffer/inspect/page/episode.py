@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.page.plain_values import scalar, thinned, to_list
 from diskbuffer.inspect.pictures.frames import picture_columns
-from diskbuffer.plugin import Column, EpisodeTable, Reader
+from diskbuffer.plugin import EpisodeTable, Reader
 
 _POINTS = 4000  # of a curve, at most
 _SERIES = 32  # numbers in a value, at most: more are no curves

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diskbuffer.endings import RUNNING
 from diskbuffer.inspect.page.plain_values import scalar
 from diskbuffer.inspect.summary import NEWEST, summary
-from diskbuffer.plugin import Reader
-from diskbuffer.wording import size
+from diskbuffer.plugin import RUNNING, Reader, human_size
 
 
 def overview(reader: Reader) -> dict[str, Any]:
@@ -19,7 +17,7 @@ def overview(reader: Reader) -> dict[str, Any]:
     over = episodes["count"] - episodes["endings"].get(RUNNING, 0)
     figures = {name: found[name] for name in ("steps", "capacity", "environments")}
     figures |= {"episodes": episodes["count"], "disk_bytes": disk["total"], "raw_bytes": disk["raw"], "ratio": disk["ratio"]}
-    figures |= {"disk": size(disk["total"]), "raw": size(disk["raw"])}
+    figures |= {"disk": human_size(disk["total"]), "raw": human_size(disk["raw"])}
     figures |= {
         "recent_episodes": min(over, NEWEST),
         "recent_return": scalar(returns["newest"]) if returns else None,
@@ -27,7 +25,7 @@ def overview(reader: Reader) -> dict[str, Any]:
     }
     columns = sorted(found["columns"], key=lambda column: -column["disk_bytes"])
     others = [{"name": name, "disk_bytes": disk[part]} for name, part in _OTHERS.items() if disk[part]]
-    worded = [part | {"disk": size(part["disk_bytes"])} for part in columns + others]
+    worded = [part | {"disk": human_size(part["disk_bytes"])} for part in columns + others]
     return {"summary": figures, "columns": worded, "facts": _facts(found)}
 
 

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.buffer import ReplayBuffer
+from diskbuffer import Column, Prioritized, ReplayBuffer, Sampler, Slices, Uniform
 from diskbuffer.errors import EmptyBufferError, InputError
 from diskbuffer.index.index import Index
 from diskbuffer.inspect.page.samplers import SAMPLERS
-from diskbuffer.samplers import Prioritized, Sampler, Slices, Uniform
-from diskbuffer.schema import Column
-from diskbuffer.wording import counted
+from diskbuffer.plugin import counted
 
 Int64 = npt.NDArray[np.int64]
 _MOST = 20_000_000  # drawn steps, of which each takes 30 bytes here for a moment

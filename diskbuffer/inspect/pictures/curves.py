@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.pictures.images import GRID, INK, MUTED, PAPER, check_size, font, pillow, saved, shortened
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 Float64 = npt.NDArray[np.float64]
 _LEFT, _RIGHT, _GAP, _TEXT, _FINE = 70, 16, 8, 13, 3  # pixels; lines are drawn _FINE times as large, and made smaller: smooth
@@ -99,7 +99,7 @@ def curves(
     full = top + len(arrays) * step + 2 * _TEXT + 2 * _GAP
     check_size(full, width)
     image = pillow().new("RGB", (width, full), PAPER)
-    draw = needed("PIL.ImageDraw", "pillow", "notebook").Draw(image)
+    draw = require("PIL.ImageDraw", "pillow", "notebook").Draw(image)
     if title:
         draw.text((_LEFT, _GAP), shortened(title, width - _LEFT, letters), INK, letters)
     across = _Axis(*_range(places, 0.005), width - _LEFT - _RIGHT)
@@ -181,7 +181,7 @@ def _panel(
     lines = lines[:, :_MOST_LINES]
     up = _Axis(*_range(lines, 0.06), height)
     fine = pillow().new("RGB", (across.pixels * _FINE, height * _FINE), PAPER)
-    pen = needed("PIL.ImageDraw", "pillow", "notebook").Draw(fine)
+    pen = require("PIL.ImageDraw", "pillow", "notebook").Draw(fine)
     for tick in _ticks(up.low, up.high, max(2, height // 22), whole=whole):
         place = height - 1 - up.at(tick).item()
         pen.line([(0, place * _FINE), (fine.width, place * _FINE)], GRID, _FINE)

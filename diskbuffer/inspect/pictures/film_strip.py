@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures
 from diskbuffer.inspect.pictures.images import INK, MUTED, PAPER, check_size, enlarged, font, pillow, saved, shortened
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 _GAP, _TEXT = 6, 13  # pixels: between frames, and of letters
 _TOO_TALL = 1.5  # frames that are so much taller than wanted are made smaller
@@ -79,7 +79,7 @@ def film_strip(
     size = (across * (tile_width + _GAP) + _GAP, top + lines * row_height)
     check_size(size[1], size[0])
     letters, image = font(_TEXT), pillow().new("RGB", size, PAPER)
-    draw = needed("PIL.ImageDraw", "pillow", "notebook").Draw(image)
+    draw = require("PIL.ImageDraw", "pillow", "notebook").Draw(image)
     if title:
         draw.text((_GAP, _GAP), shortened(title, size[0] - 2 * _GAP, letters), INK, letters)
     for at, (tile, name) in enumerate(zip(tiles, names, strict=True)):

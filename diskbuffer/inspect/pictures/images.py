@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.pictures.frames import UInt8, as_picture
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
@@ -66,12 +66,12 @@ def check_size(height: int, width: int) -> None:
 
 def pillow() -> Any:
     """Return ``PIL.Image``; a MissingPackageError where pillow is not installed."""
-    return needed("PIL.Image", "pillow", "notebook", "to draw pictures")
+    return require("PIL.Image", "pillow", "notebook", "to draw pictures")
 
 
 def font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
     """Return the font that pillow brings along."""
-    found: ImageFont.ImageFont | ImageFont.FreeTypeFont = needed("PIL.ImageFont", "pillow", "notebook").load_default(size)
+    found: ImageFont.ImageFont | ImageFont.FreeTypeFont = require("PIL.ImageFont", "pillow", "notebook").load_default(size)
     return found
 
 

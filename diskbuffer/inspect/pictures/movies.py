@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.pictures.frames import UInt8, as_pictures
 from diskbuffer.inspect.pictures.images import check_size, enlarged, pillow
-from diskbuffer.runtime.packages import needed
+from diskbuffer.plugin import require
 
 _FASTEST_GIF = 50  # frames a second: browsers slow down what is faster
 _COLOURS = 256  # of a GIF
@@ -96,7 +96,7 @@ def write_mp4(file: IO[bytes], blocks: Iterator[UInt8], fps: float) -> None:
     fps : float
         As in `mp4`.
     """
-    av = needed("av", "av", "video", "to make an MP4")
+    av = require("av", "av", "video", "to make an MP4")
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.options = {"crf": _QUALITY, "preset": "veryfast"}

@@ -9,7 +9,7 @@ from diskbuffer.draws import Draw, Rows
 from diskbuffer.nested import put
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
 from diskbuffer.reading.gather.targets import Columns, Memory
-from diskbuffer.schema import is_obs
+from diskbuffer.schema import is_observation
 
 
 class RowArrays(Arrays):
@@ -20,8 +20,8 @@ class RowArrays(Arrays):
     def allocate(self, columns: Columns, pinned: bool) -> None:
         """Allocate observations, and the other columns."""
         stack, length, size = self._stack, self._form.length, self._size
-        obs = tuple(path for path in columns.paths if is_obs(path))
-        others = tuple(path for path in columns.paths if not is_obs(path))
+        obs = tuple(path for path in columns.paths if is_observation(path))
+        others = tuple(path for path in columns.paths if not is_observation(path))
         if stack == 1:
             frames = Memory(columns.select(obs), [(0, length, False)] * len(obs), size, pinned)
         else:
@@ -50,6 +50,6 @@ class RowArrays(Arrays):
         """Name the tensors."""
         batch: Batch = {}
         for path, tensor in zip([*self.memories[0].paths, *self.memories[1].paths], tensors, strict=True):
-            stacks = is_obs(path) and self._stack > 1
+            stacks = is_observation(path) and self._stack > 1
             put(batch, path, tensor.view(self._size, self._form.length, *tensor.shape[1:]) if stacks else tensor)
         return batch

@@ -9,7 +9,7 @@ from diskbuffer.draws import Draw, NSteps
 from diskbuffer.nested import put
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
-from diskbuffer.schema import is_obs
+from diskbuffer.schema import is_observation
 
 
 class NStepArrays(Arrays):
@@ -20,8 +20,8 @@ class NStepArrays(Arrays):
     def allocate(self, columns: Columns, pinned: bool) -> None:
         """Allocate the observations before and after, the other columns of n steps, and what is made of them."""
         stack, n_step, size = self._stack, self._form.n_step, self._size
-        obs = tuple(path for path in columns.paths if is_obs(path))
-        others = tuple(path for path in columns.paths if not is_obs(path))
+        obs = tuple(path for path in columns.paths if is_observation(path))
+        others = tuple(path for path in columns.paths if not is_observation(path))
         frames = Memory(columns.select(obs), [(0, stack, stack == 1)] * len(obs), 2 * size, pinned)
         ahead = Memory(columns.select(others), [(0, n_step, False)] * len(others), size, pinned)
         self.memories = [frames, ahead]
@@ -65,7 +65,7 @@ class NStepArrays(Arrays):
         """Name the tensors, and take ``obs`` and ``next_obs`` out of the frames."""
         batch: Batch = {}
         for path, tensor in zip([*self.memories[0].paths, *self._outs], tensors, strict=True):
-            if is_obs(path):
+            if is_observation(path):
                 put(batch, path, tensor[: self._size])
                 put(batch, "next_" + path, tensor[self._size :])
             else:

@@ -13,7 +13,7 @@ from diskbuffer.draws import Draw, Steps
 from diskbuffer.nested import put
 from diskbuffer.reading.batches.base import Arrays, Batch, Windows
 from diskbuffer.reading.gather.targets import ColumnMemory, Columns, Memory
-from diskbuffer.schema import is_obs
+from diskbuffer.schema import is_observation
 
 
 class StepArrays(Arrays):
@@ -23,7 +23,7 @@ class StepArrays(Arrays):
 
     def allocate(self, columns: Columns, pinned: bool) -> None:
         """Allocate frames, and the other columns of each step."""
-        stack, form, obs = self._stack, self._form, tuple(path for path in columns.paths if is_obs(path))
+        stack, form, obs = self._stack, self._form, tuple(path for path in columns.paths if is_observation(path))
         frames = (0, stack, stack == 1) if form.apart else (0, stack + form.steps, False)
         extents = [frames if path in obs else (stack - 1, form.steps, form.length is None) for path in columns.paths]
         if form.apart:
@@ -48,7 +48,7 @@ class StepArrays(Arrays):
         np.logical_and(time >= begin[:, None], time < end[:, None], out=mask)
         for i in np.flatnonzero((begin > 0) | (end < form.steps)).tolist():
             for path, array in self.memories[0].items():
-                if is_obs(path):  # frames before the start belong to the stacks after it
+                if is_observation(path):  # frames before the start belong to the stacks after it
                     array[i, end[i] + self._stack :] = 0
                     array[i, : max(begin[i], 0)] = 0
                 else:
@@ -59,7 +59,7 @@ class StepArrays(Arrays):
         batch: Batch = {}
         paths = self.memories[0].paths
         for n, (path, tensor) in enumerate(zip(paths, tensors, strict=False)):
-            if not is_obs(path):
+            if not is_observation(path):
                 put(batch, path, tensor)
             elif self._form.apart:
                 put(batch, "next_" + path if path in paths[:n] else path, tensor)

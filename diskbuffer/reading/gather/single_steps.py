@@ -17,7 +17,7 @@ from diskbuffer.index.index import Index
 from diskbuffer.native import gather
 from diskbuffer.native.single_steps import allocate
 from diskbuffer.reading.gather.targets import Columns
-from diskbuffer.schema import is_obs, key_of
+from diskbuffer.schema import is_observation, unescape_key
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -51,12 +51,12 @@ class SingleSteps:
     def __init__(self, columns: Columns) -> None:
         names, described, kinds = list[str](), list[tuple[int, ...]](), list[tuple[tuple[int, ...], np.dtype[Any]]]()
         for path, target in zip(columns.paths, columns.targets[0].tolist(), strict=True):
-            for after in range(1 + is_obs(path)):
+            for after in range(1 + is_observation(path)):
                 names.append("next_" + path if after else path)
                 described.append((target[gather.COLUMN], target[gather.ROW_BYTES], target[gather.FLAG], after))
                 kinds.append((columns.schema[path].shape, columns.schema[path].np_dtype))
         self.names = tuple(names)
-        nested = [tuple(map(key_of, name.split("/"))) for name in names]
+        nested = [tuple(map(unescape_key, name.split("/"))) for name in names]
         self.keys = [(keys[:-1], keys[-1]) for keys in nested]
         self.flat_keys = None if any(above for above, _ in self.keys) else [key for _, key in self.keys]
         self._described, self._kinds = np.array(described, np.int64).reshape(-1, 4), [*kinds, ((), np.dtype(np.int64))]

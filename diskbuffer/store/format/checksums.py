@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from diskbuffer.native import checksums as native
 from diskbuffer.native.arrays import address_of
-from diskbuffer.schema import CHECKSUM, Schema, is_obs
+from diskbuffer.schema import CHECKSUM, Schema, is_observation
 
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
@@ -158,4 +158,4 @@ def replace_rows(rows: npt.NDArray[Any], targets: Int64, ends: Int64, which: Int
 
 def covered(schema: Schema, word: int) -> tuple[str, ...]:
     """Return the columns that a word covers, in their order."""
-    return tuple(p for p in schema.recorded if is_obs(p) == (word == OBS) and p != CHECKSUM)
+    return tuple(p for p in schema.recorded if is_observation(p) == (word == OBS) and p != CHECKSUM)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from diskbuffer.bucket import Bucket
 from diskbuffer.errors import BucketError, CorruptionError, InputError
 from diskbuffer.runtime import forks
-from diskbuffer.runtime.packages import needed
+from diskbuffer.runtime.packages import require
 
 T = TypeVar("T")
 _TRIES = 4  # of a request whose answer is cut short: obstore makes others again itself
@@ -53,8 +53,8 @@ class Objects:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket, self._process = bucket, os.getpid()
-        self._obstore = needed("obstore", "obstore", "s3", "a store in a bucket")
-        self._errors = needed("obstore.exceptions", "obstore", "s3")
+        self._obstore = require("obstore", "obstore", "s3", "a store in a bucket")
+        self._errors = require("obstore.exceptions", "obstore", "s3")
         self._client = self._connect()
         self._pool = ThreadPoolExecutor(bucket.requests, "diskbuffer-bucket")
         self._counting = forks.new_lock()
@@ -66,7 +66,7 @@ class Objects:
         allow_http = {"allow_http": True} if self.endpoint.startswith("http://") else {}
         options["client_options"] = _PATIENCE | allow_http | dict(options.get("client_options") or {})
         options.setdefault("retry_config", {"max_retries": 8, "retry_timeout": timedelta(seconds=_SECONDS)})
-        store = needed("obstore.store", "obstore", "s3").S3Store
+        store = require("obstore.store", "obstore", "s3").S3Store
         try:
             return store(self._bucket.bucket, prefix=self._bucket.prefix or None, **options)
         except (self._errors.BaseError, TypeError, ValueError) as error:

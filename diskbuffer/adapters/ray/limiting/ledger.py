@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diskbuffer.limiting.ratio import SampleToInsertRatio
+from diskbuffer import SampleToInsertRatio
 
 
 class Asked(NamedTuple):

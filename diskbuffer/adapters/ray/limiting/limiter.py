@@ -11,10 +11,10 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from diskbuffer import SampleToInsertRatio
 from diskbuffer.adapters.ray.limiting.counter import Answer, Word
 from diskbuffer.errors import ClosedError, LimiterTimeoutError
 from diskbuffer.limiting.limiter import GRACE, GRACE_OF_BOTH
-from diskbuffer.limiting.ratio import SampleToInsertRatio
 
 _BEAT = 5.0  # seconds between words of a process that does nothing
 _POLL = 1.0  # seconds that the counter keeps the word of one who waits
