@@ -557,11 +557,6 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.stacks_apart(read, columns)
 
-    def _advise_on_cut_offs(self, advice: str) -> None:
-        """Say this where most steps cut off an episode: an adapter's caller calls another `add`."""
-        with self._store.lock:
-            self._writing().cut_offs.advice = advice
-
     def _expect_cut_offs(self) -> None:
         """Do not warn where most steps cut off an episode: an adapter's caller need not know what came after a step."""
         with self._store.lock:

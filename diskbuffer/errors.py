@@ -24,7 +24,7 @@ DiskBufferError
 Each has a `kind`, a word that stays what it is: `EmptyBufferError.kind` is "empty".
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "BucketError",
@@ -51,9 +51,32 @@ __all__ = [
 
 
 class DiskBufferError(Exception):
-    """Base of all errors that diskbuffer raises on purpose."""
+    """Base of all errors that diskbuffer raises on purpose.
+
+    Attributes
+    ----------
+    kind : str
+        Of the class.
+    option : str
+        The argument that does not fit, as the message names it first; "" where it is none. A command line says "--chunk-rows".
+    advice : str
+        The end of the message, where that says what to do in Python; "" where it does not. An adapter advises something else.
+    """
 
     kind: ClassVar[str] = "error"
+
+    def __init__(self, *args: Any, option: str = "", advice: str = "") -> None:
+        self.option, self.advice = option, advice
+        self._what = str(args[0]) if args else ""
+        super().__init__(f"{self._what}{_between(self._what)}{advice}" if advice else self._what)
+
+    def advising(self, advice: str) -> Self:
+        """Return the same error with other advice."""
+        return type(self)(self._what, option=self.option, advice=advice)
+
+
+def _between(what: str) -> str:
+    return "\n" if "\n" in what else ". "
 
 
 class TryAgainError(DiskBufferError):

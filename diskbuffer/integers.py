@@ -37,7 +37,7 @@ def _checked(name: str, value: Any, least: int, most: int | None, expected: str)
     found = _index(value)
     if found is None or found < least or (most is not None and found > most):
         span = f"of at least {least}" if most is None or most == MOST else f"from {least} to {most}"
-        raise InputError(f"{name} must be {expected} {span}, found {shown(value)}")
+        raise InputError(f"{name} must be {expected} {span}, found {shown(value)}", option=name)
     return found
 
 

@@ -20,7 +20,6 @@ from diskbuffer.store.format.sizes import CHUNK_ROWS, chunk_rows_of, segment_row
 from diskbuffer.transforms import notation, result_of, transforms_of
 from diskbuffer.wording import counted
 
-OPEN_ALONE = "Open it with its path alone"  # what the error advises: adapters say it in their own terms
 _MOST_SLOTS = 2**24
 _RESIZE = "; ReplayBuffer.resize() changes the capacity of one that is open"
 _MODES = {"NextStep": NEXT_STEP, "SameStep": SAME_STEP, "Disabled": DISABLED}  # values of gymnasium's AutoresetMode
@@ -148,7 +147,9 @@ class Options:
         )
         _check_capacity(known.capacity, known.n_envs or 1, known.frame_stack or 1, each=bool(self.capacity_each))
         if known.segment_rows is not None and known.segment_rows & (known.segment_rows - 1):
-            raise InputError(f"segment_rows must be a power of two from 8 to 2**30, found {self.segment_rows}")
+            raise InputError(
+                f"segment_rows must be a power of two from 8 to 2**30, found {self.segment_rows}", option="segment_rows"
+            )
         return known
 
     def _check_choices(self) -> None:
@@ -156,7 +157,7 @@ class Options:
             if flag not in (None, True, False):
                 raise InputError(f"{name} must be True, False or None, found {flag!r}")
         if self.padding not in (None, "first", "zeros"):
-            raise InputError(f"padding must be 'first' or 'zeros', found {self.padding!r}")
+            raise InputError(f"padding must be 'first' or 'zeros', found {self.padding!r}", option="padding")
         if self.autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
             raise InputError(f"autoreset must be {NEXT_STEP!r}, {SAME_STEP!r} or {DISABLED!r}, found {self.autoreset!r}")
 
@@ -204,7 +205,7 @@ def checked_chunk_rows(rows: Any) -> int | None:
     """Return how many rows are to be compressed together, None for as many as is usual; an InputError where they cannot be."""
     found = integer_or_none("chunk_rows", rows, CHUNK_ROWS[0], CHUNK_ROWS[-1])
     if found is not None and found not in CHUNK_ROWS:
-        raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {found}")
+        raise InputError(f"chunk_rows must be 1, 2, 4 or 8, found {found}", option="chunk_rows")
     return found
 
 
@@ -241,8 +242,9 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     lines = [line for line in lines if line]
     if lines:
         raise SchemaError(
-            f"the store at {path} is another than was asked for:\n" + "\n".join(lines) + f"\n{OPEN_ALONE}, or give another path "
-            "for a new store" + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else "")
+            f"the store at {path} is another than was asked for:\n" + "\n".join(lines),
+            advice="Open it with its path alone, or give another path for a new store"
+            + (_RESIZE if lines[0].startswith("  capacity:") and len(lines) == 1 else ""),
         )
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
-import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -87,7 +85,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0
     except (DiskBufferError, OSError) as error:
-        complain(_with_options(given[0], str(error)))
+        complain(_told(error))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -123,10 +121,7 @@ def _function(command: str) -> Callable[..., Any]:
     return found
 
 
-def _with_options(command: str, message: str) -> str:
-    """Return a message in which Python's names of a command's options are its own: --chunk-rows for chunk_rows."""
-    for name in inspect.signature(_function(command)).parameters if command in COMMANDS else ():
-        if "_" in name:
-            # Not within a path, such as /runs/batch_size/7.
-            message = re.sub(rf"(?<![\w/.-]){name}(?![\w/-]|\.\w)", f"--{name.replace('_', '-')}", message)
-    return message
+def _told(error: Exception) -> str:
+    """Return an error's message, in which the argument that does not fit is an option of the command line."""
+    option = getattr(error, "option", "")
+    return str(error).replace(option, f"--{option.replace('_', '-')}", 1) if option.isidentifier() else str(error)

@@ -16,7 +16,7 @@ from diskbuffer.editing.new_store import NewStore, place_beside
 from diskbuffer.errors import InputError
 from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.plugin import EpisodeTable, counted, either, integer, is_store, progress_bar
+from diskbuffer.plugin import EpisodeTable, counted, integer, is_store, progress_bar
 
 StorePath = str | os.PathLike[str]
 Int64 = npt.NDArray[np.int64]
@@ -129,7 +129,7 @@ def _by_fractions(table: EpisodeTable, n: int, fractions: Sequence[float], seed:
     shares = [float(share) for share in fractions]
     if len(shares) != n or not all(0 < share < 1 for share in shares) or not math.isclose(sum(shares), 1, abs_tol=1e-6):
         raise InputError(f"{n} new stores need {n} fractions between 0 and 1 that sum up to 1, found {shares}")
-    seed = integer(either("seed", "--seed"), seed, 0, most=None)
+    seed = integer("seed", seed, 0, most=None)
     bounds = np.rint(np.cumsum([0.0, *shares]) * len(table)).astype(np.int64)
     drawn = np.random.default_rng(seed).permutation(table.episode[np.lexsort((table.episode, table.stream))])
     return [np.sort(drawn[first:last]) for first, last in itertools.pairwise(bounds)]

@@ -14,7 +14,7 @@ from diskbuffer import Column
 from diskbuffer.errors import CorruptionError, EvictedError
 from diskbuffer.inspect.distributions import Distribution
 from diskbuffer.inspect.findings import Columns, Findings
-from diskbuffer.plugin import KEPT, RUNNING, Reader, either, integer, is_observation
+from diskbuffer.plugin import KEPT, RUNNING, Reader, integer, is_observation
 
 Int64 = npt.NDArray[np.int64]
 
@@ -62,7 +62,7 @@ def statistics(
         (each as `Distribution.to_json` has it), ``endings`` (how many episodes ended in which way), ``findings``.
     """
     columns = {path: column for path, column in reader.info.columns.items() if path not in KEPT}
-    seed = integer(either("seed", "--seed"), seed, 0, most=None)
+    seed = integer("seed", seed, 0, most=None)
     looked = _Looked({path: Distribution(column.np_dtype, seed) for path, column in columns.items()}, Findings(columns))
     firsts, newest = reader.rows()
     counts = newest + 1 - firsts

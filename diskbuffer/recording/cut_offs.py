@@ -5,10 +5,6 @@ from __future__ import annotations
 import warnings
 
 _FEW = 20  # that no more than these steps were cut off tells nothing
-_ADVICE = (
-    "If an episode goes on, tell so: add(..., new_episode=False); if it does not, terminated or truncated should be True at its "
-    "last step, or cut_off() be called"
-)
 _DEPTH = 4  # calls between the caller of `add`, whom the warning is to name, and `warnings.warn`
 
 
@@ -25,14 +21,11 @@ class CutOffs:
         Episodes that `cut_off` ended.
     due : bool
         Whether `warn_if_due` warns.
-    advice : str
-        What the warning says can be done; adapters say it in their own terms.
     """
 
     def __init__(self) -> None:
         self.steps = self.found = self.asked_for = 0
         self.due = self._expected = False
-        self.advice = _ADVICE
 
     @property
     def total(self) -> int:
@@ -58,7 +51,8 @@ class CutOffs:
             " buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "
             "wrong then. Likely causes: a wrapper that normalises obs and next_obs with other statistics; an environment that "
             "overwrites the array that it returned last (give copies); steps that are shuffled, or of several environments in "
-            f"turn. {self.advice}",
+            "turn. If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, tell at "
+            "its last step that it is over",
             UserWarning,
             stacklevel=_DEPTH,
         )

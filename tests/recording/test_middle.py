@@ -256,7 +256,7 @@ def drifting(buffer: db.ReplayBuffer, steps: int, **options: Any) -> Array:
 
 def test_most_steps_that_cut_off_an_episode_are_warned_of_once(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as buffer:
-        with pytest.warns(UserWarning, match="new_episode=False") as caught:
+        with pytest.warns(UserWarning, match="tell at its last step that it is over") as caught:
             drifting(buffer, 100)
         assert len(caught) == 1
         assert caught[0].filename == __file__

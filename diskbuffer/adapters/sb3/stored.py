@@ -15,11 +15,11 @@ from gymnasium import spaces
 from torch.utils._pytree import tree_map
 
 from diskbuffer import Column, ReplayBuffer
-from diskbuffer.adapters.advice import ON_CUT_OFFS, advise, advising
 from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
+from diskbuffer.adapters.sb3.advice import advising
 from diskbuffer.environment import describe
-from diskbuffer.errors import DiskBufferError, InputError, SchemaError, StackError
+from diskbuffer.errors import InputError, SchemaError, StackError
 from diskbuffer.plugin import CUT_OFF, Batch, escape_key, integer_or_none, is_store, put
 from diskbuffer.recording.values import fit
 
@@ -142,9 +142,7 @@ class Stored(OpenedLate):
         if self._writes:
             return super().open_to_write()
         with advising():
-            opened = super().open_to_write(capacity=self._capacity, **how)
-        opened._advise_on_cut_offs(ON_CUT_OFFS)
-        return opened
+            return super().open_to_write(capacity=self._capacity, **how)
 
     def open_to_read(self) -> ReplayBuffer | None:
         """Open it where it is there and not open yet."""
@@ -218,9 +216,6 @@ class Stored(OpenedLate):
             for env in range(self.n_envs):
                 step = {name: values[env : env + 1] for name, values in columns.items()}
                 self._buffer._extend_to_any_stack(_of_env(before, env), _of_env(after, env), env, **step)
-        except DiskBufferError as error:
-            advise(error)
-            raise
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         """Return what comes after a step of every environment, made up where it is `unknown`."""

@@ -21,9 +21,7 @@ _LOCK, _HOLDER = f"{SEGMENTS}/length/writer.lock", f"{SEGMENTS}/length/writer.js
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _PROBE_SECONDS = 0.05  # in which a process that asks whether there is a writer releases it
 
-# What errors advise: adapters say it in their own terms.
-READ_BESIDE = "open it here with mode='r', to read beside it"
-READ_ONLY = "open it with mode='r' to read it"
+_READ_IT = "Open it with mode='r' to read it"
 
 
 class WriterLock:
@@ -67,7 +65,8 @@ class WriterLock:
 
     def _held(self) -> LockedError:
         return LockedError(
-            f"{self._files.root} is being written to by {describe_holder(self._files)}. Close it there, or {READ_BESIDE}"
+            f"{self._files.root} is being written to by {describe_holder(self._files)}",
+            advice="Close it there, or open it here with mode='r', to read beside it",
         )
 
     def note_holder(self) -> None:
@@ -144,11 +143,11 @@ def _is_that(files: Files, fd: int) -> bool:
 def _refusal(files: Files, error: OSError) -> Exception:
     """Say why a lock could not be taken, where it is not that somebody else has it."""
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(error.errno)}); {READ_ONLY}")
+        return ReadOnlyError(f"{files.root} cannot be written to ({os.strerror(error.errno)})", advice=_READ_IT)
     if error.errno in _NO_LOCKS:
         return LockedError(
-            f"{files.root} is on a file system without locks ({error}), where two writers could not be told apart; keep it on a "
-            f"local disk, or {READ_ONLY}"
+            f"{files.root} is on a file system without locks ({error}), where two writers could not be told apart",
+            advice=f"Keep it on a local disk. {_READ_IT}",
         )
     return error
 
