@@ -103,7 +103,6 @@ class StoreSource:
             metadata=layout.metadata,
             derived=layout.derived & self._columns.keys(),
             n_envs=layout.n_envs,
-            protected=layout.protected and bool((table.stream == layout.n_envs).any()),
             frame_stack=self._view.frame_stack,
             padding=layout.padding,
             tags=bool((table.tag != "").any()),
@@ -161,7 +160,7 @@ class StoreSource:
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        table, n_envs = self._table, self.layout.n_envs
+        table = self._table
         for row in range(first, len(table)):
             length, stream = int(table.length[row]), int(table.stream[row])
             position = int(table.start[row]) // self.layout.streams
@@ -170,8 +169,7 @@ class StoreSource:
                 columns,
                 length,
                 str(table.tag[row]),
-                0 if stream == n_envs else stream,
-                stream == n_envs,
+                stream,
                 lead=self._lead(stream, position, whole=bool(table.whole[row])),
                 running=str(table.ending[row]) == RUNNING,
             )

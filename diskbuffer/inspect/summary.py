@@ -34,7 +34,7 @@ def summary(view: StoreView) -> dict[str, Any]:
         - ``path``, ``format``; ``damage``: what is wrong, or None
         - ``writer``: ``pid``, ``host``, ``since``, or None; ``left``: "open", or how the last writer left it: "clean", "killed",
           "power loss"
-        - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``protected``, ``frame_stack``, ``padding``,
+        - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``frame_stack``, ``padding``,
           ``autoreset``; ``streams``: ``steps`` and ``added`` of each; ``segments``: ``rows`` of each, ``used``, ``sealed``
         - ``episodes``: ``count``, ``endings``; ``returns`` and ``lengths`` of those that are over, each ``mean``, ``min``,
           ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each; ``marks``: names
@@ -62,7 +62,6 @@ def summary(view: StoreView) -> dict[str, Any]:
         "added": view.added,
         "capacity": layout.capacity,
         "environments": layout.n_envs,
-        "protected": layout.protected,
         "streams": [{"steps": steps, "added": index.added_to(stream)} for stream, steps in enumerate(index.steps().tolist())],
         "frame_stack": layout.frame_stack,
         "padding": layout.padding,
@@ -98,7 +97,6 @@ def description(layout: Layout, path: Any, damage: str) -> dict[str, Any]:
         "damage": damage,
         "capacity": layout.capacity,
         "environments": layout.n_envs,
-        "protected": layout.protected,
         "frame_stack": layout.frame_stack,
         "columns": [_column(layout, name, column) for name, column in layout.schema.columns.items()],
         "environment": _plain(layout.environment),
