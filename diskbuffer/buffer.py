@@ -128,9 +128,6 @@ class ReplayBuffer:
     chunk_rows : int, optional
         Rows that are compressed together, where rows are compressed (those of 1 KiB and more): 1, 2, 4 or 8. More of them take
         less of the disk, and more time to pick single steps from. 4 by default, and fewer where a row has more than 64 KB.
-    protected : bool, optional
-        Whether there is a place for episodes that are never evicted, such as demonstrations: ``extend(..., protect=True)``. They
-        come on top of the capacity. False, or as the store has it.
     capacity_each : bool, optional
         Whether every environment keeps its own newest ``capacity // n_envs`` steps, for environments that add unevenly. False, or
         as the store has it.
@@ -208,7 +205,6 @@ class ReplayBuffer:
         threads: int | None = None,
         segment_rows: int | None = None,
         chunk_rows: int | None = None,
-        protected: bool | None = None,
         capacity_each: bool | None = None,
         environment: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -242,7 +238,6 @@ class ReplayBuffer:
             autoreset=autoreset,
             segment_rows=segment_rows,
             chunk_rows=chunk_rows,
-            protected=protected,
             capacity_each=capacity_each,
             environment=environment,
             metadata=metadata,
@@ -374,7 +369,6 @@ class ReplayBuffer:
         truncated: Any = None,
         *,
         env: int | None = None,
-        protect: bool = False,
         new_episode: Any = None,
         **extra: Any,
     ) -> int:
@@ -393,9 +387,6 @@ class ReplayBuffer:
             `next_obs`, only the last step may end one.
         env : int, optional
             The one environment whose steps they are. Where there are several, None is for steps of all of them.
-        protect : bool
-            Whether they are never evicted. They are no environment's then (in ``buffer.episodes`` their stream is `n_envs`), and
-            every call starts an episode. The buffer must have been created with ``protected=True``.
         new_episode : bool, or (n,) bool, or (n, n_envs) bool, optional
             As in `add`, for each step; None compares. A single one is about the first: all others go on from the one before,
             unless that ended its episode.
@@ -413,19 +404,13 @@ class ReplayBuffer:
         OSError
             The disk is full or fails. ``len(buffer)`` tells what was added before that.
         """
-        if self.limiter is not None and not protect:
+        if self.limiter is not None:
             self._wait_to_add(self.limiter)
         with self._store.lock:
             recorder = self._writing()
-            if protect and env not in (None, 0):
-                raise InputError("protected episodes are no environment's; give env= or protect=True")
-            if protect and not self._store.layout.protected:
-                raise InputError("this buffer has no place for protected episodes; create it with protected=True")
             stream = None if env is None else integer("env", env, 0, self.n_envs - 1)
-            if protect:
-                stream = self.n_envs
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            added, _ = recorder.extend(values, obs, next_obs, stream, new_episode, cut=protect)
+            added, _ = recorder.extend(values, obs, next_obs, stream, new_episode)
             if self.limiter is not None:
                 self._note_added(self.limiter)
             return added
@@ -474,18 +459,13 @@ class ReplayBuffer:
                 raise InputError(f"envs must be among 0 to {self.n_envs - 1}, found {envs!r}")
             recorder.cut_off(which.tolist())
 
-    def clear(self, *, protected: bool = False) -> None:
+    def clear(self) -> None:
         """Drop every step, for good, and keep all else: columns, capacity, metadata, marks.
 
         For on-policy use, after each rollout. All steps or none, also where a kill or a power loss comes in between. Episodes
         that run are cut off, and their next step starts another; names of steps go on counting. Takes some milliseconds, as it
         brings the store's description to the disk. Batches that you have stay as they are. A loader that runs draws anew what was
         drawn ahead, and raises an EmptyBufferError as long as there is nothing.
-
-        Parameters
-        ----------
-        protected : bool
-            Whether protected episodes go, too.
 
         Raises
         ------
@@ -496,7 +476,7 @@ class ReplayBuffer:
         """
         self._must_write("cleared")
         with self._building, self._store.lock, Uninterrupted():
-            self._writing().clear(protected=protected)
+            self._writing().clear()
 
     def resize(self, capacity: int | None) -> None:
         """Change the capacity, for good; what is too old for a smaller one is dropped at once.

@@ -89,7 +89,7 @@ def join_limiter(
         return ["the writer"] if single else [entry.name for entry in read_description(root).writers]
 
     number = None if not writes else 0 if writer is None else names().index(writer)
-    added = index.added(opened.store.layout.n_envs) if writes else 0
+    added = index.added() if writes else 0
     files = root.below(LIMITER if single else SHARED_LIMITER)
     return Limiter(files, asked, number, added, str(opened.place), names)
 

@@ -37,7 +37,6 @@ class Wanted:
     autoreset: str | None
     segment_rows: int | None
     chunk_rows: int | None
-    protected: bool | None
     capacity_each: bool | None
     environment: dict[str, Any] | None
     metadata: dict[str, Any] | None
@@ -46,7 +45,7 @@ class Wanted:
         """Return the layout of a new store."""
         if self.schema is None:
             raise InputError("there is no store at this path yet; to create one, give env=, both spaces, or columns=")
-        streams = (self.n_envs or 1) + bool(self.protected)
+        streams = self.n_envs or 1
         check_libraries(self.schema)
         chunk_rows = chunk_rows_of(self.schema, self.chunk_rows)
         rows = self.segment_rows or segment_rows_of(self.capacity, streams, self.schema.columns)
@@ -59,8 +58,7 @@ class Wanted:
             tail_rows_of(self.schema, chunk_rows, rows, streams),
             self.frame_stack or 1,
             self.padding or "first",
-            self.autoreset or (NEXT_STEP if (self.n_envs or 1) > 1 else DISABLED),
-            protected=bool(self.protected),
+            self.autoreset or (NEXT_STEP if streams > 1 else DISABLED),
             salt=secrets.randbits(63),
             capacity_each=bool(self.capacity_each),
             environment=self.environment,
@@ -96,7 +94,6 @@ class Options:
     autoreset: str | None = None
     segment_rows: int | None = None
     chunk_rows: int | None = None
-    protected: bool | None = None
     capacity_each: bool | None = None
     environment: Any = None
     metadata: Any = None
@@ -129,7 +126,6 @@ class Options:
             known.autoreset,
             known.segment_rows,
             known.chunk_rows,
-            self.protected,
             self.capacity_each,
             described,
             metadata,
@@ -153,9 +149,8 @@ class Options:
         return known
 
     def _check_choices(self) -> None:
-        for name, flag in (("protected", self.protected), ("capacity_each", self.capacity_each)):
-            if flag not in (None, True, False):
-                raise InputError(f"{name} must be True, False or None, found {flag!r}")
+        if self.capacity_each not in (None, True, False):
+            raise InputError(f"capacity_each must be True, False or None, found {self.capacity_each!r}")
         if self.padding not in (None, "first", "zeros"):
             raise InputError(f"padding must be 'first' or 'zeros', found {self.padding!r}", option="padding")
         if self.autoreset not in (None, NEXT_STEP, SAME_STEP, DISABLED):
@@ -227,7 +222,6 @@ def refuse_another(path: Path, stored: Layout, wanted: Wanted) -> None:
     for name, has, asked in (
         ("capacity", stored.capacity, wanted.capacity),
         ("n_envs", stored.n_envs, wanted.n_envs),
-        ("protected", stored.protected, wanted.protected),
         ("capacity_each", stored.capacity_each, wanted.capacity_each),
         ("segment_rows", stored.segment_rows, wanted.segment_rows),
     ):

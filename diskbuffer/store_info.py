@@ -47,7 +47,7 @@ class StoreInfo:
         The column "tag" has their numbers, from 1 on.
     environment, metadata : mapping or None
         As `ReplayBuffer.environment` and `ReplayBuffer.metadata`.
-    protected, capacity_each : bool
+    capacity_each : bool
         As of `ReplayBuffer`.
     damage : str or None
         What is wrong with a store that a buffer refuses to open.
@@ -69,7 +69,6 @@ class StoreInfo:
     tags: tuple[str, ...]
     environment: Mapping[str, Any] | None
     metadata: Mapping[str, Any] | None
-    protected: bool
     capacity_each: bool
     damage: str | None = None
     format: int = FORMAT
@@ -92,7 +91,6 @@ class StoreInfo:
             layout.tags,
             layout.environment,
             layout.metadata,
-            layout.protected,
             layout.capacity_each,
             damage,
         )

@@ -103,7 +103,7 @@ class Bench:
             shutil.rmtree(copied, ignore_errors=True)
             shutil.copytree(root, copied)
             wrong = repair(copied, KINDS[kind], self._whole[kind], job)
-        answer = read(root, job["mode"], KINDS[kind].streams, *self._expected[kind], problems)
+        answer = read(root, job["mode"], KINDS[kind].n_envs, *self._expected[kind], problems)
         if answer["class"] == "missing" and self._cannot_tell(job):
             answer["class"] = "untold"
         if answer["class"] == "unnoticed" and job["what"] == "old":
@@ -145,7 +145,7 @@ class Bench:
         if kind not in self._expected:
             self._copy(kind)
             self._used[kind] = used_bytes(self._copies / kind, closed=not KINDS[kind].killed)
-            self._expected[kind] = expected(self._copies / kind, KINDS[kind].streams)
+            self._expected[kind] = expected(self._copies / kind, KINDS[kind].n_envs)
             self._whole[kind] = Expected.of(self._copies / kind, self._expected[kind][1])
             self._copy(kind)  # which was opened for writing
 
@@ -407,7 +407,7 @@ if __name__ == "__main__":
             """Compile, and read everything once."""
             with scratch_directory() as name:
                 make(Path(name) / "store", "pixels, closed", 0)
-                expected(Path(name) / "store", KINDS["pixels, closed"].streams)
+                expected(Path(name) / "store", KINDS["pixels, closed"].n_envs)
 
         serve(warm, lambda: Bench(place).do)
     else:

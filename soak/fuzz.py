@@ -39,7 +39,7 @@ from soak.table import Row
 from soak.workers import Answer, Job, Pool, scratch_directory, serve
 
 MODULE = "soak.fuzz"
-BASES = ("pixels, closed", "flat, killed", "protected, killed", "3 envs, closed")
+BASES = ("pixels, closed", "flat, killed", "nested, killed", "3 envs, closed")
 FINE = {"refused": "refused, at opening or reading", "read": "read, wholly in bounds"}
 BROKEN = {
     "crash": "the process crashed",
@@ -579,7 +579,7 @@ class Bench:
         rare = _RARE.get(job["what"])
         done = mutate(root, rng) if rare is None else [rare(root, rng)]
         with self._watch.over(root):
-            answer = tried(lambda: use(root, job["mode"], KINDS[job["kind"]].streams))
+            answer = tried(lambda: use(root, job["mode"], KINDS[job["kind"]].n_envs))
         if self._watch.seen and answer["class"] in FINE:
             answer = {"class": self._watch.seen[0][0], "error": self._watch.seen[0][1]}
         return {**answer, "done": done}
@@ -863,7 +863,7 @@ def warm() -> None:
         for kind in BASES[:3]:
             make(Path(name) / kind, kind, 0)
             for mode in ("r", "a"):
-                use(Path(name) / kind, mode, KINDS[kind].streams, threads=1)  # and none is left when this is forked
+                use(Path(name) / kind, mode, KINDS[kind].n_envs, threads=1)  # and none is left when this is forked
 
 
 if __name__ == "__main__":

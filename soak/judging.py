@@ -55,7 +55,7 @@ def expect(recording: Recorded, events: int, *, killed: bool) -> Expected:
     workload, world, moments = recording.workload, recording.world, recording.moments
     n = sum(moment.events <= events for moment in moments) - 1
     if n < 0:
-        none = Promise.none(workload.streams)
+        none = Promise.none(workload.n_envs)
         return Expected(workload, world, None, none, None, frozenset(), none.heads, killed, "create")
     last = moments[n]
     under_way = last if last.events == events or n + 1 == len(moments) else moments[n + 1]
@@ -111,7 +111,7 @@ class Judgement:
 
     def __init__(self, expected: Expected, path: Path) -> None:
         self._expected, self._path, self._workload = expected, path, expected.workload
-        self._streams = expected.workload.streams
+        self._streams = expected.workload.n_envs
         self._world = expected.world
         self._fresh = False
         self._had: list[Array] = []
@@ -194,7 +194,7 @@ class Judgement:
             self._check_stream(stream, at[mine], columns, buffer.tags, when)
 
     def _check_stream(self, stream: int, at: Array, columns: dict[str, Array], tags: tuple[str, ...], when: str) -> None:
-        if self._fresh and stream < self._workload.n_envs:
+        if self._fresh:
             at, columns = self._check_fresh(stream, at, columns, tags, when)
         self._had.append(at)
         if (at >= POSITIONS - 1).any():
@@ -281,7 +281,7 @@ class Judgement:
                 steps = [self._fresh_step(stream, np.array([t])) for stream in range(envs)]
                 buffer.add(**self._workload.given({name: np.concatenate([step[name] for step in steps]) for name in steps[0]}))
             episodes = buffer.episodes
-            buffer.tag("fresh", episodes.start[(episodes.stream < envs) & (episodes.length == FRESH)])
+            buffer.tag("fresh", episodes.start[episodes.length == FRESH])
             buffer.flush()
         except Exception as error:
             raise broken_by("going on", error) from error

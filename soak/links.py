@@ -132,7 +132,7 @@ class Bench:
         put(root, outside, job["name"], job["way"])
         before, watch = contents(outside), Watch(outside)
         try:
-            answer = fuzz.tried(lambda: use(root, job["mode"], KINDS[job["kind"]].streams))
+            answer = fuzz.tried(lambda: use(root, job["mode"], KINDS[job["kind"]].n_envs))
             seen = watch.seen()
         finally:
             watch.close()
@@ -321,7 +321,7 @@ if __name__ == "__main__":
             """Compile what a store needs."""
             with scratch_directory() as name:
                 make(Path(name) / "store", "pixels, closed", 0)
-                fuzz.use(Path(name) / "store", "a", KINDS["pixels, closed"].streams)
+                fuzz.use(Path(name) / "store", "a", KINDS["pixels, closed"].n_envs)
 
         serve(warm, lambda: Bench(place).do)
     else:

@@ -63,7 +63,7 @@ def repair(root: Path, kind: Kind, whole: Expected, job: Job) -> str | None:
 
 def _what_is_wrong(root: Path, kind: Kind, whole: Expected, job: Job, mode: Any) -> str | None:
     with db.ReplayBuffer(root, mode=mode, threads=1) as buffer:
-        steps = steps_of(buffer.episodes, kind.streams)
+        steps = steps_of(buffer.episodes, kind.n_envs)
         unknown = np.setdiff1d(steps, whole.steps)
         if len(unknown):
             return f"steps that there never were: {unknown[:5]}"
@@ -101,5 +101,5 @@ def _most(job: Job, kind: Kind) -> int:
         elif job["what"] == "flip":
             total += _MOST_OF_ROWS
         else:
-            total += (kind.segment_rows + 1) * (3 * kind.streams if name.startswith("_tail") else 1)
+            total += (kind.segment_rows + 1) * (3 * kind.n_envs if name.startswith("_tail") else 1)
     return total

@@ -31,15 +31,9 @@ class Kind:
     extra: dict[str, db.Column] = field(default_factory=dict)
     capacity: int | None = None
     segment_rows: int = 16
-    protected: bool = False
     decorated: bool = False  # with a derived column, and tags
     sealed: bool = True  # whether complete segments are sealed before the last ones are recorded
     killed: bool = False  # by SIGKILL, instead of closed
-
-    @property
-    def streams(self) -> int:
-        """What the names of steps are multiples of."""
-        return self.n_envs + self.protected
 
 
 _PIXELS = {"obs": db.Column((34, 33), "uint8"), "action": db.Column((), "int64")}
@@ -57,8 +51,8 @@ KINDS = {
     "flat, killed": Kind(columns=_FLAT, decorated=True, killed=True),
     "3 envs, closed": Kind(3, _PIXELS, capacity=90),
     "3 envs, killed": Kind(3, _PIXELS, capacity=90, killed=True, decorated=True),
-    "protected, closed": Kind(2, _NESTED, capacity=60, protected=True, decorated=True),
-    "protected, killed": Kind(1, _NESTED, protected=True, decorated=True, sealed=False, killed=True),
+    "nested, closed": Kind(2, _NESTED, capacity=60, decorated=True),
+    "nested, killed": Kind(1, _NESTED, decorated=True, sealed=False, killed=True),
 }
 
 
@@ -97,11 +91,8 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
         n_envs=kind.n_envs,
         autoreset="disabled",
         segment_rows=kind.segment_rows,
-        protected=kind.protected,
         threads=1,
     )
-    if kind.protected:
-        buffer.extend(**_steps(kind, rng, 21), protect=True)
     for env in range(kind.n_envs):
         buffer.extend(**_steps(kind, rng, 13), env=env)
     buffer.cut_off()
@@ -116,7 +107,7 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
         over = buffer.episodes[buffer.episodes.ending != "running"]
         buffer.tag("first", over.start[:2])
         buffer.tag("second", over.start[2:3])
-        steps = steps_of(buffer.episodes, kind.streams)
+        steps = steps_of(buffer.episodes, kind.n_envs)
         buffer.write("value", steps, rng.normal(size=len(steps)).astype(np.float32))
         _add(buffer, kind, rng, 5, ends_at=99)
     return buffer

@@ -29,7 +29,7 @@ from soak.random_values import Values, make_calls, random_shape, same_bits
 from soak.specimens import copy_while_open
 
 _KEYS: tuple[Any, ...] = (
-    *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "protect", "x_61", "_own", "a value", "a/b", "\u00e4"),
+    *("pixels", "state", "obs", "reward", "slot", "tag", "steps", "x_61", "_own", "a value", "a/b", "\u00e4"),
     *(("agents", "one"), ("agents", "two", "value"), ("collector", "traj_ids"), ("next_", "next")),
 )
 _DONE = ("next", "done")

@@ -108,7 +108,6 @@ class Workload:
     n_envs: int = 1
     segment_rows: int = 8
     capacity: int | None = None
-    protected: bool = False
     wide: bool = False  # a second packed column, which belongs to steps
     views: bool = False  # a second packed column, which belongs to observations
     noisy: bool = False  # frames that cannot be packed
@@ -117,11 +116,6 @@ class Workload:
     weights: dict[str, float] = field(default_factory=dict)
     faults: float = 0.0  # how often the disk fails in a call
     concurrent: bool = False  # whether the sealer runs beside calls; else between them, so that a trace depends on its seed alone
-
-    @property
-    def streams(self) -> int:
-        """Streams, that of protected episodes among them."""
-        return self.n_envs + self.protected
 
     def open(self, path: Path, mode: Any = "a") -> db.ReplayBuffer:
         """Open the store, or create it."""
@@ -141,7 +135,6 @@ class Workload:
             n_envs=self.n_envs,
             autoreset="disabled",
             segment_rows=self.segment_rows,
-            protected=self.protected,
             threads=1,
             seed=0,
             mode=mode,
@@ -149,7 +142,7 @@ class Workload:
 
     def world(self, seed: int) -> World:
         """Return what there is to be recorded."""
-        return World(seed, self.streams, noisy=self.noisy)
+        return World(seed, self.n_envs, noisy=self.noisy)
 
     def given(self, step: dict[str, Array]) -> dict[str, Any]:
         """Return what `add` is given of a world's step."""
@@ -184,7 +177,6 @@ WORKLOADS = (
     Workload("evict", capacity=30, weights=USUAL | {"extend": 4.0, "flush": 3.0}, calls=80),
     Workload("derived", capacity=60, weights=USUAL | DERIVED),
     Workload("grow", n_envs=2, weights=USUAL | {"extend": 8.0, "flush": 3.0}, calls=40),
-    Workload("protected", protected=True, capacity=40, weights=USUAL | {"protect": 2.0}),
     Workload("wide", wide=True, segment_rows=16, capacity=60, weights=USUAL | {"extend": 4.0}),
     Workload("sealed", capacity=100, weights=USUAL | {"extend": 5.0, "seal": 4.0, "flush": 0.2}, calls=50),
     Workload("reopen", n_envs=2, capacity=60, weights=USUAL | DERIVED | {"reopen": 3.0}),
@@ -193,7 +185,7 @@ WORKLOADS = (
     Workload("noisy views", noisy=True, views=True, segment_rows=16, weights=USUAL | DERIVED, calls=40),
     Workload("background", n_envs=2, capacity=80, weights=USUAL | DERIVED | {"extend": 6.0}, concurrent=True),
     Workload("clear", n_envs=2, weights=USUAL | DERIVED | {"extend": 4.0, "clear": 1.5}),
-    Workload("clear a ring", protected=True, capacity=60, weights=USUAL | {"extend": 4.0, "protect": 1.0, "clear": 1.5}),
+    Workload("clear a ring", capacity=60, weights=USUAL | {"extend": 4.0, "clear": 1.5}),
     Workload("faults", n_envs=2, weights=FAULTY, faults=0.25, calls=50),
     Workload("faults in a ring", capacity=60, weights=FAULTY | {"extend": 4.0}, faults=0.25),
     Workload("faults in noise", noisy=True, capacity=70, weights=FAULTY, faults=0.25, calls=50),
@@ -303,9 +295,9 @@ class Driver:
         self._workload, self._path, self._trace, self._gate = workload, base / STORE, trace, gate
         self._rng = np.random.default_rng([seed, 5])
         self.world = workload.world(seed)
-        self._now = Promise.none(workload.streams)
+        self._now = Promise.none(workload.n_envs)
         self._flushed: Promise | None = None
-        self._seen = np.full(workload.streams, -1)
+        self._seen = np.full(workload.n_envs, -1)
         self.moments: list[Moment] = []
         self._version = 0
         self._faulty = False  # whether the disk may fail in the call that is made
@@ -396,7 +388,7 @@ class Driver:
     def _recover(self) -> None:
         """Open what a crash left, and take up what is there."""
         self._open()
-        streams, episodes = self._workload.streams, self._buffer.episodes
+        streams, episodes = self._workload.n_envs, self._buffer.episodes
         heads = self._buffer._reader.index.heads
         names = np.concatenate([[0], *(e + streams * np.arange(n) for e, n in zip(episodes.start, episodes.length, strict=True))])
         batch = self._buffer.at(names[1:]) if len(names) > 1 else {}
@@ -419,7 +411,7 @@ class Driver:
 
     def _take_stock(self) -> None:
         """Find out what was evicted, and sealed; the rest is known."""
-        episodes, streams = self._buffer.episodes, self._workload.streams
+        episodes, streams = self._buffer.episodes, self._workload.n_envs
         for stream in range(streams):
             starts = episodes.start[episodes.stream == stream] // streams
             low = starts[0] if len(starts) else self._now.heads[stream]  # all steps of one may be evicted, by others'
@@ -487,14 +479,6 @@ class Driver:
         if len(left):
             self._buffer.extend(env=stream, **self._workload.given(self.world.step(stream, left)))
 
-    def _protect(self) -> None:
-        stream = self._workload.n_envs
-        first = self._next(stream)
-        ends = np.flatnonzero(self.world.last[stream, first:])[: int(self._rng.integers(1, 3))] + first
-        keywords = self._workload.given(self.world.step(stream, self.world.steps(stream, first, int(ends[-1]))))
-        self._now.heads[stream] = ends[-1]
-        self._call("protect", partial(self._buffer.extend, protect=True, **keywords))
-
     def _flush(self) -> None:
         self._call("flush", self._buffer.flush, flushes=True)
 
@@ -527,7 +511,7 @@ class Driver:
 
     def _some(self) -> tuple[Array, Array]:
         """Return streams and positions of some steps."""
-        found = [(s, p) for s in range(self._workload.streams) for p in self._there(s).tolist()]
+        found = [(s, p) for s in range(self._workload.n_envs) for p in self._there(s).tolist()]
         some = self._rng.permutation(len(found))[: int(self._rng.integers(1, 20))]
         pairs = np.array([found[n] for n in some], np.int64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
@@ -541,18 +525,18 @@ class Driver:
             return
         self._version = self._version % 62 + 1
         values = np.zeros(len(at), np.float32)
-        for stream in range(self._workload.streams):
+        for stream in range(self._workload.n_envs):
             mine = streams == stream
             values[mine] = self.world.values(stream, at[mine], np.full(mine.sum(), self._version))
         self._now.versions[streams, at] = self._version
-        names = at * self._workload.streams + streams
+        names = at * self._workload.n_envs + streams
         self._call("write", lambda: self._buffer.write(VALUE, names, values))
 
     def _map(self) -> None:
         if not len(self._some()[0]):
             return
         self._version = version = self._version % 62 + 1
-        streams = self._workload.streams
+        streams = self._workload.n_envs
 
         def function(batch: dict[str, Any]) -> Array:
             steps = batch["steps"].numpy()
@@ -568,7 +552,7 @@ class Driver:
         if not len(over):
             return
         one, tag = int(self._rng.choice(over)), int(self._rng.integers(len(TAGS) + 1))
-        stream, streams = int(episodes.stream[one]), self._workload.streams
+        stream, streams = int(episodes.stream[one]), self._workload.n_envs
         first = int(episodes.start[one]) // streams
         steps = slice(first, first + int(episodes.length[one]))
         self._now.tags[stream, steps] = tag

@@ -22,9 +22,9 @@ def made(path: Path, capacity: int | None = None, **options: Any) -> db.ReplayBu
     return db.ReplayBuffer(path, capacity, columns=COLUMNS, **options)
 
 
-def add(buffer: db.ReplayBuffer, first: int, n: int, **options: Any) -> None:
+def add(buffer: db.ReplayBuffer, first: int, n: int) -> None:
     """Add a trajectory whose observations count on from `first`."""
-    buffer.extend(np.arange(first, first + n + 1), np.arange(first, first + n), np.ones(n), **options)
+    buffer.extend(np.arange(first, first + n + 1), np.arange(first, first + n), np.ones(n))
 
 
 def actions(buffer: db.ReplayBuffer) -> list[int]:
@@ -106,27 +106,21 @@ def test_readers_samplers_and_loaders_see_it(tmp_path: Path) -> None:
         assert actions(reader) == list(range(500, 550))
 
 
-def test_protected_episodes_stay_unless_they_are_meant_and_marks_stay(tmp_path: Path) -> None:
-    with made(tmp_path / "store", 100, segment_rows=8, protected=True) as buffer:
+def test_marks_stay(tmp_path: Path) -> None:
+    with made(tmp_path / "store", 100, segment_rows=8) as buffer:
         add(buffer, 0, 30)
-        add(buffer, 700, 20, protect=True)
-        assert buffer.episodes.ending.tolist() == ["running", "cut off"]
-        assert buffer.tag("demonstration", buffer.episodes.start[1:]) == 1
         buffer.mark("before")
         buffer.clear()
-        assert actions(buffer) == list(range(700, 720))
-        buffer.clear(protected=True)
         assert len(buffer) == 0
-        add(buffer, 800, 20, protect=True)
         add(buffer, 30, 5)
     with db.ReplayBuffer(tmp_path / "store", mark="before", mode="r") as mark:
-        assert actions(mark) == [*range(30), *range(700, 720)]
+        assert actions(mark) == [*range(30)]
     with db.ReplayBuffer(tmp_path / "store", mark="before") as buffer:
-        assert actions(buffer) == [*range(30), *range(700, 720)]
+        assert actions(buffer) == [*range(30)]
         copy = buffer.snapshot(tmp_path / "copy")
-        buffer.clear(protected=True)
+        buffer.clear()
         add(buffer, 900, 4)
-    for path, expected in ((copy, [*range(30), *range(700, 720)]), (tmp_path / "store", [*range(900, 904)])):
+    for path, expected in ((copy, [*range(30)]), (tmp_path / "store", [*range(900, 904)])):
         with db.ReplayBuffer(path) as buffer:
             assert actions(buffer) == expected
             assert buffer.check(progress=False).ok

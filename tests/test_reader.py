@@ -87,7 +87,7 @@ def test_stores_of_every_version_look_as_a_buffer_has_them(name: str, booted_sin
 @pytest.mark.some(2)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_random_stores_look_as_a_buffer_has_them(kind: str, tmp_path: Path, any_seed: int) -> None:
-    """Closed, killed, not sealed; nested, flat, of many environments; tagged, protected, evicted."""
+    """Closed, killed, not sealed; nested, flat, of many environments; tagged, evicted."""
     make(tmp_path / "store", kind, any_seed)
     compare(tmp_path / "store")
     for moment in range(MOMENTS):  # copies that were made while it was written

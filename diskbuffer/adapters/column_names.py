@@ -6,7 +6,7 @@ from diskbuffer import schema
 from diskbuffer.adapters.place_column import OURS
 from diskbuffer.plugin import RESERVED_NAMES
 
-_TAKEN = {*OURS, *RESERVED_NAMES, "obs", "reward", "protect"}  # by stores, their batches, and `add`
+_TAKEN = {*OURS, *RESERVED_NAMES, "obs", "reward"}  # by stores, their batches, and `add`
 
 
 def column_of(key: str, *others: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the interpreter flushes it when it ends
         return 0
     except (DiskBufferError, OSError) as error:
-        complain(_told(error))
+        complain(_told(given[0], error))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -121,7 +122,9 @@ def _function(command: str) -> Callable[..., Any]:
     return found
 
 
-def _told(error: Exception) -> str:
-    """Return an error's message, in which the argument that does not fit is an option of the command line."""
+def _told(command: str, error: Exception) -> str:
+    """Return an error's message, in which the argument that does not fit is an option of the command, where it has that."""
     option = getattr(error, "option", "")
-    return str(error).replace(option, f"--{option.replace('_', '-')}", 1) if option.isidentifier() else str(error)
+    if command not in COMMANDS or option not in inspect.signature(_function(command)).parameters:
+        return str(error)
+    return str(error).replace(option, f"--{option.replace('_', '-')}", 1)

@@ -117,7 +117,7 @@ def _episodes(episodes: dict[str, Any]) -> str:
 
 
 def _environment(found: dict[str, Any]) -> str:
-    parts = [counted(found["environments"], "environment") + (", and protected episodes" if found["protected"] else "")]
+    parts = [counted(found["environments"], "environment")]
     told = found["environment"] or {}
     if isinstance(told.get("id"), str):
         parts.insert(0, told["id"])

@@ -30,7 +30,7 @@ def merge(
 
     The new store has as many environments as the one with the most of them. The episodes of environment 0 of every store come
     into stream 0, one store's after the other's, and so on; an episode that was running is cut off where others come after it.
-    Tags and protected episodes are kept. Codecs, and how environments reset, are as in the first store.
+    Tags are kept. Codecs, and how environments reset, are as in the first store.
 
     Parameters
     ----------
@@ -82,7 +82,6 @@ def merge(
             capacity_each=False,
             n_envs=max(one.n_envs for one in alike),
             segment_rows=None,
-            protected=any(one.protected for one in alike),
             environment=None if "environment" in lost else alike[0].environment,
             metadata=None if "metadata" in lost else alike[0].metadata,
             tags=tuple(dict.fromkeys(tag for one in alike for tag in one.tags)),

@@ -52,7 +52,6 @@ class NewStore:
     autoreset: str
     segment_rows: int | None
     chunk_rows: int | None
-    protected: bool
     environment: Mapping[str, Any] | None
     metadata: Mapping[str, Any] | None
     tags: tuple[str, ...]
@@ -74,7 +73,6 @@ class NewStore:
             autoreset=info.autoreset,
             segment_rows=info.segment_rows,
             chunk_rows=_asked_chunk_rows(info),
-            protected=info.protected,
             environment=info.environment,
             metadata=info.metadata,
             tags=info.tags,
@@ -89,9 +87,8 @@ class NewStore:
         """Return the options of `ReplayBuffer`, but for the capacity."""
         rows = self.segment_rows
         if rows is None:
-            streams = self.n_envs + self.protected
-            rows = segment_rows_of(self.capacity, streams, Schema.of(self.columns).columns)
-        names = ("columns", "n_envs", "frame_stack", "padding", "autoreset", "chunk_rows", "protected", "capacity_each")
+            rows = segment_rows_of(self.capacity, self.n_envs, Schema.of(self.columns).columns)
+        names = ("columns", "n_envs", "frame_stack", "padding", "autoreset", "chunk_rows", "capacity_each")
         given = {name: getattr(self, name) for name in (*names, "environment", "metadata")}
         return given | {"segment_rows": rows}
 

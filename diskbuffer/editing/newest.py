@@ -13,7 +13,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 def newest_steps(table: EpisodeTable, capacity: int, info: StoreInfo) -> EpisodeTable:
-    """Return the newest steps, `capacity` of them, or all where there are fewer; protected episodes come on top.
+    """Return the newest steps, `capacity` of them, or all where there are fewer.
 
     Environments lose as many steps as makes them have equally many, those with fewer none: a step of one is as old as the step
     of another after which as many came. With ``capacity_each`` every environment has its own share. The first episode that is

@@ -51,8 +51,6 @@ class EpisodeData:
         Its tag, or "".
     stream : int
         The environment it is of.
-    protected : bool
-        Whether it is never evicted.
     lead : mapping of str to array
         Where the recording of stacked frames began in the middle of the episode: (frame_stack - 1, ...) of each observation's
         column, the frames ahead of the first row. Else empty, and the first stack is filled up.
@@ -64,7 +62,6 @@ class EpisodeData:
     steps: int
     tag: str = ""
     stream: int = 0
-    protected: bool = False
     lead: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     running: bool = False
 
@@ -91,8 +88,6 @@ class Contents:
         Columns that were computed from others: priorities, advantages. In a store they are written once the steps are there.
     n_envs : int
         How many streams the episodes are of.
-    protected : bool
-        Whether some of them are never evicted.
     frame_stack : int
         Frames in an observation, of which single ones are in the columns.
     padding : str
@@ -109,7 +104,6 @@ class Contents:
     metadata: Mapping[str, Any] | None = None
     derived: frozenset[str] = frozenset()
     n_envs: int = 1
-    protected: bool = False
     frame_stack: int = 1
     padding: str = "first"
     tags: bool = False

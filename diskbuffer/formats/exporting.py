@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from diskbuffer.errors import InputError
-from diskbuffer.formats.data import Contents
 from diskbuffer.formats.losses import refuse
 from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
@@ -81,9 +80,7 @@ def export(
         contents = source.contents
         if not contents.episodes:
             raise InputError(f"{store} has no episodes{' for which that holds' if where else ''}: there is nothing to export")
-        refuse(
-            {**_in_no_format(contents), **found.losses(contents, **options)}, allow_loss, f"{format} cannot hold all of {store}"
-        )
+        refuse(found.losses(contents, **options), allow_loss, f"{format} cannot hold all of {store}")
         task = {
             "export": format,
             "options": as_texts(options),
@@ -102,10 +99,3 @@ def export(
             source.warn_of_changes()
             unfinished.finish()
             return unfinished.target
-
-
-def _in_no_format(contents: Contents) -> dict[str, str]:
-    """Return what no format but a store's own can hold."""
-    if contents.protected:
-        return {"protected": "episodes that are never evicted become episodes like all others"}
-    return {}

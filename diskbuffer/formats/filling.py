@@ -63,10 +63,8 @@ class _Filler:
     def __init__(self, buffer: ReplayBuffer, told: Callable[[int], None], derived: Mapping[str, Column]) -> None:
         self._buffer, self._told, self.derived = buffer, told, derived
         self.columns = {name: c for name, c in buffer.columns.items() if name not in (*buffer.derived, *derived, *KEPT)}
-        layout = buffer._store.layout
-        self._protected = layout.n_envs if layout.protected else None  # the stream of protected episodes
-        self._streams = layout.streams
-        self._ever = self._counts()[1].tolist()  # steps that each stream has had when this began
+        self._streams = buffer.n_envs
+        self._ever = buffer.counts()[1].tolist()  # steps that each stream has had when this began
         self._passed = [0] * self._streams  # steps of the episodes so far
         self._runs = [False] * self._streams  # whether the last one of these is not over
         self._tags: list[list[str]] = [[] for _ in range(self._streams)]  # of the episodes, in their order
@@ -75,17 +73,9 @@ class _Filler:
         self._row_bytes = sum(column.row_bytes for column in self.columns.values())
         self._written = 0  # bytes of rows, since memory maps were let go
 
-    def _counts(self) -> tuple[Int64, Int64]:
-        """Return how many steps each stream has, and has ever had; that of protected episodes is one of them."""
-        return self._buffer._reader.counts()
-
     def add(self, episode: EpisodeData) -> None:
         """Add what is not there yet of an episode."""
         stream = episode.stream
-        if episode.protected:
-            if self._protected is None:
-                raise InputError("this buffer has no place for protected episodes; create it with protected=True")
-            stream = self._protected
         self._tags[stream].append(episode.tag)
         self._runs[stream] = episode.running
         number = self._passed[stream]
@@ -122,7 +112,7 @@ class _Filler:
                 self._write_derived()
 
     def _extend(self, stream: int, values: dict[str, Any], *, new_episode: bool) -> None:
-        """Add steps to a stream. Protected episodes go on in another call here, as those of environments do."""
+        """Add steps to a stream."""
         buffer = self._buffer
         with buffer._store.lock:
             obs, next_obs = values.pop("obs", None), values.pop("next_obs", None)
@@ -154,7 +144,7 @@ class _Filler:
 
     def _write_derived(self) -> None:
         """Write the derived values that wait to the steps that are there still."""
-        there, ever = self._counts()
+        there, ever = self._buffer.counts()
         for stream in {stream for stream, _, _ in self._later}:
             mine = [(number, values) for of, number, values in self._later if of == stream]
             lengths = [len(next(iter(values.values()))) for _, values in mine]

@@ -118,7 +118,6 @@ def import_(
                     frame_stack=contents.frame_stack,
                     padding=contents.padding,  # type: ignore[arg-type]
                     autoreset="disabled",
-                    protected=contents.protected,
                     environment=contents.environment,
                     metadata=contents.metadata,
                 ) as buffer,

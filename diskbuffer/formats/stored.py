@@ -93,7 +93,6 @@ class StoreSource:
             metadata=info.metadata,
             derived=info.derived & self._columns.keys(),
             n_envs=info.n_envs,
-            protected=info.protected and bool((table.stream == info.n_envs).any()),
             frame_stack=info.frame_stack,
             padding=info.padding,
             tags=bool((table.tag != "").any()),
@@ -146,7 +145,7 @@ class StoreSource:
 
     def episodes(self, first: int = 0) -> Iterator[EpisodeData]:
         """Yield the episodes."""
-        table, n_envs, streams = self._table, self.info.n_envs, self.info.streams
+        table, streams = self._table, self.info.streams
         for row in range(first, len(table)):
             length, stream = int(table.length[row]), int(table.stream[row])
             steps = int(table.start[row]) + np.arange(length + 1) * streams
@@ -155,8 +154,7 @@ class StoreSource:
                 columns,
                 length,
                 str(table.tag[row]),
-                0 if stream == n_envs else stream,
-                stream == n_envs,
+                stream,
                 lead=self._lead(int(table.start[row])),
                 running=str(table.ending[row]) == RUNNING,
             )

@@ -235,7 +235,7 @@ def _make(files: Files, layout: Layout) -> None:
     with alone(files):
         if not is_gathering(files):
             recorded = Schema(dict(layout.schema.recorded.columns))
-            common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, protected=False, salt=0, begins=(), tags=())
+            common = dataclasses.replace(layout, schema=recorded, streams=STREAMS, salt=0, begins=(), tags=())
             describe(files, Description(common))
 
 

@@ -21,8 +21,8 @@ def join_writers(root: Path, name: str, wanted: Wanted, mode: str) -> tuple[Path
 
     What the caller leaves open, the columns even, is as the others have it.
     """
-    if wanted.protected or wanted.capacity_each:
-        raise InputError("protected= and capacity_each= are for the store of one writer alone; leave them out with writer=")
+    if wanted.capacity_each:
+        raise InputError("capacity_each= is for the store of one writer alone; leave it out with writer=")
     path, files = root / name, Files(root)
     if not is_gathering(files) and is_one_store(files):
         raise NotAStoreError(f"{root} is the store of one writer; give writer= a path where nothing is yet, or leave it out")

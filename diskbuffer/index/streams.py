@@ -39,7 +39,7 @@ class Streams:
     Attributes
     ----------
     environments : (n,) int64
-        Which streams are of environments; others hold protected episodes.
+        The streams that there are: all of them, but in `GatheredIndex`, which has room for more.
     """
 
     def __init__(self, streams: int, segment_rows: int, context: int) -> None:
@@ -181,9 +181,9 @@ class Streams:
         """Count the steps that a stream ever had before those that can be sampled."""
         return self.steps_before(stream, int(self.table[stream, FLOOR])) if self.table[stream, HEAD] >= 0 else 0
 
-    def added(self, streams: int | None = None) -> int:
-        """Count all steps ever added, in all streams, or in the first so many."""
-        return sum(self.added_to(stream) for stream in range(len(self.table[:streams])))
+    def added(self) -> int:
+        """Count all steps ever added."""
+        return sum(map(self.added_to, range(len(self.table))))
 
     def added_to(self, stream: int) -> int:
         """Count all steps ever added to a stream."""

@@ -188,8 +188,7 @@ def figures_of(layout: Layout, trial: Trial, packed: Mapping[str, Compressed], s
     ram = None
     if trial.ram is not None:
         episodes = kept.rows * max(0, trial.rows - trial.steps) / max(1, trial.rows)
-        streams = trial.envs + layout.protected
-        small = dataclasses.replace(layout, streams=streams, segment_rows=min(layout.segment_rows, 256))
+        small = dataclasses.replace(layout, streams=trial.envs, segment_rows=min(layout.segment_rows, 256))
         tried = Kept.after(dataclasses.replace(small, capacity=None), trial.steps, rows_a_step)
         grown = footprint.ram_bytes(layout, kept, episodes) - footprint.ram_bytes(small, tried, trial.episodes)
         ram = round(max(trial.ram + grown, footprint.ram_bytes(layout, kept, episodes)))

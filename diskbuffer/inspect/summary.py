@@ -28,7 +28,7 @@ def summary(reader: Reader) -> dict[str, Any]:
         - ``path``, ``format``; ``damage``: what is wrong, or None
         - ``writer``: ``pid``, ``host``, ``since``, or None; ``left``: "open", or how the last writer left it: "clean", "killed",
           "power loss"
-        - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``protected``, ``frame_stack``, ``padding``,
+        - ``steps`` (to sample), ``added`` (ever), ``capacity``, ``environments``, ``frame_stack``, ``padding``,
           ``autoreset``; ``streams``: ``steps`` and ``added`` of each; ``segments``: ``rows`` of each, ``used``, ``sealed``
         - ``episodes``: ``count``, ``endings``; ``returns`` and ``lengths`` of those that are over, each ``mean``, ``min``,
           ``max`` and ``newest`` (the mean of the newest 100), or None; ``tags``: episodes of each; ``marks``: names
@@ -71,7 +71,6 @@ def _description(info: StoreInfo) -> dict[str, Any]:
         "damage": info.damage,
         "capacity": info.capacity,
         "environments": info.n_envs,
-        "protected": info.protected,
         "frame_stack": info.frame_stack,
         "padding": info.padding,
         "autoreset": info.autoreset,

@@ -66,7 +66,7 @@ def _untorn(store: Store, read: Callable[[Kept], T]) -> T:
 def build_index(store: Store, segments: Kept, context: int, kind: type[S]) -> S:
     """Build the index of a store's segments, by all of their rows."""
     index = kind(store.layout.streams, store.layout.segment_rows, context)
-    rows, index.environments = index.segment_rows, np.arange(store.layout.n_envs)
+    rows = index.segment_rows
     for stream, (slots, lengths) in enumerate(segments):
         if not len(slots):
             continue

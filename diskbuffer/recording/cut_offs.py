@@ -51,8 +51,8 @@ class CutOffs:
             " buffer takes it for another episode's first observation. Returns over several steps, sequences and episodes are "
             "wrong then. Likely causes: a wrapper that normalises obs and next_obs with other statistics; an environment that "
             "overwrites the array that it returned last (give copies); steps that are shuffled, or of several environments in "
-            "turn. If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, tell at "
-            "its last step that it is over",
+            "turn. If an episode goes on, give its obs as the next_obs of the step before, the same values; if it does not, tell "
+            "at its last step that it is over",
             UserWarning,
             stacklevel=_DEPTH,
         )

@@ -51,12 +51,12 @@ class Recorder:
     def __init__(self, layout: Layout, log: StreamLog, index: Index, newest: Callable[..., Array]) -> None:
         self._layout, self._schema, self._log, self._index, self._newest = layout, layout.schema.recorded, log, index, newest
         self.cut_offs = CutOffs()
-        self._environments = log.environments
-        pictures = Pictures(self._schema, log.environments)
+        self._environments = layout.streams
+        pictures = Pictures(self._schema, layout.streams)
         self._pictures = pictures if pictures else None
         self._blocks = Blocks(self._schema, layout.frame_stack)
         self._native = _native(layout, self._schema, self._blocks.slots, log, index)
-        self._axes = Axes((log.environments,), log.environments == 1)  # of a single step
+        self._axes = Axes((layout.streams,), layout.streams == 1)  # of a single step
         self._final_obs = (
             FinalObservations(self._blocks, self._axes, layout.frame_stack) if layout.autoreset == SAME_STEP else None
         )
@@ -162,14 +162,13 @@ class Recorder:
         stream: int | None,
         new_episode: Any = None,
         *,
-        cut: bool = False,
         any_stack: bool = False,
         positions: bool = False,
     ) -> tuple[int, Int64]:
         """Record arrays of steps of one stream, or of all environments; return how many there were, and their positions.
 
-        `cut` makes them episodes of their own, and with `any_stack` the last may lead to any stack: its episode is over then, and
-        that stack has rows of its own behind it (`Reader.stacks_apart`). Positions are (steps, environments), -1 for resets.
+        With `any_stack` the last may lead to any stack: its episode is over then, and that stack has rows of its own behind it
+        (`Reader.stacks_apart`). Positions are (steps, environments), -1 for resets.
         """
         self.cut_offs.warn_if_due()
         envs = self._environments if stream is None and self._environments > 1 else None
@@ -193,16 +192,11 @@ class Recorder:
         self._native.begin(axes.shape[0], first, count, envs is not None)
         while (number := self._native.find(given)) >= 0:
             given = self._fit(given, number, axes)
-        if cut:
-            self.cut_off([first])
         while not self._native.decide(told, any_stack):
             self._solve(first, count, are_steps=True)
-        recorded = self._commit(axes.shape[0], first, count, found if positions else None)
-        if cut:  # nothing can go on after it
-            self.cut_off([first])
-        return recorded, found
+        return self._commit(axes.shape[0], count, found if positions else None), found
 
-    def _commit(self, steps: int, first: int, count: int, positions: Int64 | None) -> int:
+    def _commit(self, steps: int, count: int, positions: Int64 | None) -> int:
         """Commit the steps that were decided; return how many were recorded."""
         native, recorded, until, is_done = self._native, 0, 0, False
         try:
@@ -210,9 +204,9 @@ class Recorder:
                 with Uninterrupted():
                     until = min(steps, until + max(1, self._most_steps // count))
                     while not (is_done := native.commit(until, positions)) and (native.done < until or until == steps):
-                        recorded += self._note_rows(first)
+                        recorded += self._note_rows()
                         self._log.make_room(native.coming())
-                    recorded += self._note_rows(first)
+                    recorded += self._note_rows()
         except BaseException:
             with Uninterrupted():
                 self._take_stock()
@@ -225,27 +219,26 @@ class Recorder:
         """Note what was committed of a single step, where a signal may come at any instant; return how many steps that were."""
         if code & 3:
             with Uninterrupted():
-                self._note(code, is_counted=True)
+                self._note(code)
         else:
-            self._note(code, is_counted=True)
+            self._note(code)
         if self._log.is_due:
             with Uninterrupted():
                 self._log.evict()
         return code >> 2
 
-    def _note_rows(self, first: int) -> int:
-        """Note what was committed of streams from one on, and evict what is too old now; return how many steps that were."""
-        steps = self._note(self._native.finish(), is_counted=first < self._environments)
+    def _note_rows(self) -> int:
+        """Note what was committed, and evict what is too old now; return how many steps that were."""
+        steps = self._note(self._native.finish())
         if self._log.is_due:
             self._log.evict()
         return steps
 
-    def _note(self, code: int, *, is_counted: bool) -> int:
+    def _note(self, code: int) -> int:
         """Note what was committed; return how many steps that were."""
         steps = code >> 2
         self.cut_offs.steps += steps
-        if is_counted:
-            self._log.added += steps
+        self._log.added += steps
         if code & 1:
             self._note_starts()
         if code & 2:
@@ -276,12 +269,11 @@ class Recorder:
         for stream in streams:
             self.cut_offs.asked_for += self._native.cut_off(stream)
 
-    def clear(self, *, protected: bool) -> None:
+    def clear(self) -> None:
         """Drop every step. Episodes that run are cut off; what comes next starts others."""
         table = self._index.table
-        streams = range(len(table) if protected else self._environments)
-        self.cut_off(np.flatnonzero((table[: len(streams), HEAD] >= 0) & (table[: len(streams), ENDED] == 0)).tolist())
-        self._log.clear(streams)
+        self.cut_off(np.flatnonzero((table[:, HEAD] >= 0) & (table[:, ENDED] == 0)).tolist())
+        self._log.clear()
 
 
 def _native(layout: Layout, schema: Schema, slots: tuple[Slot, ...], log: StreamLog, index: Index) -> BlockRecorder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,17 +29,16 @@ class StreamLog:
     Attributes
     ----------
     added : int
-        Steps ever added, but for protected ones.
+        Steps ever added.
     evictable_from : (streams,) int64
         The positions of the newest rows from which on `note_evictable` is due.
     """
 
     def __init__(self, store: Store, index: Index, retention: Retains | None = None) -> None:
         self._store, self._index = store, index
-        self._streams, self.environments = store.layout.streams, store.layout.n_envs
-        self._rows = store.layout.segment_rows
+        self._streams, self._rows = store.layout.streams, store.layout.segment_rows
         self.sealer = Sealer(store)
-        own = Retention(store.layout.capacity, store.layout.n_envs, each=store.layout.capacity_each)
+        own = Retention(store.layout.capacity, self._streams, each=store.layout.capacity_each)
         self.retention: Retains = retention or own
         self._syncing = threading.Lock()  # one at a time: before the store's lock, never while it is held
         self._closing = False
@@ -91,7 +89,7 @@ class StreamLog:
 
     def count(self) -> None:
         """Count what was added, by the index."""
-        self.added = self._index.added(self.environments)
+        self.added = self._index.added()
 
     @property
     def limits(self) -> Int64:
@@ -106,7 +104,7 @@ class StreamLog:
     def make_room(self, stream: int) -> None:
         """Make room for a step in a stream, or in all with -1. Before anything is recorded: it may fail."""
         try:
-            self.writer.prepare(self._index.heads, stream if stream >= 0 and self.environments > 1 else None)
+            self.writer.prepare(self._index.heads, stream if stream >= 0 and self._streams > 1 else None)
         finally:
             self._follow_writer()
 
@@ -166,13 +164,10 @@ class StreamLog:
         self.sealer.forget(slot)
         self._store.evict(slot)
 
-    def clear(self, streams: Iterable[int]) -> None:
-        """Drop every step of some streams, whose newest rows must be episodes' last. As a whole, or not at all."""
+    def clear(self) -> None:
+        """Drop every step; the newest rows must be episodes' last. As a whole, or not at all."""
         self.pack()
-        positions = np.zeros(self._streams, np.int64)
-        for stream in streams:
-            positions[stream] = self._index.heads[stream] + 1
-        self._store.begin_at(positions)
+        self._store.begin_at(self._index.heads + 1)
         self._drop_cleared()
 
     def _drop_cleared(self) -> None:
@@ -196,9 +191,7 @@ class StreamLog:
 
     def _evictable_at(self) -> Int64:
         """Return the positions from which on each stream's next segment is evictable."""
-        at: Int64 = self._index.table[:, LOW] + (self._evictable + 1) * self._rows + self._index.context
-        at[self.environments :] = np.iinfo(np.int64).max // 2  # protected segments are never evictable
-        return at
+        return np.asarray(self._index.table[:, LOW] + (self._evictable + 1) * self._rows + self._index.context)
 
     def note_evictable(self) -> None:
         """Note segments that no stack of a later step reaches back into."""

@@ -40,11 +40,11 @@ class Uniform(Sampler):
     newest : int
         How many of the newest steps are in every batch, its first samples; the others are drawn as if this were 0 (Zhang and
         Sutton, 2017, "A deeper look at experience replay": combined experience replay). The newest step of each environment
-        comes before the second newest of any; of which environments, where not of all, is drawn anew for every batch. Protected
-        episodes are not among them. With n-step returns, their sums are of the steps that there are.
+        comes before the second newest of any; of which environments, where not of all, is drawn anew for every batch. With n-step
+        returns, their sums are of the steps that there are.
     max_age : float, optional
-        Draw no older steps: only the newest `max_age` steps of each environment (and of the protected episodes), or, with
-        `age_column`, those whose value is at least the newest value less `max_age`.
+        Draw no older steps: only the newest `max_age` steps of each environment, or, with `age_column`, those whose value is at
+        least the newest value less `max_age`.
     age_column : str, optional
         A column of numbers that was recorded with the steps, such as ``policy_version`` (``extra=``) or a time; the newest value
         is the largest that the newest step of an environment has. It should not decrease within an environment. Where it does,

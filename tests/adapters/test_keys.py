@@ -25,7 +25,6 @@ TAKEN_BY_STORES = [
     "reward",
     "slot",
     "tag",
-    "protect",
     "steps_",
     "steps__",
     "more",

@@ -52,9 +52,7 @@ def values(column: db.Column, rows: int, random: np.random.Generator) -> Array:
     return random.integers(0, 100, shape).astype(column.np_dtype)
 
 
-def add_episode(
-    buffer: db.ReplayBuffer, steps: int, random: np.random.Generator, ending: str, env: int = 0, *, protect: bool = False
-) -> None:
+def add_episode(buffer: db.ReplayBuffer, steps: int, random: np.random.Generator, ending: str, env: int = 0) -> None:
     """Add an episode at random; of stacks, perhaps from the middle of one. It may end as "running"."""
     stack = buffer.frame_stack
     stacked = stack > 1 and random.random() < 0.5
@@ -75,13 +73,13 @@ def add_episode(
     nested: dict[str, Any] = {}
     for path, array in given.items():
         put(nested, path, array)
-    buffer.extend(**nested, env=env, protect=protect, new_episode=None if protect else True)
-    if ending == "cut off" and not protect:
+    buffer.extend(**nested, env=env, new_episode=True)
+    if ending == "cut off":
         buffer.cut_off(env)
 
 
 def make(path: Path, seed: int, **given: Any) -> Made:
-    """Make a store at random: columns, streams, stacks, a ring or not, endings, tags, protected episodes, derived columns."""
+    """Make a store at random: columns, streams, stacks, a ring or not, endings, tags, derived columns."""
     random = np.random.default_rng(seed)
     pick: Callable[[list[Any]], Any] = lambda of: of[int(random.integers(len(of)))]  # noqa: E731
     envs, stack = pick([1, 1, 2, 3]), pick([1, 1, 3])
@@ -94,7 +92,6 @@ def make(path: Path, seed: int, **given: Any) -> Made:
         "capacity": pick([None, 60]),
         "capacity_each": pick([False, True]),
         "segment_rows": pick([8, 16, 64]),
-        "protected": pick([False, True]),
         "metadata": pick([None, {"run": seed, "names": ["a", "b"]}]),
         "environment": pick([None, ENVIRONMENT]),
         **given,
@@ -104,10 +101,9 @@ def make(path: Path, seed: int, **given: Any) -> Made:
     with db.ReplayBuffer(path, autoreset="disabled") as buffer:  # or steps that look like a reset would be none
         buffer._expect_cut_offs()
         for n in range(int(random.integers(1, 14))):
-            protect = options["protected"] and random.random() < 0.3
-            env = 0 if protect else int(random.integers(options["n_envs"]))
-            ending = pick(endings[:2]) if protect else pick(endings)
-            add_episode(buffer, int(random.integers(1, 30)), random, ending, env, protect=protect)
+            env = int(random.integers(options["n_envs"]))
+            ending = pick(endings)
+            add_episode(buffer, int(random.integers(1, 30)), random, ending, env)
             if n == 4 and random.random() < 0.1:
                 buffer.clear()
         over = buffer.episodes.ending != "running"
@@ -138,7 +134,7 @@ def described(path: Path) -> dict[str, Any]:
     with db.ReplayBuffer(path, mode="r") as buffer:
         layout = buffer._store.layout
         names = ("columns", "derived", "tags", "metadata", "environment", "frame_stack", "n_envs", "capacity")
-        of_layout = ("padding", "autoreset", "protected", "capacity_each", "chunks_of")
+        of_layout = ("padding", "autoreset", "capacity_each", "chunks_of")
         return {name: getattr(buffer, name) for name in names} | {name: getattr(layout, name) for name in of_layout}
 
 

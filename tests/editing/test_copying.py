@@ -104,7 +104,7 @@ def test_a_smaller_capacity_keeps_the_newest_steps(
 ) -> None:
     """With both ways to have one: a snapshot that is resized, and a store that is recorded anew."""
     path = tmp_path_factory.mktemp("stores")
-    made = stores.make(path / "store", seed, n_envs=1, capacity=None, protected=False)
+    made = stores.make(path / "store", seed, n_envs=1, capacity=None)
     every = stores.episodes(made.path, frame_stack=frames)
     if not every:
         return
@@ -153,7 +153,7 @@ def test_a_copied_ring_goes_on_as_a_ring(tmp_path: Path) -> None:
 
 
 def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -> None:
-    made = stores.make(tmp_path / "store", 5, capacity=None, columns=stores.COLUMNS["frames"], segment_rows=8)
+    made = stores.make(tmp_path / "store", 25, capacity=None, columns=stores.COLUMNS["frames"], segment_rows=8)
     with db.ReplayBuffer(made.path) as buffer:
         buffer.seal()
     editing.copy(made.path, tmp_path / "copy", progress=False)

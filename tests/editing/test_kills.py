@@ -40,11 +40,11 @@ CALLS = {
 def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path, amount: Callable[[int, int], int]) -> None:
     options = {"columns": stores.COLUMNS["dict"], "frame_stack": 3, "padding": "first", "environment": None, "metadata": None}
     for name, seed in (("one", 21), ("two", 22)):
-        made = stores.make(tmp_path / name, seed, protected=True, capacity=None, n_envs=2, **options)
+        made = stores.make(tmp_path / name, seed, capacity=None, n_envs=2, **options)
         with db.ReplayBuffer(made.path, autoreset="disabled") as buffer:
             random = np.random.default_rng(seed)
             for n in range(12):
-                stores.add_episode(buffer, 25, random, "truncated", n % 2 if n % 3 else 0, protect=n % 3 == 0)
+                stores.add_episode(buffer, 25, random, "truncated", n % 2)
             buffer.tag("late", buffer.episodes.start[-3:])
             for column in ("priority", "advantage"):
                 if column in buffer.derived:

@@ -22,14 +22,9 @@ def expected(parts: list[list[dict[str, Any]]], made: list[stores.Made]) -> list
     """Return the episodes of a merged store, stream after stream: those that run are over where others come after them."""
     envs = max(one.options["n_envs"] for one in made)
     found = []
-    for stream in [*range(envs), "protected"]:
-        mine = []
-        for episodes, one in zip(parts, made, strict=True):
-            number = one.options["n_envs"] if stream == "protected" else stream
-            is_there = stream == "protected" or stream < one.options["n_envs"]
-            mine += [dict(episode) for episode in episodes if is_there and episode["stream"] == number]
+    for stream in range(envs):
+        mine = [dict(episode) for episodes in parts for episode in episodes if episode["stream"] == stream]
         for n, episode in enumerate(mine):
-            episode["stream"] = envs if stream == "protected" else stream
             if episode["ending"] == "running" and n < len(mine) - 1:
                 episode["ending"] = "cut off"
         found += mine
@@ -183,7 +178,7 @@ def test_tags_and_conditions_split_a_store_and_the_rest_goes_to_one_more(tmp_pat
 def test_a_split_that_was_killed_between_two_of_its_stores_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from diskbuffer.formats.unfinished import Unfinished
 
-    made = stores.make(tmp_path / "store", 3)
+    made = stores.make(tmp_path / "store", 13)
     targets, how = [tmp_path / str(n) for n in range(3)], {"fractions": [0.4, 0.3, 0.3], "progress": False}
     editing.split(made.path, [tmp_path / f"whole{n}" for n in range(3)], **how)  # type: ignore[arg-type]
     finish, left = Unfinished.finish, 1

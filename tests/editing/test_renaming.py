@@ -17,7 +17,7 @@ from tests.editing import stores
     [("dict", "obs/camera", "obs/wrist%20camera"), ("dict", "action/move", "action/velocity"), ("frames", "obs", "obs/pixels")],
 )
 def test_a_renamed_column_has_the_same_values(kind: str, old: str, name: str, tmp_path: Path) -> None:
-    made = stores.make(tmp_path / "store", 11, columns=stores.COLUMNS[kind], frame_stack=3)
+    made = stores.make(tmp_path / "store", 25, columns=stores.COLUMNS[kind], frame_stack=3)
     editing.rename_column(made.path, tmp_path / "new", old, name, progress=False)
     wanted = stores.episodes(made.path)
     assert wanted

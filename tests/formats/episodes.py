@@ -76,7 +76,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     found = []
     for one in source.episodes():
         columns = {name: np.asarray(rows[:]) for name, rows in one.columns.items()}
-        found.append({**columns, "steps": one.steps, "tag": one.tag, "stream": one.stream, "protected": one.protected})
+        found.append({**columns, "steps": one.steps, "tag": one.tag, "stream": one.stream})
     source.close()
     return found
 
@@ -93,7 +93,7 @@ def expected(episodes: list[EpisodeData]) -> list[dict[str, Any]]:
         for flag in ("terminated", "truncated"):
             columns.setdefault(flag, np.zeros(one.steps, bool))
         columns.setdefault("reward", np.zeros(one.steps, np.float32))
-        found.append({**columns, "steps": one.steps, "tag": one.tag, "stream": one.stream, "protected": one.protected})
+        found.append({**columns, "steps": one.steps, "tag": one.tag, "stream": one.stream})
     return found
 
 

@@ -53,7 +53,7 @@ def test_maps_that_are_let_go_while_it_is_read_change_nothing(tmp_path: Path, mo
             blocks = [rows[first : first + 7] for first in range(0, rows.shape[0], 7)]
             columns[name] = np.concatenate(blocks)
             held.append(mapped(store))
-        found.append({**columns, "steps": one.steps, "tag": one.tag, "stream": one.stream, "protected": one.protected})
+        found.append({**columns, "steps": one.steps, "tag": one.tag, "stream": one.stream})
     made.assert_same(found, made.expected(episodes))
     segments = -(-sum(one.steps + 1 for one in episodes) // 64)
     assert segments > 4

@@ -334,11 +334,9 @@ def _transforms(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
 
 @_store("a ring of vectors", "some priorities", "versions")
 def _ring(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
-    how: dict[str, Any] = {"capacity": 300, "n_envs": 2, "segment_rows": 64, "protected": True, "seed": 3}
+    how: dict[str, Any] = {"capacity": 300, "n_envs": 2, "segment_rows": 64, "seed": 3}
     with db.ReplayBuffer(path / "store", columns=VECTORS, extra=EXTRA, **how, threads=threads) as buffer:
-        buffer.extend(**trajectory(VECTORS, 33, 1000, 2, extra=EXTRA), protect=True)
         fill(buffer, VECTORS, 60, extra=EXTRA)
-        buffer.extend(**trajectory(VECTORS, 5, 1001, 2, extra=EXTRA), protect=True)
         yield buffer
 
 

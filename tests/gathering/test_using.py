@@ -48,7 +48,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
     (db.errors.SchemaError, "frame_stack", lambda path: db.ReplayBuffer(path, frame_stack=3, writer="other")),
     (db.errors.SchemaError, "has 2 environments", lambda path: db.ReplayBuffer(path, n_envs=3, columns=COLUMNS, writer="w1")),
     (db.errors.NotAStoreError, "the store of one writer", lambda path: db.ReplayBuffer(path / "w0", writer="other")),
-    (db.InputError, "leave them out", lambda path: db.ReplayBuffer(path, protected=True, writer="other")),
+    (db.InputError, "leave it out", lambda path: db.ReplayBuffer(path, capacity_each=True, writer="other")),
     (db.InputError, "the first has to give", lambda path: db.ReplayBuffer(path.parent / "none", writer="first")),
     (db.InputError, "room for 1024", lambda path: db.ReplayBuffer(path, n_envs=1022, writer="other")),
     (db.InputError, "share a capacity", lambda path: db.ReplayBuffer(path, writer="new").resize(10)),

@@ -4,7 +4,8 @@
 
 Each store is told by a list of actions. `write` does them with the library; `contents` says what must be there afterwards,
 without the library. The archives in this directory were made once, by an early version, and are never made again: a store that
-a new version wrote would show nothing of what users have. A new format gets new stores beside these.
+a new version wrote would show nothing of what users have. A new format gets new stores beside these. (Before the first release,
+a field went from their descriptions, and "ring" was made again without what it stood for.)
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Episode:
 class Action:
     """One call, or some: its name and its arguments.
 
-    "extend" records episodes one by one, "add" one of every environment side by side, "protect" one that is never evicted.
+    "extend" records episodes one by one, "add" one of every environment side by side.
     "write" gives every second step a value. "tag" tags the finished episodes number `at` of the streams.
     """
 
@@ -83,17 +84,11 @@ class Golden:
     capacity: int | None = None
     extra: dict[str, db.Column] = field(default_factory=dict)
     frame_stack: int = 1
-    protected: bool = False
     metadata: dict[str, Any] | None = None
     kept: tuple[int, ...] | None = None
     end: str = "closed"
     damage: tuple[tuple[str, int], ...] = ()
     lost: dict[int, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def streams(self) -> int:
-        """What names of steps are multiples of."""
-        return self.n_envs + self.protected
 
 
 def _extend(*episodes: tuple[int, int, str] | tuple[int, int, str, int]) -> Action:
@@ -140,10 +135,8 @@ STORES = {
     "ring": Golden(
         _PIXELS,
         (
-            Action("protect", (Episode(2, 10, "terminated"),)),
             *_SOME,
             _add(30, "terminated", "terminated"),
-            Action("protect", (Episode(2, 5, "cut off"),)),
             _SEAL,
             _add(8, "truncated", "terminated"),
             _WRITE,
@@ -151,8 +144,7 @@ STORES = {
         ),
         2,
         capacity=60,
-        protected=True,
-        kept=(40, 33, 15),
+        kept=(40, 33),
     ),
     "cleared": Golden(_PIXELS, (*_SOME[:6], _CLEAR, _add(10, "terminated", "truncated"), _add(4, "running", "running")), 2),
     "live": Golden(_PIXELS, (*_SOME[:5], _FLUSH, *_SOME[5:]), 2, extra=_LOG_PROB, end="live"),
@@ -218,8 +210,8 @@ class Contents:
 
 def contents(store: Golden) -> Contents:
     """Say what must be in a store, before it was damaged."""
-    found = Contents([[] for _ in range(store.streams)])
-    heads, count = [-1] * store.streams, [0] * store.streams
+    found = Contents([[] for _ in range(store.n_envs)])
+    heads, count = [-1] * store.n_envs, [0] * store.n_envs
     for action in store.actions:
         for one in action.episodes:
             start = heads[one.stream] + 1 + one.lead
@@ -235,7 +227,7 @@ def contents(store: Golden) -> Contents:
             case "write":
                 for step in everything:
                     if step.position % 2 == 0:
-                        step.value = float(values_of(np.array(step.position * store.streams + step.stream)))
+                        step.value = float(values_of(np.array(step.position * store.n_envs + step.stream)))
             case "tag":
                 for step in everything:
                     if (step.stream, step.episode) in action.at:
@@ -244,7 +236,7 @@ def contents(store: Golden) -> Contents:
                 assert action.tag is not None
                 found.marks[action.tag] = Contents(copy.deepcopy(found.steps))
             case "clear":
-                found.steps[: store.n_envs] = [[] for _ in range(store.n_envs)]
+                found.steps = [[] for _ in range(store.n_envs)]
     if store.kept is not None:
         found.steps = [steps[len(steps) - n :] for steps, n in zip(found.steps, store.kept, strict=True)]
     return found
@@ -275,7 +267,7 @@ def _columns_of(store: Golden, step: Step) -> dict[str, Array]:
         found["log_prob"] = np.asarray(-number / 4, np.float32)
     found["terminated"] = np.asarray(step.is_end and step.ending == "terminated")
     found["truncated"] = np.asarray(step.is_end and step.ending == "truncated")
-    found["steps"] = np.asarray(step.position * store.streams + step.stream, np.int64)
+    found["steps"] = np.asarray(step.position * store.n_envs + step.stream, np.int64)
     return found
 
 
@@ -293,16 +285,15 @@ def write(store: Golden, path: Path) -> db.ReplayBuffer:
         frame_stack=store.frame_stack,
         autoreset="disabled",
         segment_rows=16,
-        protected=store.protected,
         metadata=store.metadata,
         threads=1,
     )
     told = without_evicting(store)
-    done = [0] * store.streams  # episodes
+    done = [0] * store.n_envs  # episodes
     starts = {(step.stream, step.episode): step.start for steps in _ever(told) for step in steps}
     for action in store.actions:
         match action.name:
-            case "extend" | "protect":
+            case "extend":
                 for one in action.episodes:
                     _extend_by(buffer, store, one, starts[one.stream, done[one.stream]])
                     done[one.stream] += 1
@@ -313,10 +304,10 @@ def write(store: Golden, path: Path) -> db.ReplayBuffer:
                     done[one.stream] += 1
             case "write":
                 steps = buffer.steps()
-                steps = steps[steps // store.streams % 2 == 0]
+                steps = steps[steps // store.n_envs % 2 == 0]
                 buffer.write("value", steps, values_of(steps))
             case "tag":
-                buffer.tag(action.tag, [starts[at] * store.streams + at[0] for at in action.at])
+                buffer.tag(action.tag, [starts[at] * store.n_envs + at[0] for at in action.at])
             case "mark":
                 buffer.mark(str(action.tag))
             case name:
@@ -353,9 +344,8 @@ def _given(rows: list[dict[str, Array]]) -> dict[str, Any]:
 
 
 def _extend_by(buffer: db.ReplayBuffer, store: Golden, one: Episode, start: int) -> None:
-    protect = one.stream >= store.n_envs
-    buffer.extend(**_given(_rows(store, one, start)), env=0 if protect else one.stream, protect=protect)
-    if one.ending == "cut off" and not protect:
+    buffer.extend(**_given(_rows(store, one, start)), env=one.stream)
+    if one.ending == "cut off":
         buffer.cut_off([one.stream])
 
 

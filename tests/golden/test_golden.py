@@ -31,7 +31,7 @@ def compare(buffer: db.ReplayBuffer, store: Golden, expected: Contents, lost: di
     """Read every step, and compare all that is known of it."""
     steps = [s for of in expected.steps for s in of if s.position not in (lost or {}).get(s.stream, ())]
     there = buffer.steps()
-    assert there.tolist() == [step.position * store.streams + step.stream for step in steps]
+    assert there.tolist() == [step.position * store.n_envs + step.stream for step in steps]
     found = dict(flat(buffer.at(there)))
     for name, values in columns_of(store, steps).items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,15 +26,14 @@ class Recording:
         self.rows = [0] * streams
         self.ids: dict[int, int] = {}  # the number of each episode, by its id
 
-    def extend(self, env: int, length: int, *, protect: bool = False) -> None:
+    def extend(self, env: int, length: int) -> None:
         number = len(self.ids)
         self.ids[self.rows[env] * self.streams + env] = number
         self.rows[env] += length + 1
         ends = np.arange(length) == length - 1
         obs = np.full((length + 1, 2), number, np.float32) + np.arange(length + 1)[:, None] / 1000
-        where: dict[str, Any] = {"protect": True} if protect else {"env": env}
         action = np.full(length, number)
-        self.buffer.extend(obs=obs, action=action, reward=np.ones(length), terminated=ends, truncated=ends & False, **where)
+        self.buffer.extend(obs=obs, action=action, reward=np.ones(length), terminated=ends, truncated=ends & False, env=env)
 
 
 def in_all_places(path: Path, capsys: pytest.CaptureFixture[str]) -> list[list[int]]:
@@ -58,9 +56,8 @@ def test_ids_name_the_same_episodes_while_several_environments_are_trained(
     tmp_path: Path, any_seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng, path = np.random.default_rng(any_seed), tmp_path / "store"
-    with db.ReplayBuffer(path, 400, columns=COLUMNS, n_envs=3, segment_rows=32, protected=True) as buffer:
-        made = Recording(buffer, 4)
-        made.extend(3, 20, protect=True)
+    with db.ReplayBuffer(path, 400, columns=COLUMNS, n_envs=3, segment_rows=32) as buffer:
+        made = Recording(buffer, 3)
         for turn in range(60):
             made.extend(int(rng.integers(3)), int(rng.integers(1, 60)))
             if turn % 20 == 19:

@@ -52,7 +52,6 @@ STORES: dict[str, dict[str, Any]] = {
     "floats": {"columns": FLOATS},
     "floats, stacked with zeros": {"columns": FLOATS, "frame_stack": 2, "padding": "zeros", "capacity": 70, "segment_rows": 16},
     "many environments": {"columns": PIXELS, "n_envs": 5, "frame_stack": 4, "autoreset": "disabled"},
-    "protected": {"columns": PIXELS, "protected": True, "capacity": 40, "segment_rows": 16, "frame_stack": 2},
 }
 
 
@@ -76,7 +75,7 @@ def fill(buffer: db.ReplayBuffer, rng: np.random.Generator, episodes: int = 12) 
         last = np.arange(length) == length - 1
         ends: dict[str, Any] = {["terminated", "truncated", ""][n % 3]: last}
         ends.pop("", None)
-        buffer.extend(**values, **ends, env=n % buffer.n_envs, protect=n % 5 == 0 and "protected" in str(buffer.path))
+        buffer.extend(**values, **ends, env=n % buffer.n_envs)
         if n % 3 == 2 and n < episodes - buffer.n_envs:
             buffer.cut_off()
     if n > 3:

@@ -37,8 +37,7 @@ def limiter_of(buffer: db.ReplayBuffer) -> Any:
 
 def test_what_counts_are_steps_that_are_added_and_delivered(tmp_path: Path) -> None:
     asked = db.SampleToInsertRatio(4, min_size=50, error_buffer=10_000, timeout=0)
-    with opened(tmp_path / "store", asked, protected=True, seed=0) as buffer:
-        buffer.extend(np.zeros((9, 3)), np.zeros(8, int), np.ones(8), protect=True)
+    with opened(tmp_path / "store", asked, seed=0) as buffer:
         extend(buffer, 49)
         with pytest.raises(db.errors.LimiterTimeoutError, match="1 more step must be added first"):
             buffer.sample(8)

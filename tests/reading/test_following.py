@@ -97,7 +97,7 @@ class World:
 
     def __init__(self, path: Path, envs: int, stack: int, shape: tuple[int, ...], seed: int, **options: Any) -> None:
         self.path, self.envs, self.stack, self.shape = path, envs, stack, shape
-        self.rng, self.made, self.protected = np.random.default_rng(seed), 0, options["protected"]
+        self.rng, self.made = np.random.default_rng(seed), 0
         self.frames = [self.reset() for _ in range(envs)]
         columns = {"obs": db.Column(shape, "uint8"), "action": db.Column((), "int64")}
         create = {"columns": columns, "n_envs": envs, "frame_stack": stack, "segment_rows": 8, **options}
@@ -140,26 +140,20 @@ class World:
             for env in np.flatnonzero(terminated | truncated).tolist():
                 self.frames[env] = self.reset()
 
-    def extend(self, buffer: db.ReplayBuffer, protect: bool = False) -> None:
+    def extend(self, buffer: db.ReplayBuffer) -> None:
         env, n = int(self.rng.integers(self.envs)), int(self.rng.integers(1, 30))
         obs = np.stack([self.frame() for _ in range(n + 1)])
         ends = self.rng.random(n) < 0.15
         ends[-1] |= bool(self.rng.integers(2))
         obs, after = obs[:-1], obs[1:]
-        where: dict[str, Any] = {"protect": True} if protect else {"env": env}
         if self.stack > 1:
             obs, after = (np.stack([some] * self.stack, axis=1) for some in (obs, after))
             for t in range(n):
                 first = t == 0 or ends[t - 1]
                 obs[t] = np.stack([obs[t, -1]] * self.stack) if first else after[t - 1]
                 after[t] = np.concatenate([obs[t, 1:], after[t, -1:]])
-        buffer.extend(obs, np.arange(n), np.ones(n), after, ends, **where)
-        if not protect:
-            self.frames[env] = self.reset()
-
-    def protect(self, buffer: db.ReplayBuffer) -> None:
-        if self.protected:
-            self.extend(buffer, protect=True)
+        buffer.extend(obs, np.arange(n), np.ones(n), after, ends, env=env)
+        self.frames[env] = self.reset()
 
     def cut_off(self, buffer: db.ReplayBuffer) -> None:
         env = int(self.rng.integers(self.envs))
@@ -168,7 +162,7 @@ class World:
             self.frames[env] = self.reset()
 
     def clear(self, buffer: db.ReplayBuffer) -> None:
-        buffer.clear(protected=bool(self.protected) and bool(self.rng.integers(2)))
+        buffer.clear()
 
     def seal(self, buffer: db.ReplayBuffer) -> None:
         buffer.seal()
@@ -290,7 +284,7 @@ class World:
 
 
 CALLS = [*["add"] * 6, *["extend"] * 4, "cut_off", "cut_off", "clear", "seal", "flush", "write", "write", "remove_column"]
-CALLS += ["resize", "mark", "protect", "protect", "reopen", "die", "repair"]
+CALLS += ["resize", "mark", "reopen", "die", "repair"]
 
 
 @examples(12, 600, suppress_health_check=[HealthCheck.too_slow])
@@ -299,7 +293,6 @@ def test_what_a_refresh_adds_is_what_reading_everything_anew_finds(data: st.Data
     envs, stack = data.draw(st.integers(1, 3), "envs"), data.draw(st.sampled_from([1, 3]), "stack")
     shape, seed = SHAPES[data.draw(st.sampled_from(sorted(SHAPES)), "shape")], data.draw(st.integers(0, 2**32), "seed")
     options: dict[str, Any] = {"capacity": data.draw(st.sampled_from([None, 20, 60]), "capacity")}
-    options["protected"] = data.draw(st.booleans(), "protected")
     options["capacity_each"] = options["capacity"] is not None and data.draw(st.booleans(), "each")
     calls = data.draw(st.lists(st.sampled_from(CALLS), min_size=4, max_size=amounts.amount(12, 40)), "calls")
     with tempfile.TemporaryDirectory() as directory:

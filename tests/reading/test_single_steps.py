@@ -37,7 +37,7 @@ def _fill(buffer: db.ReplayBuffer, columns: dict[str, db.Column], steps: int, rn
         for path, value in values.items():
             *above, name = path.split("/")
             (nested.setdefault(above[0], {}) if above else nested)[name] = value
-        buffer.extend(**nested, **({"protect": True} if rng.random() < 0.2 else {"env": env}))
+        buffer.extend(**nested, env=env)
 
 
 def _same(buffer: db.ReplayBuffer, monkeypatch: pytest.MonkeyPatch, name: str, *args: Any, **kwargs: Any) -> bool:
@@ -66,9 +66,7 @@ def test_they_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed
     columns = obs | {"action": db.Column((), "int64"), "reward": db.Column((), allow_nan=True)} | more
     n_envs = int(rng.integers(1, 4))
     read = 0
-    with db.ReplayBuffer(
-        tmp_path / "store", columns=columns, capacity=400, n_envs=n_envs, segment_rows=64, protected=True
-    ) as buffer:
+    with db.ReplayBuffer(tmp_path / "store", columns=columns, capacity=400, n_envs=n_envs, segment_rows=64) as buffer:
         for _ in range(12):
             _fill(buffer, columns, 150, rng)
             with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
@@ -152,7 +150,6 @@ def test_stacks_that_are_drawn_and_gathered_in_one_call_are_the_same(
         n_envs=n_envs,
         segment_rows=64,
         frame_stack=int(rng.integers(2, 5)),
-        protected=True,
     ) as buffer:
         for _ in range(12):
             _fill(buffer, columns, 90, rng)

@@ -38,20 +38,9 @@ def test_trajectories_go_on_from_one_call_to_the_next(tmp_path: Path) -> None:
         assert batch["next_obs"][:, 0].tolist() == list(range(1, 36))
 
 
-def test_protected_episodes(tmp_path: Path) -> None:
-    with small(tmp_path / "store", 16, protected=True) as buffer:
-        for _ in range(3):
-            buffer.extend(**trajectory(20), protect=True)
-            buffer.extend(**trajectory(20))
-        assert len(buffer.episodes[buffer.episodes.stream == 1]) == 3
-        assert buffer.check(progress=False).ok
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("protected", [False, True])
-def test_what_is_too_old_goes_while_an_array_is_added(protected: bool, tmp_path: Path) -> None:
+def test_what_is_too_old_goes_while_an_array_is_added(tmp_path: Path) -> None:
     """An array of 100 times the capacity takes no more segments than the capacity does."""
-    with small(tmp_path / "store", 100, protected=protected) as buffer:
+    with small(tmp_path / "store", 100) as buffer:
         assert buffer.extend(**trajectory(10_000)) == 10_000
         kept = buffer.at(buffer.steps())["action"].tolist()
         assert kept == list(range(10_000 - len(kept), 10_000))

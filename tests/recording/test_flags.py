@@ -111,12 +111,12 @@ def test_true_is_one_byte_only_however_steps_are_given(tmp_path: Path, kind: str
         "frame_stack": stack,
         "autoreset": "disabled",
     }
-    buffers = [db.ReplayBuffer(tmp_path / name, protected=True, **how) for name in ("clean", "disguised")]
+    buffers = [db.ReplayBuffer(tmp_path / name, **how) for name in ("clean", "disguised")]
     world = _World(columns, n_envs, stack, rng)
     for _ in range(25):
         seed, way = (
             rng.integers(2**32),
-            rng.choice(["add", "checked", "extend", "trajectory", "protect"], p=[0.5, 0.2, 0.1, 0.1, 0.1]),
+            rng.choice(["add", "checked", "extend", "trajectory"], p=[0.5, 0.2, 0.2, 0.1]),
         )
         steps = [world.step() for _ in range(1 if way in ("add", "checked") else 7)]
         new_episode = rng.random(n_envs if len(steps) == 1 else len(steps)) < 0.2
@@ -145,8 +145,7 @@ def test_true_is_one_byte_only_however_steps_are_given(tmp_path: Path, kind: str
                         arrays["obs"] = {path: stacks[:, -1] for path, stacks in arrays["obs"].items()}
                     buffer.extend(**_call(arrays, give), env=env)
                 else:
-                    where: dict[str, Any] = {"protect": True} if way == "protect" else {"env": env}
-                    buffer.extend(**_call(arrays, give), **told, **where)
+                    buffer.extend(**_call(arrays, give), **told, env=env)
     _assert_the_same(*buffers)
     for buffer in buffers:
         buffer.close()

@@ -29,11 +29,11 @@ def open_(path: Path, dtype: str = "int64", **options: Any) -> db.ReplayBuffer:
     return db.ReplayBuffer(path, columns=COLUMNS, extra=extra, **{"segment_rows": 8, **options})
 
 
-def add(buffer: db.ReplayBuffer, env: int, versions: Any, **options: Any) -> None:
+def add(buffer: db.ReplayBuffer, env: int, versions: Any) -> None:
     n = len(versions)
     obs = np.arange(n + 1) + int(buffer.counts()[1].sum()) * 2  # goes on nowhere: every call is an episode
     zeros = np.zeros(n)
-    buffer.extend(obs, zeros, zeros, env=env, version=np.asarray(versions), **options)
+    buffer.extend(obs, zeros, zeros, env=env, version=np.asarray(versions))
 
 
 def all_that(buffer: db.ReplayBuffer, sampler: db.Sampler | None = None) -> Int64:
@@ -184,12 +184,12 @@ def test_a_loader_delivers_what_was_young_enough_when_it_was_drawn(tmp_path: Pat
         assert set(next(batches)["steps"].tolist()) <= set(steps_of(buffer)[-5:].tolist())
 
 
-def test_protected_episodes_are_a_stream_of_their_own_and_a_sampler_may_change_its_buffer(tmp_path: Path) -> None:
+def test_each_environment_has_its_newest_steps_and_a_sampler_may_change_its_buffer(tmp_path: Path) -> None:
     sampler = db.Uniform(1, max_age=1, age_column="version")
     for name in ("one", "other"):
-        with open_(tmp_path / name, protected=True) as buffer:
+        with open_(tmp_path / name, n_envs=2) as buffer:
             add(buffer, 0, [5, 6, 7])
-            add(buffer, 0, [0, 0, 6], protect=True)
+            add(buffer, 1, [0, 0, 6])
             streams = steps_of(buffer) % 2
             assert np.bincount(all_that(buffer, sampler) % 2).tolist() == [2, 1]
             assert np.bincount(all_that(buffer, db.Uniform(max_age=2)) % 2).tolist() == [2, 2]

@@ -32,7 +32,7 @@ def test_a_stranger_can_vouch_for_what_he_changed(kind: str, tmp_path: Path) -> 
 def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
     kind, rng = "pixels, unsealed, killed", np.random.default_rng(0)
     make(tmp_path / "store", kind, 3)
-    told, steps = expected(tmp_path / "store", KINDS[kind].streams)
+    told, steps = expected(tmp_path / "store", KINDS[kind].n_envs)
     shutil.rmtree(tmp_path / "store")
     make(tmp_path / "store", kind, 3)
     for name, used in used_bytes(tmp_path / "store", closed=False).items():
@@ -41,7 +41,7 @@ def test_bytes_that_are_not_in_use_can_be_anything(tmp_path: Path) -> None:
             data[~used] = rng.integers(0, 256, int((~used).sum()))
             (tmp_path / "store" / name).write_bytes(data.tobytes())
     assert db.check(tmp_path / "store", progress=False).ok
-    seen = observe(tmp_path / "store", "r", KINDS[kind].streams, steps)
+    seen = observe(tmp_path / "store", "r", KINDS[kind].n_envs, steps)
     assert damage.judge(seen, told) == {"class": "unnoticed"}
 
 

@@ -628,7 +628,7 @@ def test_after_going_back_the_same_batches_come(
             assert [key for key in a if not torch.equal(a[key], b[key])] == []
 
 
-def test_protected_episodes_and_nested_columns_go_back_too(tmp_path: Path) -> None:
+def test_nested_columns_go_back_too(tmp_path: Path) -> None:
     columns = {
         "obs/pixels": db.Column((40, 40), "uint8"),
         "obs/state": db.Column((3,), "float32"),
@@ -636,14 +636,13 @@ def test_protected_episodes_and_nested_columns_go_back_too(tmp_path: Path) -> No
     }
     path = tmp_path / "store"
 
-    def extend(buffer: db.ReplayBuffer, first: int, **how: Any) -> None:
+    def extend(buffer: db.ReplayBuffer, first: int) -> None:
         n = np.arange(first, first + 31)
         pixels = np.broadcast_to((n % 251)[:, None, None], (31, 40, 40)).astype(np.uint8)
         obs = {"pixels": pixels, "state": np.repeat(n[:, None], 3, 1).astype(np.float32)}
-        buffer.extend(obs=obs, action=n[:30], reward=np.zeros(30), **how)
+        buffer.extend(obs=obs, action=n[:30], reward=np.zeros(30))
 
-    with db.ReplayBuffer(path, 60, columns=columns, protected=True, segment_rows=8) as buffer:
-        extend(buffer, 1000, protect=True)
+    with db.ReplayBuffer(path, 60, columns=columns, segment_rows=8) as buffer:
         for n in range(10):
             extend(buffer, n * 30)
         buffer.write("value", steps_of(buffer), steps_of(buffer) * 2.0)
@@ -651,7 +650,6 @@ def test_protected_episodes_and_nested_columns_go_back_too(tmp_path: Path) -> No
         buffer.mark("one")
         steps = steps_of(buffer)
         actions = buffer.at(steps)["action"]
-        extend(buffer, 2000, protect=True)
         for n in range(10, 20):
             extend(buffer, n * 30)
         buffer.write("later", steps_of(buffer), np.ones(len(buffer)))

@@ -9,7 +9,7 @@ from diskbuffer.errors import DiskBufferError
 
 _ADVICE = {  # by the kind of error
     "schema": "Give the environment and the sizes that it was made with, or another path",
-    "locked": "Close it there, or give another path. To read beside it, add nothing: a buffer is opened to write by its first add",
+    "locked": "Close it there, or give another path. To read beside it, add nothing: its first add opens a buffer to write",
     "read_only": "Without an add it is only read",
 }
 

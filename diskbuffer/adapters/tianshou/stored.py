@@ -161,7 +161,7 @@ class Stored(OpenedLate):
     def reset(self) -> None:
         """Drop every step, for good; see `ReplayBuffer.clear`."""
         if self.open_to_read() is not None:
-            self.open_to_write().clear(protected=True)
+            self.open_to_write().clear()
         self.next[:], self.filled[:] = 0, 0
 
     def write(self, key: str, places: Int64, values: Array) -> None:

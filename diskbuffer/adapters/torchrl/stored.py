@@ -271,7 +271,7 @@ class Stored(OpenedLate):
         """Drop every step, for good; see `ReplayBuffer.clear`."""
         with self.lock:
             if self.entries is not None:
-                self.open_to_write().clear(protected=True)
+                self.open_to_write().clear()
             self.places.empty()
 
     def restore(self, snapshot: Path) -> None:

@@ -47,7 +47,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("Last shutdown", "" if writer is not None else found["left"]),
         ("Damage", found["damage"] or ""),
         ("Environment", str(environment.get("id") or "")),
-        ("Environments", f"{found['environments']:,}{', and protected episodes' if found['protected'] else ''}"),
+        ("Environments", f"{found['environments']:,}"),
         ("Frame stack", stack if found["frame_stack"] > 1 else ""),
         ("Capacity", "none: all steps are kept" if found["capacity"] is None else f"{found['capacity']:,} steps"),
         ("Ever added", f"{found['added']:,} steps"),

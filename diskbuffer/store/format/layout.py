@@ -70,7 +70,6 @@ class Layout:
     padding: str = "first"
     autoreset: str = "disabled"
     tags: tuple[str, ...] = ()  # names of what is numbered, from 1 on, in the column "tag"
-    protected: bool = False  # whether the last stream is one that is never evicted
     salt: int = 0  # a random number, of this store alone, that checksums start from
     capacity_each: bool = False  # whether every environment keeps its part of the capacity, however many steps the others add
     generation: int = 0  # how often the group was described; of two descriptions of a store the one with the larger counts
@@ -83,7 +82,7 @@ class Layout:
     @property
     def n_envs(self) -> int:
         """Streams that environments write."""
-        return self.streams - self.protected
+        return self.streams
 
     @cached_property
     def packed(self) -> tuple[str, ...]:
@@ -169,7 +168,6 @@ class Layout:
             "chunk_rows": dict(self.chunks_of),
             "tail_rows": self.tail_rows,
             "tags": list(self.tags),
-            "protected": self.protected,
             "columns": self.schema.to_attributes(),
         }
         optional: dict[str, Any] = {"removals": self.removals, "removed": list(self.removed), "begins": list(self.begins)}
@@ -210,7 +208,6 @@ class Layout:
                 str(found["padding"]),
                 str(found["autoreset"]),
                 tuple(str(tag) for tag in found["tags"]),
-                bool(found["protected"]),
                 int(found["salt"]),
                 bool(found["capacity_each"]),
                 generation=int(found.get("generation", 0)),

@@ -71,7 +71,7 @@ def most_rows(store: Store) -> int:
 def stays(store: Store, stream: int) -> bool:
     """Tell whether nothing of a stream was ever evicted."""
     layout = store.layout
-    return (layout.capacity is None or stream >= layout.n_envs) and not (layout.begins and layout.begins[stream])
+    return layout.capacity is None and not (layout.begins and layout.begins[stream])
 
 
 def _rows_that_count(store: Store, slot: int, length: int, synced: int, damaged: bool) -> tuple[int, bool]:

@@ -62,7 +62,7 @@ def test_chunks_of_dreamerv3(tmp_path: Path) -> None:
             rest.append(unfinished)
     assert sum(n is not None for n in rest) == 2
     assert sum(one["steps"] + 1 for one in found) == 80
-    assert set(found[0]) - set(DREAMER) == {"steps", "tag", "stream", "protected"}
+    assert set(found[0]) - set(DREAMER) == {"steps", "tag", "stream"}
 
 
 def test_episodes_of_dreamerv2(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ STORES: dict[str, tuple[dict[str, Any], Fill]] = {
     "running": ({"columns": COLUMNS, "frame_stack": 4}, running),
     "evicted": ({"columns": COLUMNS, "frame_stack": 4, "capacity": 100, "segment_rows": 16, "n_envs": 2}, many),
     "vectors": ({"columns": VECTORS | {"reward": db.Column((), "float32", allow_nan=True)}}, vectors),
-    "single frames": ({"columns": COLUMNS, "protected": True}, lambda b: add_plain(b, 1, 30, 0)),
+    "single frames": ({"columns": COLUMNS}, lambda b: add_plain(b, 1, 30, 0)),
 }
 NUMBERS = ("", "0", "-1", "1", "2", "3", "17", "41", "1000000", "-7", str(2**62), str(-(2**62)), str(2**63), "1e3", "nan", "-inf")
 TEXTS = ("x", "\x00", "9" * 5000, "true", "obs", "action", "reward", "../zarr.json", "length > 3", "return == None", "(" * 300)
