@@ -20,10 +20,10 @@ from diskbuffer.version import __version__
 
 if typing.TYPE_CHECKING:
     from diskbuffer.buffer import ReplayBuffer
+    from diskbuffer.checking import check
     from diskbuffer.closed_marks import marks, remove_mark
     from diskbuffer.mixture import Mixture
     from diskbuffer.samplers import Hindsight, Prioritized, Sampler, Slices, Uniform
-    from diskbuffer.store.checking.check import check
     from diskbuffer.store.checking.report import Problem, Report
 
 __all__ = [
@@ -56,7 +56,7 @@ __all__ = [
 
 _SAMPLERS = ("Hindsight", "Prioritized", "Sampler", "Slices", "Uniform")
 _LATER = {"ReplayBuffer": "diskbuffer.buffer", "Mixture": "diskbuffer.mixture"} | dict.fromkeys(_SAMPLERS, "diskbuffer.samplers")
-_LATER |= {"check": "diskbuffer.store.checking.check"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
+_LATER |= {"check": "diskbuffer.checking"} | dict.fromkeys(("Problem", "Report"), "diskbuffer.store.checking.report")
 _LATER |= dict.fromkeys(("marks", "remove_mark"), "diskbuffer.closed_marks")
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from diskbuffer.bucket import Bucket, place_of
+from diskbuffer.checking import check
 from diskbuffer.closing import Closing, refuse_within_a_call
 from diskbuffer.columns.derived import DerivedColumns
 from diskbuffer.columns.map_steps import Progress, map_steps, names_of
@@ -26,7 +27,6 @@ from diskbuffer.columns.tags import tag_episodes
 from diskbuffer.episodes import Episode, Episodes
 from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, NotAStoreError, ReadOnlyError
 from diskbuffer.gathering import marks as gathered_marks
-from diskbuffer.gathering.checking import check_all
 from diskbuffer.gathering.marking import make_mark, make_snapshot
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
@@ -37,6 +37,7 @@ from diskbuffer.limiting.limiter import Limiter
 from diskbuffer.limiting.ratio import SampleToInsertRatio
 from diskbuffer.loading.loader import Loader
 from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
+from diskbuffer.notebook import notebook
 from diskbuffer.opening import join_limiter, open_place
 from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
 from diskbuffer.paths import local_path
@@ -58,7 +59,6 @@ from diskbuffer.samplers.sampler import seed_sequence
 from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory
-from diskbuffer.store.checking.check import check
 from diskbuffer.store.checking.report import Report
 from diskbuffer.store.copies import marks, snapshots
 from diskbuffer.store.copies.backup import back_up
@@ -1481,10 +1481,9 @@ class ReplayBuffer:
         -----
         Reads all of it into memory.
         """
-        from diskbuffer.inspect.notebook import pandas_tables
-
         self._check_open()
-        return pandas_tables.of_steps(EpisodeReader(self._reader), self._some(episodes), columns)
+        found: pandas.DataFrame = notebook("pandas_tables").of_steps(EpisodeReader(self._reader), self._some(episodes), columns)
+        return found
 
     def to_xarray(self, episodes: Episodes | None = None, *, dims: Mapping[str, Sequence[str]] | None = None) -> xarray.Dataset:
         """Return steps as a data set of xarray that reads what is indexed, and nothing else.
@@ -1514,10 +1513,9 @@ class ReplayBuffer:
         -----
         Takes 8 bytes of memory a step, for the index. What was evicted is no longer there: make another data set then.
         """
-        from diskbuffer.inspect.notebook import xarray_dataset
-
         self._check_open()
-        return xarray_dataset.of_steps(EpisodeReader(self._reader), self._some(episodes), dims or {})
+        found: xarray.Dataset = notebook("xarray_dataset").of_steps(EpisodeReader(self._reader), self._some(episodes), dims or {})
+        return found
 
     def _some(self, episodes: Episodes | None) -> Episodes:
         if episodes is not None and not isinstance(episodes, Episodes):
@@ -1525,11 +1523,10 @@ class ReplayBuffer:
         return self.episodes if episodes is None else episodes
 
     def _repr_html_(self) -> str | None:
-        from diskbuffer.inspect.notebook import buffer
-
         if self._closing.closed:
             return None  # as its `repr` says
-        return buffer.html(EpisodeReader(self._reader), self.stats(), self.derived, self.episodes)
+        found: str = notebook("buffer").html(EpisodeReader(self._reader), self.stats(), self.derived, self.episodes)
+        return found
 
     @property
     def zarr(self) -> zarr.Group:
@@ -1555,7 +1552,7 @@ class ReplayBuffer:
         self._check_open()
         root = self._directory("stores are not checked")
         self._check_in_place()
-        report = (check if self._gathered is None else check_all)(root, progress=progress)
+        report = check(root, progress=progress)
         self._check_in_place()
         return report
 

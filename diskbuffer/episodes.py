@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer.errors import InputError
+from diskbuffer.notebook import notebook
 from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields, Int64, row_of
 from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.shown import Picture, Video
 
 if TYPE_CHECKING:
     import pandas
-
-    from diskbuffer.inspect.notebook.shown import Picture, Video
 
 
 class Episode(EpisodeFields):
@@ -64,15 +64,13 @@ class Episode(EpisodeFields):
         InputError
             The episode was evicted since, there is no such column, or one must be chosen.
         """
-        from diskbuffer.inspect.notebook import episode
-
-        return episode.frames(self._read(), self, column, n)
+        found: npt.NDArray[Any] = notebook("episode").frames(self._read(), self, column, n)
+        return found
 
     def film_strip(self, n: int = 8, column: str | None = None) -> Picture:
         """Return a film strip of `n` frames, spread evenly; see `frames`."""
-        from diskbuffer.inspect.notebook import episode
-
-        return episode.film_strip(self._read(), self, n, column)
+        found: Picture = notebook("episode").film_strip(self._read(), self, n, column)
+        return found
 
     def video(
         self,
@@ -105,9 +103,8 @@ class Episode(EpisodeFields):
         MissingPackageError
             PyAV, or pillow, is not installed.
         """
-        from diskbuffer.inspect.notebook import episode
-
-        return episode.video(self._read(), self, fps, column, every, scale, kind)
+        found: Video = notebook("episode").video(self._read(), self, fps, column, every, scale, kind)
+        return found
 
     def plot(self, columns: Sequence[str] | None = None) -> Picture:
         """Return a plot of columns over the steps of the episode.
@@ -117,14 +114,12 @@ class Episode(EpisodeFields):
         columns : sequence of str, optional
             Columns' paths. By default rewards and their sum so far, actions, and what else has 8 components at most.
         """
-        from diskbuffer.inspect.notebook import episode
-
-        return episode.plot(self._read(), self, columns)
+        found: Picture = notebook("episode").plot(self._read(), self, columns)
+        return found
 
     def _repr_html_(self) -> str:
-        from diskbuffer.inspect.notebook import episode
-
-        return episode.html(self._reader, self)
+        found: str = notebook("episode").html(self._reader, self)
+        return found
 
 
 @dataclass(frozen=True)
@@ -199,11 +194,9 @@ class Episodes(EpisodeColumns):
         MissingPackageError
             pandas is not installed.
         """
-        from diskbuffer.inspect.notebook import pandas_tables
-
-        return pandas_tables.of_episodes(self._source, self, returns)
+        found: pandas.DataFrame = notebook("pandas_tables").of_episodes(self._source, self, returns)
+        return found
 
     def _repr_html_(self) -> str:
-        from diskbuffer.inspect.notebook import episodes
-
-        return episodes.html(self._source, self)
+        found: str = notebook("episodes").html(self._source, self)
+        return found

@@ -9,15 +9,30 @@ import importlib
 import typing
 
 from diskbuffer.endings import CUT_OFF, ENDINGS, FLAGGED, RUNNING
+from diskbuffer.environment import describe as describe_spaces
 from diskbuffer.environment import is_sane
+from diskbuffer.environment import numbers as as_numbers
 from diskbuffer.episode_table import EpisodeTable
 from diskbuffer.integers import integer, integer_or_none, shown
 from diskbuffer.nested import flatten, leaves, one_of, put, put_argument, value_at
 from diskbuffer.paths import local_path
 from diskbuffer.reader import Reader
+from diskbuffer.reading.episode_columns import EpisodeColumns, EpisodeFields
 from diskbuffer.runtime.packages import require
 from diskbuffer.runtime.progress import bar as progress_bar
-from diskbuffer.schema import BUILT_IN, CHECKSUM, FLAGS, KEPT, RESERVED_NAMES, TAG, escape_key, is_observation, unescape_key
+from diskbuffer.schema import (
+    BUILT_IN,
+    CHECKSUM,
+    FLAGS,
+    KEPT,
+    RESERVED_NAMES,
+    TAG,
+    Schema,
+    escape_key,
+    is_observation,
+    unescape_key,
+)
+from diskbuffer.shown import Picture, Video
 from diskbuffer.store.building import is_there as is_store
 from diskbuffer.store_info import StoreInfo, StoreUsage, read_info, writers_of
 from diskbuffer.wording import counted, either, for_command_line, format_option
@@ -27,6 +42,7 @@ if typing.TYPE_CHECKING:
     from diskbuffer.inputs import step_names
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform
+    from diskbuffer.reading.episode_reader import EpisodeReader
 
 __all__ = [
     "BUILT_IN",
@@ -40,12 +56,20 @@ __all__ = [
     "RUNNING",
     "TAG",
     "Batch",
+    "EpisodeColumns",
+    "EpisodeFields",
+    "EpisodeReader",
     "EpisodeTable",
+    "Picture",
     "Reader",
+    "Schema",
     "StoreInfo",
     "StoreUsage",
     "Transform",
+    "Video",
+    "as_numbers",
     "counted",
+    "describe_spaces",
     "either",
     "escape_key",
     "flatten",
@@ -73,6 +97,7 @@ __all__ = [
 ]
 
 _WITH_PYTORCH = {
+    "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",
     "step_names": "diskbuffer.inputs",

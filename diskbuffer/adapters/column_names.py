@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from diskbuffer import schema
 from diskbuffer.adapters.place_column import OURS
-from diskbuffer.plugin import RESERVED_NAMES
+from diskbuffer.plugin import RESERVED_NAMES, escape_key, unescape_key
 
 _TAKEN = {*OURS, *RESERVED_NAMES, "obs", "reward"}  # by stores, their batches, and `add`
 
@@ -14,12 +13,12 @@ def column_of(key: str, *others: str) -> str:
 
     Those are followed by an underscore, as Python's keywords are: ``steps_``, and ``steps__`` where the key is ``steps_``.
     """
-    return schema.escape_key(f"{key}_" if _is_taken(key, others) else key)
+    return escape_key(f"{key}_" if _is_taken(key, others) else key)
 
 
 def key_of(name: str, *others: str) -> str:
     """Return the key whose column has a name."""
-    key = schema.unescape_key(name)
+    key = unescape_key(name)
     return key.removesuffix("_") if _is_taken(key, others) else key
 
 

@@ -14,9 +14,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from diskbuffer import ReplayBuffer, Sampler, Uniform
 from diskbuffer.errors import InputError
 from diskbuffer.plugin import Batch, integer, integer_or_none, local_path, one_of
-from diskbuffer.reading.batches.base import as_arrays
-from diskbuffer.reading.ranks import ALONE, Ranks
-from diskbuffer.samplers.epochs import Epochs
 
 
 class BatchDataset(IterableDataset[Any]):
@@ -80,26 +77,28 @@ class BatchDataset(IterableDataset[Any]):
         if worker is None:
             if self._buffer is None:
                 self._buffer = ReplayBuffer(self.path, mode="r")
-            yield from self._of(self._buffer, self._sampler, self._batches, Ranks.of(None, None))
+            yield from self._of(self._buffer, self._sampler, self._batches)
             return
         self._passes += 1  # of a worker that stays; others get another seed from the DataLoader
         share = None if self._batches is None else len(range(worker.id, self._batches, worker.num_workers))
         with ReplayBuffer(self.path, mode="r") as buffer:
-            yield from self._of(buffer, self._sampler_of(worker.seed), share, ALONE)
+            yield from self._of(buffer, self._sampler_of(worker.seed), share, alone=True)
 
     def _sampler_of(self, worker_seed: int) -> Sampler:
         """Return a copy of the sampler, as it is, that draws with a seed of its own."""
         sampler, state = copy.deepcopy(self._sampler), self._sampler.state_dict()
         seed = np.random.SeedSequence([state["seed"], worker_seed, self._passes]).generate_state(1)[0]
-        if sampler.epochs is not None:  # where an epoch was left in another order is no place in this one
-            state["epochs"] = Epochs.at_the_beginning(state["epochs"])
+        if "epochs" in state:  # where an epoch was left in another order is no place in this one
+            state["epochs"] |= {"frozen": [], "steps": 0, "at": 0}
         sampler.load_state_dict(state | {"seed": int(seed), "ahead": []})
         return sampler
 
-    def _of(self, buffer: ReplayBuffer, sampler: Sampler, batches: int | None, ranks: Ranks) -> Iterator[Batch]:
+    def _of(self, buffer: ReplayBuffer, sampler: Sampler, batches: int | None, *, alone: bool = False) -> Iterator[Batch]:
         if self._refresh_every is not None:
             buffer.refresh()
-        loader = buffer.loader(self._size, sampler, prefetch=self._prefetch, rank=ranks.rank, world_size=ranks.world_size)
+        loader = buffer.loader(
+            self._size, sampler, prefetch=self._prefetch, rank=0 if alone else None, world_size=1 if alone else None
+        )
         for n, batch in enumerate(itertools.islice(loader, batches), 1):
             yield batch
             if self._refresh_every is not None and n % self._refresh_every == 0:
@@ -165,4 +164,4 @@ def as_numpy(batch: Batch) -> dict[str, Any]:
 
     Other frameworks take the tensors themselves, through DLPack: ``jax.dlpack.from_dlpack(batch["reward"])``.
     """
-    return as_arrays(batch)
+    return {name: as_numpy(value) if isinstance(value, dict) else value.numpy() for name, value in batch.items()}

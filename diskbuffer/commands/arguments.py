@@ -8,9 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 
 from diskbuffer.errors import InputError
-from diskbuffer.gathering.description import is_gathering, read_description
-from diskbuffer.plugin import local_path, shown
-from diskbuffer.store.system.files import Files
+from diskbuffer.plugin import shown, writers_of
 
 
 def _whole(_: Any, tokens: Sequence[Token]) -> int:
@@ -26,8 +24,7 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 
 def refuse_several(path: str, why: str) -> None:
     """Raise an InputError for a directory of several writers' stores, where a command is for one store."""
-    files = Files(local_path(path))
-    if is_gathering(files):
-        names = [entry.name for entry in read_description(files).writers]
+    names = writers_of(path)
+    if names is not None:
         first = f"{path.rstrip('/')}/{names[0]}" if names else "one of them"
         raise InputError(f"{path} has the stores of {len(names):,} writers, and {why}; give the path of one, such as {first}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from diskbuffer import check as verify
 from diskbuffer.commands.output import WELL, WRONG, show_json, show_lines
-from diskbuffer.plugin import local_path
-from diskbuffer.store.system.files import Files
 
 
 def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool = False) -> int:
@@ -23,13 +22,7 @@ def check(path: str, /, *, repair: bool = False, quiet: bool = False, json: bool
     json
         Print JSON.
     """
-    from diskbuffer.gathering.checking import check_all
-    from diskbuffer.gathering.description import is_gathering
-    from diskbuffer.store.checking.check import check as check_one
-
-    of_several = is_gathering(Files(local_path(path)))
-    checked = check_all if of_several else check_one
-    report = checked(local_path(path), repair=repair, progress=not quiet and not json)
+    report = verify(path, repair=repair, progress=not quiet and not json)
     if json:
         problems = [
             {"path": str(problem.path), "column": problem.column, "steps": problem.steps, "what": problem.what}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from diskbuffer.errors import InputError
-from diskbuffer.transforms import transforms_of
 
 
 def parse(given: Sequence[str]) -> dict[str, Any]:
@@ -32,5 +31,5 @@ def parse_transforms(given: Sequence[str]) -> dict[str, Any]:
         path, equals, transform = one.partition("=")
         if not equals or not path:
             raise InputError(f"a transform is COLUMN=greyscale,resize:HEIGHTxWIDTH, such as obs=resize:84x84, found {one!r}")
-        found[path] = transforms_of(transform.split(","))
+        found[path] = transform.split(",")
     return found

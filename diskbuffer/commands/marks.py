@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskbuffer import closed_marks
+import diskbuffer
 from diskbuffer.commands.output import WELL, show_json, show_lines
 
 
@@ -19,8 +19,8 @@ def marks(path: str, /, *, remove: str | None = None, json: bool = False) -> int
         Print JSON: a list of names.
     """
     if remove is not None:
-        closed_marks.remove_mark(path, remove)
-    names = closed_marks.marks(path)
+        diskbuffer.remove_mark(path, remove)
+    names = diskbuffer.marks(path)
     if json:
         show_json(list(names))
     elif remove is None and names:

@@ -15,7 +15,6 @@ from diskbuffer.inspect.plan import Plan
 from diskbuffer.inspect.plan import plan as make_plan
 from diskbuffer.inspect.trial import Asked
 from diskbuffer.plugin import human_size
-from diskbuffer.store.format.layout import GROUP
 
 _NOISE = "observations of "
 _INTERRUPTED = 130  # the exit code of what a Ctrl-C ended
@@ -102,7 +101,7 @@ def plan(
     )
     try:
         with _Ended(), _Progress(seconds, shown=not json) as progress:
-            beside = Path(path).absolute().parent if (Path(path) / GROUP).exists() else path
+            beside = Path(path).absolute().parent if (Path(path) / "zarr.json").exists() else path
             found = make_plan(asked, beside, training_steps=steps, tick=progress)
     except KeyboardInterrupt:
         complain("interrupted; the temporary store is removed")

@@ -17,10 +17,9 @@ from diskbuffer.formats.stored import StoreSource
 from diskbuffer.formats.unfinished import Unfinished
 from diskbuffer.index.fields import LOW
 from diskbuffer.options import Options
-from diskbuffer.plugin import TAG, StoreInfo, is_observation, local_path, progress_bar
+from diskbuffer.plugin import TAG, Schema, StoreInfo, is_observation, local_path, progress_bar
 from diskbuffer.reading.episode_columns import TAG_COLUMN
 from diskbuffer.runtime.signals import Uninterrupted
-from diskbuffer.schema import Schema
 from diskbuffer.store.format.sizes import chunk_rows_of, segment_rows_of
 
 

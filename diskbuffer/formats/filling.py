@@ -13,7 +13,6 @@ from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.rows import MAPPED, rows_at_a_time, with_final
 from diskbuffer.plugin import KEPT, counted, either, is_observation, put_argument
-from diskbuffer.transforms import are_pictures, picture_axes
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -207,6 +206,6 @@ def _check(number: int, episode: EpisodeData, columns: Mapping[str, Column]) -> 
                 f"{': it may have as many, or one more' if is_observation(path) else ''}"
             )
         shape = tuple(found.shape[1:])
-        fits = shape == column.shape or (column.transform and are_pictures(shape, picture_axes(column.transforms, column.shape)))
+        fits = shape == column.shape or column.transform  # of pictures that are transformed, `extend` says what does not fit
         if not fits or found.dtype != column.np_dtype:
             raise SourceError(f"episode {number}: rows of {path!r} are {found.dtype}{list(shape)}, and should be {column}")

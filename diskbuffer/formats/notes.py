@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from diskbuffer.environment import MOST_BYTES
 from diskbuffer.plugin import is_sane
 
 
@@ -19,9 +18,7 @@ def fitting(name: str, fields: dict[str, Any], **more: Any) -> tuple[dict[str, A
         del kept[left[-1]]
     losses = {}
     if left:
-        losses["metadata"] = (
-            f"a store keeps {MOST_BYTES // 1024} KiB of metadata, of finite numbers, and these are left out: {', '.join(left)}"
-        )
+        losses["metadata"] = f"a store keeps little metadata, of finite numbers, and these are left out: {', '.join(left)}"
     return {name: {"dataset": kept, **more}}, losses
 
 

@@ -224,7 +224,7 @@ def _array(buffer: ReplayBuffer, path: str) -> Any:
 
 def _files(buffer: ReplayBuffer) -> list[ColumnFiles]:
     """List the files of every column, and how many rows of each are read for a step: a chunk's, or its own."""
-    found, root = [], buffer._directory("the disk's speed is not measured")
+    found, root = [], buffer.path
     for path in buffer.columns:
         array = _array(buffer, path)
         rows = array.shards[0] if array.shards else array.chunks[0]

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from diskbuffer import Column
 from diskbuffer.plugin import RUNNING, EpisodeTable, Reader, StoreInfo, StoreUsage
-from diskbuffer.transforms import notation
 
 NEWEST = 100  # episodes, of which means are told apart from those of all
 
@@ -107,7 +106,7 @@ def _column(info: StoreInfo, name: str, column: Column) -> dict[str, Any]:
         "shape": list(column.shape),
         "kind": "packed" if packed else "derived" if name in info.derived else "flat",
         "codec": (column.codec or "lz4, chosen from the data") if packed else None,
-        "transforms": notation(column.transforms) if column.transform else None,
+        "transforms": ",".join(map(str, column.transforms)) or None,
     }
 
 

@@ -18,9 +18,8 @@ from diskbuffer import Column, ReplayBuffer
 from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, ways_to_stack
 from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.sb3.advice import advising
-from diskbuffer.environment import describe
 from diskbuffer.errors import InputError, SchemaError, StackError
-from diskbuffer.plugin import CUT_OFF, Batch, escape_key, integer_or_none, is_store, put
+from diskbuffer.plugin import CUT_OFF, Batch, describe_spaces, escape_key, integer_or_none, is_store, put
 from diskbuffer.recording.values import fit
 
 Array = npt.NDArray[Any]
@@ -69,7 +68,7 @@ class Stored(OpenedLate):
         action_space: spaces.Space[Any],
         **options: Any,
     ) -> None:
-        environment = describe(space, action_space)
+        environment = describe_spaces(space, action_space)
         super().__init__(path, n_envs=n_envs, autoreset="disabled", environment=environment, **options)
         self._capacity, self._columns, self.n_envs = capacity, dict(columns), n_envs
         self._frame_stack = integer_or_none("frame_stack", frame_stack)

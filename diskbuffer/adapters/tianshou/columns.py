@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from tianshou.data import Batch
 
-from diskbuffer import Column, schema
+from diskbuffer import Column
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError
-from diskbuffer.plugin import escape_key
+from diskbuffer.plugin import escape_key, unescape_key
 
 Array = npt.NDArray[Any]
 
@@ -109,7 +109,7 @@ def key_of(path: str) -> str:
     """Return the key of a batch that a column is of, or below."""
     first, *rest = path.split("/")
     if first == _OTHERS:
-        return schema.unescape_key(rest[0])
+        return unescape_key(rest[0])
     return next((key for key, top in TOP.items() if top == first), first if rest else column_names.key_of(first, *_TAKEN))
 
 
@@ -122,7 +122,7 @@ def written_as(key: str) -> str:
 def nested(path: str) -> tuple[str, ...]:
     """Return where below its key a column is; () where it is the key's alone."""
     parts = path.split("/")
-    return tuple(map(schema.unescape_key, parts[2 if parts[0] == _OTHERS else 1 :]))
+    return tuple(map(unescape_key, parts[2 if parts[0] == _OTHERS else 1 :]))
 
 
 def put_together(values: Mapping[tuple[str, ...], Any]) -> Any:

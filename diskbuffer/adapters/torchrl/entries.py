@@ -13,12 +13,12 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase, is_leaf_nontensor, is_non_tensor, unravel_key
 
-from diskbuffer import Column, schema
+from diskbuffer import Column
 from diskbuffer.adapters import column_names
 from diskbuffer.adapters.frame_stacks import Frames, padding, recognise
 from diskbuffer.adapters.place_column import OURS, SLOT
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.plugin import Batch, escape_key
+from diskbuffer.plugin import Batch, escape_key, unescape_key
 
 Array = npt.NDArray[Any]
 Key = tuple[str, ...]
@@ -43,7 +43,7 @@ def key_of(path: str) -> tuple[Key, bool]:
     if path == "reward":
         return _REWARD, False
     first, *rest = path.split("/")
-    below = tuple(map(schema.unescape_key, rest))
+    below = tuple(map(unescape_key, rest))
     return (below, True) if first == "obs" else ((column_names.key_of(first), *below), False)
 
 
@@ -83,7 +83,7 @@ class Entry:
     @cached_property
     def _below(self) -> tuple[str, ...]:
         """Where its values are in a batch, below "obs" or "next_obs" where it is paired."""
-        return tuple(map(schema.unescape_key, self.path.split("/")[self.paired :]))
+        return tuple(map(unescape_key, self.path.split("/")[self.paired :]))
 
     def taken(self, batch: Batch, at: str, stack: int) -> torch.Tensor:
         """Return its values out of a batch; `at` is "obs" or "next_obs" where it is paired. `stack` is the store's."""

@@ -13,8 +13,7 @@ from tensordict import TensorDict
 
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key
-from diskbuffer.plugin import put_argument
-from diskbuffer.schema import Schema
+from diskbuffer.plugin import Schema, put_argument
 
 Int64 = npt.NDArray[np.int64]
 _FLAGS = ("terminated", "truncated")

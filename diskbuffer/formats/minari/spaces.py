@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column
-from diskbuffer.environment import numbers
 from diskbuffer.errors import SchemaError, SourceError
-from diskbuffer.plugin import escape_key, unescape_key
+from diskbuffer.plugin import as_numbers, escape_key, unescape_key
 
 Space = Mapping[str, Any]
 _LEVELS = 32
@@ -180,12 +179,12 @@ def describe(space: Space) -> dict[str, Any]:
     if kind == "Discrete":
         return {"kind": kind, "n": int(space["n"]), "start": int(space.get("start", 0))}
     if kind == "MultiDiscrete":
-        return {"kind": kind, "nvec": numbers(space["nvec"]), "start": numbers(space.get("start", 0))}
+        return {"kind": kind, "nvec": as_numbers(space["nvec"]), "start": as_numbers(space.get("start", 0))}
     if kind == "MultiBinary":
         return {"kind": kind, "shape": list(_shape_of(space))}
     if kind == "Box":
         dtype = np.dtype(space["dtype"])
-        low, high = (numbers(np.asarray(space[name], dtype)) for name in ("low", "high"))
+        low, high = (as_numbers(np.asarray(space[name], dtype)) for name in ("low", "high"))
         return {"kind": kind, "shape": list(_shape_of(space)), "dtype": dtype.name, "low": low, "high": high}
     return {"kind": str(kind)}
 

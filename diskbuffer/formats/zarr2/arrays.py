@@ -22,7 +22,6 @@ from diskbuffer.errors import SourceError
 from diskbuffer.formats.strangers import damaged
 from diskbuffer.formats.zarr2 import jpegxl
 from diskbuffer.formats.zarr2.files import GroupFiles
-from diskbuffer.store.format.codec import HEADER, MEMCPYED, MOST
 
 _LARGEST_CHUNK = 1024**3  # bytes
 _LARGEST_DICTIONARY = 128 * 1024**2  # bytes that LZMA takes: its highest level needs 65 MiB, and a file can ask for 4 GiB
@@ -32,6 +31,7 @@ _INFLATING: dict[str, Callable[[], Any]] = {
     "bz2": bz2.BZ2Decompressor,
     "lzma": lambda: lzma.LZMADecompressor(memlimit=_LARGEST_DICTIONARY),
 }
+_HEADER, _COPIED, _MOST = 16, 2, 2**31 - 1  # of a chunk of Blosc: bytes of its header, a flag, and bytes that it can hold
 
 
 class ZarrRows:
@@ -147,13 +147,13 @@ def _blosc_size(data: bytes) -> int:
 
     c-blosc gets the chunk's address alone, and takes its length from the header.
     """
-    if len(data) < HEADER:
+    if len(data) < _HEADER:
         return -1
     flags, size, block, length = data[2], *struct.unpack_from("<III", data, 4)
-    if length != len(data) or not 0 < size <= MOST or not 0 < block <= size:
+    if length != len(data) or not 0 < size <= _MOST or not 0 < block <= size:
         return -1
-    blocks = 0 if flags & MEMCPYED else -(-size // block)
-    needed = HEADER + (size if flags & MEMCPYED else 4 * blocks)  # the chunk as it is, or where each of its blocks begins
+    blocks = 0 if flags & _COPIED else -(-size // block)
+    needed = _HEADER + (size if flags & _COPIED else 4 * blocks)  # the chunk as it is, or where each of its blocks begins
     return size if needed <= len(data) else -1
 
 

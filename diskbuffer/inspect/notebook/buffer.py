@@ -10,9 +10,7 @@ import numpy as np
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.episode import film_strip
 from diskbuffer.inspect.notebook.html import image, page, table, title, unless_it_fails
-from diskbuffer.plugin import RUNNING, human_size
-from diskbuffer.reading.episode_columns import EpisodeColumns
-from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.plugin import RUNNING, EpisodeColumns, EpisodeReader, human_size
 
 
 def html(source: EpisodeReader, stats: Mapping[str, Any], derived: frozenset[str], episodes: EpisodeColumns) -> str:

@@ -12,10 +12,7 @@ import numpy.typing as npt
 from diskbuffer.errors import InputError
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, page, table, title, unless_it_fails
-from diskbuffer.inspect.notebook.shown import KINDS, Picture, Video
-from diskbuffer.plugin import FLAGS, RUNNING, TAG, is_observation
-from diskbuffer.reading.episode_columns import EpisodeFields
-from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.plugin import FLAGS, RUNNING, TAG, EpisodeFields, EpisodeReader, Picture, Video, is_observation
 
 _MOST_FRAMES = 1000  # of a movie, where nothing else is asked for
 _MOVIE_HEIGHT = 300  # pixels, about, of small frames
@@ -46,8 +43,8 @@ def video(
     kind: str | None,
 ) -> Video:
     """Return a movie; see `Episode.video`."""
-    if kind not in (None, *KINDS):
-        raise InputError(f"kind must be {' or '.join(map(repr, KINDS))}, found {kind!r}")
+    if kind not in (None, *Video.KINDS):
+        raise InputError(f"kind must be {' or '.join(map(repr, Video.KINDS))}, found {kind!r}")
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, found {every}")
     path = column or _picture(source)

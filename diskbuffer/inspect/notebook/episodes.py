@@ -6,9 +6,7 @@ import numpy as np
 
 from diskbuffer.inspect import pictures
 from diskbuffer.inspect.notebook.html import brief, image, note, page, table, title, unless_it_fails
-from diskbuffer.plugin import is_observation
-from diskbuffer.reading.episode_columns import EpisodeColumns
-from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.plugin import EpisodeColumns, EpisodeReader, is_observation
 
 _EACH_END, _PICTURES = 5, 8
 _HEAD = ("episode", "stream", "start", "length", "return", "ending", "tag")

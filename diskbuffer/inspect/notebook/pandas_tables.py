@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
-from diskbuffer.plugin import TAG, require
-from diskbuffer.reading.episode_columns import EpisodeColumns
-from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.plugin import TAG, EpisodeColumns, EpisodeReader, require
 
 if TYPE_CHECKING:
     import pandas

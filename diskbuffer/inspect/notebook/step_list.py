@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer.plugin import is_observation
-from diskbuffer.reading.episode_columns import EpisodeColumns
-from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.plugin import EpisodeColumns, EpisodeReader, is_observation
 
 Int64 = npt.NDArray[np.int64]
 _AT_ONCE = 2**12  # steps that are read in one call

@@ -11,9 +11,7 @@ import numpy as np
 from diskbuffer.errors import InputError
 from diskbuffer.inspect.notebook.step_list import StepList, read_steps, shape_of
 from diskbuffer.inspect.pictures import picture_kind
-from diskbuffer.plugin import TAG, is_observation, require
-from diskbuffer.reading.episode_columns import EpisodeColumns
-from diskbuffer.reading.episode_reader import EpisodeReader
+from diskbuffer.plugin import TAG, EpisodeColumns, EpisodeReader, is_observation, require
 
 if TYPE_CHECKING:
     import xarray

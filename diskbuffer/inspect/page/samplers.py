@@ -29,7 +29,6 @@ SAMPLERS = {
     "recent": Kind("Uniform, recent steps only", (Option("max_age", "largest age, in steps", 50_000, "any"),)),
     "epochs": Kind("Uniform, without replacement"),
     "slices": Kind("Slices", (Option("length", "length", 64, "1"),)),
-    "prioritized": Kind("Prioritized", (Option("alpha", "alpha", 0.6, "any"),)),
 }
 
 

@@ -5,57 +5,22 @@ This opens the buffer, read-only, as a training would: torch is imported by then
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diskbuffer import Column, Prioritized, ReplayBuffer, Sampler, Slices, Uniform
+from diskbuffer import ReplayBuffer, Sampler, Slices, Uniform
 from diskbuffer.errors import EmptyBufferError, InputError
-from diskbuffer.index.index import Index
 from diskbuffer.inspect.page.samplers import SAMPLERS
-from diskbuffer.plugin import counted
+from diskbuffer.plugin import Reader, counted
 
 Int64 = npt.NDArray[np.int64]
 _MOST = 20_000_000  # drawn steps, of which each takes 30 bytes here for a moment
 _BINS, _MOST_BARS = 60, 40
-
-
-@dataclass(frozen=True)
-class _Priorities:
-    """A store's column of priorities as a sampler wants it, in copies: what the sampler writes, the store never sees."""
-
-    buffer: ReplayBuffer
-    name: str
-
-    @property
-    def lock(self) -> threading.RLock:
-        return self.buffer._store.lock
-
-    @property
-    def index(self) -> Index:
-        return self.buffer._reader.index
-
-    @property
-    def check(self) -> Callable[[], Any]:
-        return lambda: None
-
-    @property
-    def is_there(self) -> bool:
-        return self.name in self.buffer.derived
-
-    def hold(self, rows: Int64) -> bool:  # noqa: ARG002
-        return True
-
-    def values(self, slot: int) -> npt.NDArray[Any]:
-        if not self.is_there:
-            return np.zeros(self.index.segment_rows, np.float32)
-        return self.buffer._store.values(self.name, slot).copy()
 
 
 def look_at_draws(
@@ -103,28 +68,15 @@ def look_at_draws(
     with ReplayBuffer(path, mode="r") as buffer:
         if not len(buffer):
             raise EmptyBufferError(f"{path} holds no complete step yet: there is nothing to draw")
-        if isinstance(sampler, Prioritized):
-            sampler.attach(buffer._reader.index, lambda name, _: _Priorities(buffer, _priority(buffer, name)))
         begun = time.perf_counter()
         drawn = np.concatenate([buffer.draw(batch_size, sampler)["steps"] for _ in range(batches)])
         seconds = time.perf_counter() - begun
-        streams, there = len(buffer._reader.index.table), buffer.steps()
-        remark = "" if kind != "prioritized" or "priority" in buffer.derived else _NO_PRIORITIES
+        streams, there = Reader(path).info.streams, buffer.steps()
     if length > 1:
         drawn = (drawn[:, None] + np.arange(length) * streams).ravel()
     counts, ages = _count(there, drawn, streams)
     found = {"sampler": call, "steps": len(there), "batch_size": batch_size, "batches": batches, "seconds": seconds}
-    return found | {"words": [*_words(counts, ages), remark], "ages": _by_age(counts, ages, streams), "times": _by_times(counts)}
-
-
-_NO_PRIORITIES = "The store has no column 'priority' yet, so all steps have the same: this is what a training begins with."
-
-
-def _priority(buffer: ReplayBuffer, name: str) -> str:
-    found = buffer.columns.get(name, Column((), "float32"))
-    if found != Column((), "float32"):
-        raise InputError(f"the column {name!r} is {found}, and no column of priorities")
-    return name
+    return found | {"words": _words(counts, ages), "ages": _by_age(counts, ages, streams), "times": _by_times(counts)}
 
 
 def _make(kind: str, values: Mapping[str, float], seed: int | None) -> tuple[Sampler, str]:
@@ -135,8 +87,6 @@ def _make(kind: str, values: Mapping[str, float], seed: int | None) -> tuple[Sam
         return Uniform(seed, replace=False), "db.Uniform(replace=False)"
     if kind == "slices":
         return Slices(int(values["length"]), seed), f"db.Slices({values['length']:g})"
-    if kind == "prioritized":
-        return Prioritized(values["alpha"], 0.4, seed), f"db.Prioritized(alpha={values['alpha']:g})"
     return Uniform(seed), "db.Uniform()"
 
 

@@ -29,38 +29,7 @@ from diskbuffer.store.system.writer_lock import WriterLock, is_held
 
 
 def check(path: str | os.PathLike[str], repair: bool = False, progress: bool = True) -> Report:
-    """Verify every structure and every checksum of a store, and decode every chunk.
-
-    Without `repair` nothing is changed, and a writer may be at work at the same time: what it has not sealed yet is then left
-    out, as only the writer knows it.
-
-    With `repair` the store must not be open for writing. What cannot be saved is dropped, and nothing else: steps that lie in a
-    damaged chunk, or whose row is damaged in some column; the rest of their episode stays, as one that was cut off. Of a file
-    that is missing or another, these are the steps of its segment. A column that was written later (`ReplayBuffer.write`) loses
-    the values of a damaged segment. Files are written anew, never changed.
-
-    Parameters
-    ----------
-    path : path-like
-    repair : bool
-    progress : bool
-        Whether to show a bar, where tqdm is installed.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    NotAStoreError
-        There is no store.
-    LockedError
-        A repair was asked for, and the store is open for writing elsewhere.
-
-    Notes
-    -----
-    Reads the whole store: some 15 s for a million 84x84 frames.
-    """
+    """Verify one store; see `diskbuffer.check`."""
     root = local_path(path)
     for _ in range(LOOKS):
         before = _last_written(root)

@@ -409,7 +409,7 @@ def test_what_is_sampled(page: Page, address: str) -> None:
     until(lambda: "db.Uniform()" in page.text("sampling-note"), 60)
     assert page.is_drawn("ages-chart")
     assert page.is_drawn("times-chart")
-    for kind, written in (("slices", "db.Slices(8)"), ("recent", "max_age=20"), ("prioritized", "db.Prioritized(alpha=0.6)")):
+    for kind, written in (("slices", "db.Slices(8)"), ("recent", "max_age=20")):
         page.script(f"const s = document.getElementById('sampler'); s.value = '{kind}'; s.dispatchEvent(new Event('change'))")
         for option, value in (("length", 8), ("max_age", 20)):
             page.script(f"document.querySelectorAll('#sampler-options [name={option}]').forEach(input => input.value = {value})")

@@ -282,7 +282,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     with client_of(store) as client:
         for feed in ("state", "overview", "timeline", "episodes", "chosen", "episode", "samplers", "findings", "state"):
             get(client, feed)
-        for sampler in ("uniform", "recent", "epochs", "slices", "prioritized"):
+        for sampler in ("uniform", "recent", "epochs", "slices"):
             get(client, "sampling", sampler=sampler, batches=3, **({"length": 5} if sampler == "slices" else {}))
         assert client.get("/frame.png", params={"step": 3, "stack": 1}).status_code == 200
     assert contents(store) == before

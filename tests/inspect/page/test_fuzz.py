@@ -69,7 +69,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "api/sampling": ("sampler", "batch_size", "batches", "max_age", "length", "alpha"),
 }
 LIKELY = {"column": ("obs",), "stack": ("1",), "sort": ("ended", "return"), "batch_size": ("1", "7"), "batches": ("1", "2")}
-LIKELY |= {"sampler": ("uniform", "recent", "epochs", "slices", "prioritized")}
+LIKELY |= {"sampler": ("uniform", "recent", "epochs", "slices")}
 
 
 @pytest.mark.some(2)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diskbuffer.errors import InputError
-from diskbuffer.inspect.notebook.html import data_uri, escaped
-
-KINDS = ("mp4", "gif")  # of movies
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class Video:
         It shows every so many of the episode's frames.
     """
 
+    KINDS = ("mp4", "gif")
+
     data: bytes = field(repr=False)
     kind: str
     frames: int
@@ -54,9 +55,10 @@ class Video:
     every: int = 1
 
     def _repr_html_(self) -> str:
+        data = base64.b64encode(self.data).decode()
         if self.kind == "gif":
-            return f'<img src="{data_uri(self.data, "image/gif")}" alt="{escaped(repr(self))}">'
-        return f'<video controls loop autoplay muted playsinline src="{data_uri(self.data, "video/mp4")}"></video>'
+            return f'<img src="data:image/gif;base64,{data}" alt="{html.escape(repr(self))}">'
+        return f'<video controls loop autoplay muted playsinline src="data:video/mp4;base64,{data}"></video>'
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it to a file, in place of what is there; return its path.
@@ -66,7 +68,7 @@ class Video:
         InputError
             The path does not end with the movie's kind: .mp4 or .gif.
         """
-        others = " or ".join(f".{kind} with kind={kind!r}" for kind in KINDS if kind != self.kind)
+        others = " or ".join(f".{kind} with kind={kind!r}" for kind in self.KINDS if kind != self.kind)
         return _save(self.data, path, self.kind, f"this movie was made as {self.kind.upper()}; episode.video() makes {others}")
 
 
