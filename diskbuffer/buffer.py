@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     import xarray
     import zarr
 
+_TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
 Autoreset = Literal["next_step", "same_step", "disabled"]
 T = TypeVar("T")
 
@@ -103,8 +104,9 @@ class ReplayBuffer:
     extra : mapping of str to Column, optional
         Columns beside those, given with every step: ``{"log_prob": Column((), "float32")}``.
     transforms : mapping of str to Greyscale, Resize, or tuple of them, optional
-        With `env` or spaces: what pictures become before they are stored, by column: ``{"obs": (Greyscale(), Resize(84, 84))}``,
-        ``{"obs/camera": Resize(96, 128)}``. With `columns`, ``Column(transform=)`` says so.
+        What pictures become before they are stored, by column: ``{"obs": (Greyscale(), Resize(84, 84))}``,
+        ``{"obs/camera": Resize(96, 128)}``. `columns` are then those of pictures as they come; of a column as it is stored,
+        ``Column(transform=)`` says so, too.
     n_envs : int, optional
         Environments that write side by side; 1, or that of `env`.
     frame_stack : int, optional
@@ -214,7 +216,6 @@ class ReplayBuffer:
     ) -> None:
         self.limiter: Limiter | None = None
         self._process = os.getpid()
-        self._to_write = "open it with mode='a'"
         if mode not in ("a", "r", "r+", "w-"):
             raise InputError(f"mode must be 'a', 'r', 'r+' or 'w-', found {mode!r}; there is no mode that wipes a store")
         threads = integer_or_none("threads", threads)
@@ -537,11 +538,6 @@ class ReplayBuffer:
         self._check_open()
         return self._reader.stacks_apart(read, columns)
 
-    def _expect_cut_offs(self) -> None:
-        """Do not warn where most steps cut off an episode: an adapter's caller need not know what came after a step."""
-        with self._store.lock:
-            self._writing().cut_offs.expect()
-
     def flush(self) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.
 
@@ -589,7 +585,7 @@ class ReplayBuffer:
         if self._gathered is not None:
             raise ReadOnlyError(f"{self.path} has the stores of several writers; open one with writer=NAME to add steps to it")
         if self._log is None:
-            raise ReadOnlyError(f"{self.path} was opened with mode='r'; {self._to_write} to write")
+            raise ReadOnlyError(f"{self.path} was opened with mode='r'", advice=_TO_WRITE)
         raise LockedError(
             f"{self.path} is being written to by process {self._process}, of which this one is a fork; write there, or open "
             "it here with mode='r'"
@@ -1384,8 +1380,8 @@ class ReplayBuffer:
         self._check_open()
         if self._log is None and self._gathered is None:
             raise ReadOnlyError(
-                f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so "
-                f"there, or {self._to_write}"
+                f"{self.path} was opened with mode='r', and can be {what} by its writer only, which can pause it; do so there",
+                advice=_TO_WRITE,
             )
         self._writing()
 

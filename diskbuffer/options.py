@@ -110,6 +110,7 @@ class Options:
         schema = None
         if self.columns is not None:
             schema = Schema.of(self.columns, self.extra)
+            schema = Schema(with_transforms(schema.columns, self.transforms)) if self.transforms else schema
         elif known.observation_space is not None:
             spaces = known.observation_space, known.action_space
             schema = _unstacked(Schema.from_spaces(*spaces, self.extra), known.frame_stack or 1)
@@ -159,11 +160,6 @@ class Options:
     def _check_sources(self) -> None:
         if sum(given is not None for given in (self.env, self.observation_space, self.columns)) > 1:
             raise InputError("give one of env=, observation_space= (with action_space=) and columns=")
-        if self.transforms and self.env is None and self.observation_space is None:
-            raise InputError(
-                "transforms= are of the observations of env= or observation_space=; with columns=, declare them there: "
-                "Column(..., transform=)"
-            )
         if (self.observation_space is None) != (self.action_space is None):
             raise InputError("give both observation_space= and action_space=")
 

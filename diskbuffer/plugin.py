@@ -39,10 +39,12 @@ from diskbuffer.wording import counted, either, for_command_line, format_option
 from diskbuffer.wording import size as human_size
 
 if typing.TYPE_CHECKING:
+    from diskbuffer.appender import Appender, options_of
     from diskbuffer.inputs import step_names
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform
     from diskbuffer.reading.episode_reader import EpisodeReader
+    from diskbuffer.shared_store import SharedStore
 
 __all__ = [
     "BUILT_IN",
@@ -55,6 +57,7 @@ __all__ = [
     "RESERVED_NAMES",
     "RUNNING",
     "TAG",
+    "Appender",
     "Batch",
     "EpisodeColumns",
     "EpisodeFields",
@@ -63,6 +66,7 @@ __all__ = [
     "Picture",
     "Reader",
     "Schema",
+    "SharedStore",
     "StoreInfo",
     "StoreUsage",
     "Transform",
@@ -84,6 +88,7 @@ __all__ = [
     "leaves",
     "local_path",
     "one_of",
+    "options_of",
     "progress_bar",
     "put",
     "put_argument",
@@ -97,6 +102,9 @@ __all__ = [
 ]
 
 _WITH_PYTORCH = {
+    "Appender": "diskbuffer.appender",
+    "options_of": "diskbuffer.appender",
+    "SharedStore": "diskbuffer.shared_store",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
     "Transform": "diskbuffer.reading.delivery",

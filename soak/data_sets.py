@@ -20,6 +20,7 @@ import numpy.typing as npt
 import diskbuffer as db
 from diskbuffer.formats import EpisodeData, export
 from diskbuffer.formats.filling import fill
+from diskbuffer.plugin import Appender
 from diskbuffer.schema import escape_key
 
 Array = npt.NDArray[Any]
@@ -82,8 +83,8 @@ def _exported(format: str, foreign: Callable[[Path], None] | None = None, **opti
 
     def make(directory: Path) -> None:
         store, target = directory.parent / "store", directory / "exported"
-        with db.ReplayBuffer(store, columns=_COLUMNS, threads=1) as buffer:
-            fill(buffer, episodes(), lambda _: None)
+        with Appender(store, columns=_COLUMNS, threads=1) as appender:
+            fill(appender, episodes(), lambda _: None)
         losses = ["final_obs", "tags", "pictures", "strings", "final_info"]
         export(format, store, target, allow_loss=losses, progress=False, **options)
         shutil.rmtree(store)

@@ -36,7 +36,7 @@ def copy(
 ) -> Path:
     """Copy a store, whole or in part; a training may be writing to it.
 
-    A copy with nothing else but another capacity or stack is a snapshot: files of sealed segments are shared by hard links, and
+    A copy with nothing else but another capacity is a snapshot: files of sealed segments are shared by hard links, and
     steps keep their names. Otherwise steps are recorded anew, one episode after the other.
 
     Parameters
@@ -48,8 +48,8 @@ def copy(
     columns : collection of str, optional
         Which columns, by path; "obs" is all that begin with "obs/", too. Rewards and flags are always part of it.
     capacity : int or "all", optional
-        Keep the newest so many steps, or all from now on. As the store's by default; no step is lost by that, also where the
-        store has more than its capacity: they go when something is added.
+        Keep the newest so many steps, or all from now on. As the store's by default; what it has beyond its capacity is not
+        copied where steps are recorded anew.
     codec : mapping of str to str or None, optional
         How columns are compressed, by path, as `Column` takes it; None has it chosen from the data.
     chunk_rows : int, optional
@@ -81,14 +81,14 @@ def copy(
         resized = capacity != info.capacity
     else:
         resized = False
+    most = info.capacity if capacity is None and not resized else capacity
     stacked = frame_stack not in (None, info.frame_stack)
     asked = (where, columns, codec or None, chunk_rows)
-    # What goes for a capacity was noted for the store's own stack: with a longer one too few steps would be left.
-    if not several and all(option is None for option in asked) and not (resized and stacked):
-        return _linked(store, path, {"capacity": capacity} if resized else {}, frame_stack if stacked else None)
+    if not several and all(option is None for option in asked) and not stacked:
+        return _linked(store, path, {"capacity": capacity} if resized else {})
 
     def choose(table: EpisodeTable) -> EpisodeTable:
-        return newest_steps(table, capacity, info) if isinstance(capacity, int) else table
+        return newest_steps(table, most, info)
 
     def change(new: NewStore) -> NewStore:
         changes: dict[str, Any] = {"capacity": capacity, "segment_rows": None} if resized else {}
@@ -123,9 +123,10 @@ def delete(store: StorePath, new: StorePath, where: str, *, progress: bool = Tru
     CorruptionError, LockedError
         As for `copy`.
     """
-    path = place_beside(new, store)
+    path, info = place_beside(new, store), read_info(store)
 
     def choose(table: EpisodeTable) -> EpisodeTable:
+        table = newest_steps(table, info.capacity, info)
         gone = table.where(where)
         if not gone.any():
             raise InputError(f"{store} has no episode for which that holds: there is nothing to delete")
@@ -150,20 +151,16 @@ def rewrite(
     return change(NewStore.like(source)).write(path, what, [source], map(through, source.episodes()), progress)
 
 
-def _linked(store: StorePath, path: Path, resize: dict[str, int | None], frame_stack: int | None) -> Path:
-    """Make a snapshot, with another capacity or stack where one is given."""
-    with ReplayBuffer(store, mode="r", frame_stack=frame_stack) as buffer:
-        if not (resize or frame_stack):
+def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path:
+    """Make a snapshot, with another capacity where one is given."""
+    with ReplayBuffer(store, mode="r") as buffer:
+        if not resize:
             return buffer.snapshot(path)
         # No run goes on with what another has left: it may be older, and is made in a moment.
         with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}) as unfinished:
             buffer.snapshot(unfinished.place)
-            with ReplayBuffer(unfinished.place, mode="r+", frame_stack=frame_stack) as made:
-                if frame_stack:
-                    with made._store.lock:
-                        made._store.description.change(made._store.table.slots, frame_stack=frame_stack)
-                if resize:
-                    made.resize(resize["capacity"])
+            with ReplayBuffer(unfinished.place, mode="r+") as made:
+                made.resize(resize["capacity"])
             unfinished.finish()
             return unfinished.target
 

@@ -80,13 +80,11 @@ def merge(
             derived=shared if "derived" in lost else alike[0].derived,
             capacity=capacity,
             capacity_each=False,
-            n_envs=max(one.n_envs for one in alike),
+            n_envs=max(one.options["n_envs"] for one in alike),
             segment_rows=None,
-            environment=None if "environment" in lost else alike[0].environment,
-            metadata=None if "metadata" in lost else alike[0].metadata,
-            tags=tuple(dict.fromkeys(tag for one in alike for tag in one.tags)),
-            tagged=any(one.tagged for one in alike),
-            evict=capacity is not None,
+            environment=None if "environment" in lost else alike[0].options["environment"],
+            metadata=None if "metadata" in lost else alike[0].options["metadata"],
+            tags=tuple(dict.fromkeys(tag for one in alike for tag in one.options["tags"])),
         )
         return merged.write(path, "merge", sources, (episode for source in sources for episode in source.episodes()), progress)
 
@@ -121,9 +119,10 @@ def _differences(names: Sequence[str], stores: Sequence[NewStore]) -> dict[str, 
     if some:
         lost["derived"] = f"columns written later that not all of them have, or not alike: {', '.join(sorted(some))}"
     for what in ("environment", "metadata"):
-        other = next((n for n, one in enumerate(stores) if getattr(one, what) != getattr(stores[0], what)), None)
+        told = [one.options[what] for one in stores]
+        other = next((n for n, one in enumerate(told) if one != told[0]), None)
         if other is not None:
-            lost[what] = f"{_first_difference(getattr(stores[0], what), getattr(stores[other], what), names[0], names[other])}"
+            lost[what] = _first_difference(told[0], told[other], names[0], names[other])
     return lost
 
 

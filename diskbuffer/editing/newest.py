@@ -12,13 +12,15 @@ from diskbuffer.plugin import EpisodeTable, StoreInfo
 Int64 = npt.NDArray[np.int64]
 
 
-def newest_steps(table: EpisodeTable, capacity: int, info: StoreInfo) -> EpisodeTable:
-    """Return the newest steps, `capacity` of them, or all where there are fewer.
+def newest_steps(table: EpisodeTable, capacity: int | None, info: StoreInfo) -> EpisodeTable:
+    """Return the newest steps, `capacity` of them, or all where there are fewer, or it is None.
 
     Environments lose as many steps as makes them have equally many, those with fewer none: a step of one is as old as the step
     of another after which as many came. With ``capacity_each`` every environment has its own share. The first episode that is
     left of an environment may begin later than it did.
     """
+    if capacity is None:
+        return table
     streams, envs = info.streams, np.arange(info.n_envs)
     there = np.array([int(table.length[table.stream == env].sum()) for env in envs], np.int64)
     kept = np.minimum(there, capacity // info.n_envs) if info.capacity_each else _share(there, capacity)

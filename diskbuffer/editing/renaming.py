@@ -11,10 +11,11 @@ from pathlib import Path
 from diskbuffer import Column
 from diskbuffer.editing.copying import rewrite
 from diskbuffer.editing.new_store import NewStore, place_beside
+from diskbuffer.editing.newest import newest_steps
 from diskbuffer.errors import SchemaError
 from diskbuffer.formats.data import EpisodeData
 from diskbuffer.formats.stored import StoreSource
-from diskbuffer.plugin import BUILT_IN, TAG, is_observation
+from diskbuffer.plugin import BUILT_IN, TAG, is_observation, read_info
 
 
 def rename_column(
@@ -45,7 +46,8 @@ def rename_column(
         As for `copy`.
     """
     path = place_beside(new, store)
-    with closing(StoreSource(store)) as source:
+    info = read_info(store)
+    with closing(StoreSource(store, choose=lambda table: newest_steps(table, info.capacity, info))) as source:
         _check(source, old, name)
 
         def renamed(columns: Mapping[str, Column]) -> dict[str, Column]:

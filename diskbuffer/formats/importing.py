@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diskbuffer import Column, ReplayBuffer
+from diskbuffer import Column
 from diskbuffer.errors import InputError, SourceError
 from diskbuffer.formats.data import Contents
 from diskbuffer.formats.filling import fill
@@ -19,9 +19,7 @@ from diskbuffer.formats.options import as_texts, check
 from diskbuffer.formats.registry import find
 from diskbuffer.formats.strangers import refuse_links
 from diskbuffer.formats.unfinished import Unfinished
-from diskbuffer.options import with_transforms
-from diskbuffer.plugin import BUILT_IN, either, local_path, progress_bar
-from diskbuffer.transforms import notation
+from diskbuffer.plugin import BUILT_IN, Appender, either, local_path, progress_bar
 
 
 def import_(
@@ -102,32 +100,38 @@ def import_(
     with closing(found.read(path, **options)) as reading:
         refuse(reading.losses, allow_loss, f"a store cannot hold all of {path}")
         contents = reading.contents
-        wanted = with_transforms(_columns(contents, columns, allow_nan), transforms)
+        wanted = _columns(contents, columns, allow_nan)
         derived = {name: column for name, column in wanted.items() if name in contents.derived and "/" not in name}
         settings: dict[str, Any] = {"columns": sorted(wanted), "capacity": capacity, "allow_nan": allow_nan}
         if transforms:
-            settings["transforms"] = {path: notation(wanted[path].transforms) for path in sorted(transforms)}
+            settings["transforms"] = {path: _texts(transforms[path]) for path in sorted(transforms)}
         task = {"import": format, "source": begun_with, "options": as_texts(options), **settings}
         with Unfinished(store, task) as unfinished:
             with (
-                ReplayBuffer(
+                Appender(
                     unfinished.place,
-                    capacity,
+                    derived=derived,
                     columns={name: column for name, column in wanted.items() if name not in derived},
+                    transforms=transforms,
+                    capacity=capacity,
                     n_envs=contents.n_envs,
                     frame_stack=contents.frame_stack,
-                    padding=contents.padding,  # type: ignore[arg-type]
+                    padding=contents.padding,
                     autoreset="disabled",
                     environment=contents.environment,
                     metadata=contents.metadata,
-                ) as buffer,
+                ) as appender,
                 progress_bar(contents.steps, 0, progress, "steps") as shown,
             ):
-                fill(buffer, reading.episodes(), shown.update, derived)
+                fill(appender, reading.episodes(), shown.update)
             if fingerprint(found.files(path)) != begun_with:
                 raise SourceError(f"{path} was changed while it was read; import it again once nothing writes to it")
             unfinished.finish()
             return unfinished.target
+
+
+def _texts(transform: Any) -> list[str]:
+    return [str(each) for each in (transform if isinstance(transform, tuple | list) else (transform,))]
 
 
 def _columns(contents: Contents, some: Collection[str] | None, allow_nan: bool) -> dict[str, Column]:

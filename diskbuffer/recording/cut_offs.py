@@ -32,8 +32,11 @@ class CutOffs:
         """Episodes that ended without a flag."""
         return self.found + self.asked_for
 
-    def note(self, found: int) -> None:
-        """Note that steps cut off episodes."""
+    def note(self, found: int, *, told: bool = False) -> None:
+        """Note that steps cut off episodes; where the caller has `told` so, nothing is wrong."""
+        if told:
+            self.asked_for += found
+            return
         self.found += found
         self.due = not self._expected and self.found > max(_FEW, self.steps // 2)
 

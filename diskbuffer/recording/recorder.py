@@ -61,6 +61,7 @@ class Recorder:
             FinalObservations(self._blocks, self._axes, layout.frame_stack) if layout.autoreset == SAME_STEP else None
         )
         self._is_single = False  # whether the native recorder expects single steps
+        self._is_told = False  # whether the caller says which steps start an episode
         self._most_steps = max(256, _AT_ONCE // max(self._schema[path].row_bytes for path in self._schema))
 
     # One step of every stream
@@ -75,6 +76,7 @@ class Recorder:
         if self.cut_offs.due:
             self.cut_offs.warn_if_due()
         told = None if new_episode is None else flags("new_episode", new_episode, self._axes.shape).view(np.uint8)[None]
+        self._is_told = told is not None
         if self._final_obs is not None:
             next_obs = self._final_obs.in_place_of(next_obs, info, step[2:], obs)
         if self._pictures is not None:
@@ -90,6 +92,7 @@ class Recorder:
         """Do as `add` where that takes no conversion and no warning, and nothing is wrong; else nothing, and return -1."""
         if self._final_obs is not None or self._pictures is not None or self.cut_offs.due:
             return -1
+        self._is_told = False
         try:
             return max(-1, self._add(self._blocks.of_step(obs, next_obs, step, more), None))
         except NOT_OF_ARGUMENTS:
@@ -182,6 +185,7 @@ class Recorder:
         )
         if told is not None and np.ndim(new_episode) == 0:
             told[1:] = False  # the others go on
+        self._is_told = told is not None
         first, count = stream or 0, envs or 1
         found = np.empty((axes.shape[0], count) if positions else (0, count), np.int64)
         if axes.shape[0] == 0:
@@ -248,7 +252,7 @@ class Recorder:
     def _note_starts(self) -> None:
         """Have the index know of the episodes that were started."""
         starts, cut_offs = self._native.take_starts()
-        self.cut_offs.note(cut_offs)
+        self.cut_offs.note(cut_offs, told=self._is_told)
         if not len(starts):
             return
         for stream in np.unique(starts[:, 0]).tolist():

@@ -28,6 +28,7 @@ COLUMNS: dict[str, dict[str, db.Column]] = {
     },
 }
 ENVIRONMENT = {"id": "Made-v0", "wrappers": ["FrameStack"], "n_envs": 1}
+_SMALL = 60  # steps
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def make(path: Path, seed: int, **given: Any) -> Made:
         "frame_stack": stack,
         "padding": pick(["first", "zeros"]),
         "autoreset": pick(["next_step", "disabled"]),
-        "capacity": pick([None, 60]),
+        "capacity": pick([None, _SMALL]),
         "capacity_each": pick([False, True]),
         "segment_rows": pick([8, 16, 64]),
         "metadata": pick([None, {"run": seed, "names": ["a", "b"]}]),
@@ -99,13 +100,15 @@ def make(path: Path, seed: int, **given: Any) -> Made:
     endings = ["terminated", "truncated", "cut off", "running"]
     db.ReplayBuffer(path, **options).close()
     with db.ReplayBuffer(path, autoreset="disabled") as buffer:  # or steps that look like a reset would be none
-        buffer._expect_cut_offs()
         for n in range(int(random.integers(1, 14))):
             env = int(random.integers(options["n_envs"]))
             ending = pick(endings)
             add_episode(buffer, int(random.integers(1, 30)), random, ending, env)
             if n == 4 and random.random() < 0.1:
                 buffer.clear()
+        if options["capacity"] == _SMALL:  # steps were evicted, and there are no more than the capacity from now on
+            options["capacity"] = 10_000
+            buffer.resize(10_000)
         over = buffer.episodes.ending != "running"
         for tag in ("good", "bad", "x y")[: int(random.integers(4))]:
             some = over & (random.random(len(over)) < 0.5)

@@ -144,7 +144,9 @@ def test_a_copied_ring_goes_on_as_a_ring(tmp_path: Path) -> None:
             stores.add_episode(buffer, 20, random, "truncated")
         buffer.resize(300)
     editing.copy(made.path, tmp_path / "copy", where="length > 0", progress=False)
-    assert len(stores.episodes(tmp_path / "copy")) == len(stores.episodes(made.path))
+    there = stores.episodes(tmp_path / "copy")
+    assert sum(len(one["reward"]) for one in there) == 300  # what the ring has beyond its capacity is left out
+    stores.assert_same(there[1:], stores.episodes(made.path)[1 - len(there) :])
     with db.ReplayBuffer(tmp_path / "copy", autoreset="disabled") as buffer:
         for _ in range(30):
             stores.add_episode(buffer, 20, random, "truncated")
@@ -160,7 +162,7 @@ def test_a_copy_without_conditions_or_changes_shares_its_files(tmp_path: Path) -
     editing.copy(made.path, tmp_path / "resized", capacity=70, progress=False)
     editing.copy(made.path, tmp_path / "stacked", frame_stack=2, progress=False)
     stores.assert_same(stores.episodes(tmp_path / "copy"), stores.episodes(made.path))
-    for name in ("copy", "resized", "stacked"):
+    for name in ("copy", "resized"):
         shared = [file for file in (tmp_path / name).rglob("c.*") if os.stat(file).st_nlink > 1]
         assert shared
         with db.ReplayBuffer(tmp_path / name, mode="r") as buffer, db.ReplayBuffer(made.path, mode="r") as source:

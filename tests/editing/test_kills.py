@@ -18,14 +18,15 @@ from tests.formats.interrupted import killed
 CODE = """
 import sys
 from diskbuffer import editing
-from diskbuffer.formats import filling, rows
+from diskbuffer import ReplayBuffer
+from diskbuffer.formats import rows
 rows.BLOCK = 20_000
-told = filling._Filler._extend
+told = ReplayBuffer.extend
 def slow(self, *given, **named):
     told(self, *given, **named)
     print("added", flush=True)
     sys.stdin.readline()
-filling._Filler._extend = slow
+ReplayBuffer.extend = slow
 {call}
 """
 CALLS = {

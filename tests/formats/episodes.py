@@ -64,9 +64,10 @@ def some(n: int, seed: int = 0, columns: Mapping[str, db.Column] = COLUMNS, long
 def store_of(path: Path, episodes: list[EpisodeData], columns: Mapping[str, db.Column] = COLUMNS, **options: Any) -> Path:
     """Write a store of episodes."""
     from diskbuffer.formats.filling import fill
+    from diskbuffer.plugin import Appender
 
-    with db.ReplayBuffer(path, columns=columns, **options) as buffer:
-        fill(buffer, episodes, lambda _: None)
+    with Appender(path, columns=columns, **options) as appender:
+        fill(appender, episodes, lambda _: None)
     return path
 
 

@@ -21,6 +21,7 @@ from diskbuffer.cli import main
 from diskbuffer.formats import Contents, EpisodeData, Format, export, import_, registry
 from diskbuffer.formats.filling import fill
 from diskbuffer.formats.stored import StoreSource
+from diskbuffer.plugin import Appender
 from tests.formats import episodes as made
 from tests.formats import interrupted
 from tests.recording.test_transforms import model
@@ -75,7 +76,6 @@ def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
     ]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.rows.BLOCK", int(random.integers(1, 30)) * 1300)  # bytes: a few rows
-        patched.setattr("diskbuffer.formats.filling.MAPPED", int(random.integers(1, 30)) * 1300)
         for kill in range(kills + 1):
             left = int(random.integers(0, 1 + sum(one.steps for one in episodes))) if kill < kills else 10**9
 
@@ -85,9 +85,8 @@ def test_any_episodes_are_stored_as_they_are_however_often_it_was_interrupted(
                 if left < 0:
                     raise KeyboardInterrupt
 
-            buffer = db.ReplayBuffer(path, columns=made.COLUMNS, n_envs=streams)
-            with buffer, contextlib.suppress(KeyboardInterrupt):
-                fill(buffer, episodes, told)
+            with contextlib.suppress(KeyboardInterrupt), Appender(path, columns=made.COLUMNS, n_envs=streams) as appender:
+                fill(appender, episodes, told)
     found = made.read(path)
     for stream in range(streams):
         mine = [one for one in found if one["stream"] == stream]
@@ -144,7 +143,7 @@ def test_an_import_with_other_transforms_than_the_one_that_was_stopped_begins_an
 ) -> None:
     register(source(made.some(3)))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("diskbuffer.formats.filling._Filler.finish", interrupted.stop)
+        patched.setattr("diskbuffer.plugin.Appender.commit", interrupted.stop)
         with pytest.raises(KeyboardInterrupt):
             import_("given", tmp_path, tmp_path / "store", transforms={"obs/camera": db.Resize(4, 5)}, progress=False)
     assert (tmp_path / ".store.unfinished").is_dir()

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import diskbuffer as db
 from diskbuffer import editing
 from diskbuffer.formats import export, import_
-from diskbuffer.formats.filling import _Filler
 from diskbuffer.formats.stored import StoreSource
 from soak.specimens import contents
 from tests.amounts import examples
@@ -101,7 +100,7 @@ def test_an_import_that_was_stopped_never_mixes_two_sources(
     source = path / "source.h5"
     FORMATS[format](source, random, lengths)
     for _ in range(int(random.integers(1, 3))):
-        with stopping(random, _Filler, "_extend", 12):
+        with stopping(random, db.ReplayBuffer, "extend", 12):
             import_(format, source, path / "store", progress=False)
         if (path / "store").exists():
             return
@@ -123,7 +122,7 @@ def test_a_source_with_the_size_and_the_time_of_another_is_told_from_it_by_its_c
     source = tmp_path / "source.h5"
     robomimic(source, np.random.default_rng(0), [5, 5, 5])
     before = source.stat()
-    with stopped_at(2, _Filler, "_extend", KeyboardInterrupt()):
+    with stopped_at(2, db.ReplayBuffer, "extend", KeyboardInterrupt()):
         import_("robomimic", source, tmp_path / "store", progress=False)
     assert (tmp_path / ".store.unfinished").exists()
     robomimic(source, np.random.default_rng(1), [5, 5, 5])
@@ -135,17 +134,17 @@ def test_a_source_with_the_size_and_the_time_of_another_is_told_from_it_by_its_c
 
 
 def test_an_import_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, extend, calls = tmp_path / "source.h5", _Filler._extend, 0
+    source, extend, calls = tmp_path / "source.h5", db.ReplayBuffer.extend, 0
     robomimic(source, np.random.default_rng(0), [5, 5, 5])
 
-    def counted(*args: Any, **named: Any) -> None:
+    def counted(*args: Any, **named: Any) -> int:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        extend(*args, **named)
+        return extend(*args, **named)
 
-    monkeypatch.setattr(_Filler, "_extend", counted)
+    monkeypatch.setattr(db.ReplayBuffer, "extend", counted)
     with pytest.raises(KeyboardInterrupt):
         import_("robomimic", source, tmp_path / "store", progress=False)
     import_("robomimic", source, tmp_path / "store", progress=False)
@@ -154,19 +153,19 @@ def test_an_import_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("format", ["robomimic", "drqv2"])
 def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, extend, calls = tmp_path / "source.h5", _Filler._extend, 0
+    source, extend, calls = tmp_path / "source.h5", db.ReplayBuffer.extend, 0
     FORMATS[format](source, np.random.default_rng(0), [5, 5, 5])
 
-    def changing(*args: Any, **named: Any) -> None:
+    def changing(*args: Any, **named: Any) -> int:
         nonlocal calls
         calls += 1
         if calls == 2:
             last = source if source.is_file() else sorted(source.iterdir())[-1]
             with last.open("ab") as file:
                 file.write(b"\0" * 8)
-        extend(*args, **named)
+        return extend(*args, **named)
 
-    monkeypatch.setattr(_Filler, "_extend", changing)
+    monkeypatch.setattr(db.ReplayBuffer, "extend", changing)
     with pytest.raises(db.errors.SourceError, match="changed while it was read"):
         import_(format, source, tmp_path / "store", progress=False)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["source.h5"]
@@ -266,7 +265,7 @@ def test_a_copy_that_was_stopped_has_derived_columns_as_they_are_now(tmp_path_fa
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.filling._MOST_ROWS", 7)
         for _ in range(2):
-            stopped = [(_Filler, "_extend", 12), (_Filler, "_write_derived", 6)][int(random.integers(2))]
+            stopped = [(db.ReplayBuffer, "extend", 12), (db.ReplayBuffer, "write", 6)][int(random.integers(2))]
             with stopping(random, *stopped):
                 editing.copy(path / "store", path / "copy", **options)
             if (path / "copy").exists():
@@ -322,7 +321,7 @@ def test_a_copy_does_not_go_on_with_a_store_that_parted_from_its_source(tmp_path
             for _ in range(3):
                 obs = np.arange(6, dtype=np.float32)[:, None] + np.full((6, 2), value, np.float32)
                 buffer.extend(obs, reward=np.full(5, value), truncated=np.arange(5) == 4, new_episode=True)
-    with stopped_at(1, _Filler, "_extend", KeyboardInterrupt()):
+    with stopped_at(1, db.ReplayBuffer, "extend", KeyboardInterrupt()):
         editing.copy(store, tmp_path / "copy", where="length > 0", progress=False)
     assert (tmp_path / ".copy.unfinished").exists()
     editing.copy(other, tmp_path / "copy", where="length > 0", progress=False)

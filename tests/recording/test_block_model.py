@@ -206,6 +206,7 @@ def given_as(world: World, rows: dict[str, Any], squeeze: int | None) -> dict[st
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.*cut off an episode")
 @examples(30, 1000)
 @given(st.data())
 def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -> None:
@@ -221,9 +222,7 @@ def test_blocks_of_any_shape_are_the_steps_that_they_hold(data: st.DataObject) -
         path = Path(where) / "store"
 
         def reopen(**more: Any) -> db.ReplayBuffer:
-            buffer = opened.enter_context(db.ReplayBuffer(path, **options, **more))
-            buffer._expect_cut_offs()
-            return buffer
+            return opened.enter_context(db.ReplayBuffer(path, **options, **more))
 
         buffer = reopen(
             columns=world.parts | {"action": db.Column((), "int64")},

@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diskbuffer import Column, ReplayBuffer
-from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.draws import NSteps, Steps
 from diskbuffer.errors import SchemaError
-from diskbuffer.plugin import Batch, escape_key
+from diskbuffer.plugin import Batch, SharedStore, escape_key
 from diskbuffer.reading.batches.pool import ArraysPool
 from diskbuffer.reading.delivery import Delivery
 
 
-class Recording(OpenedLate):
+class Recording(SharedStore):
     """Record parts of episodes as they come. The first one tells what the columns are.
 
     Attributes

@@ -16,10 +16,9 @@ from torch.utils._pytree import tree_map
 
 from diskbuffer import Column, ReplayBuffer
 from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, ways_to_stack
-from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.sb3.advice import advising
 from diskbuffer.errors import InputError, SchemaError, StackError
-from diskbuffer.plugin import CUT_OFF, Batch, describe_spaces, escape_key, integer_or_none, is_store, put
+from diskbuffer.plugin import CUT_OFF, Batch, SharedStore, describe_spaces, escape_key, integer_or_none, is_store, put
 from diskbuffer.recording.values import fit
 
 Array = npt.NDArray[Any]
@@ -29,7 +28,7 @@ _NOTHING: dict[str, Any] = {}
 Tensors = torch.Tensor | dict[str, torch.Tensor]
 
 
-class Stored(OpenedLate):
+class Stored(SharedStore):
     """Steps in the terms of Stable-Baselines3, in a store that is opened read-only until the first `add`.
 
     Parameters

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from tianshou.data import Batch
 
 from diskbuffer import ReplayBuffer
-from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import OURS, SLOT, pack, told_by
 from diskbuffer.adapters.tianshou.columns import (
     FLAGS,
@@ -27,7 +26,7 @@ from diskbuffer.adapters.tianshou.columns import (
     written_as,
 )
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.plugin import is_observation, put, value_at
+from diskbuffer.plugin import SharedStore, is_observation, put, value_at
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -36,7 +35,7 @@ _NEEDED = {*TOP, *FLAGS, "obs_next"}  # keys of a step that `add_plainly` takes
 _PLAIN = {*_NEEDED, *MINE, "done"}
 
 
-class Stored(OpenedLate):
+class Stored(SharedStore):
     """Rings of steps, one for each environment.
 
     Parameters
@@ -101,14 +100,14 @@ class Stored(OpenedLate):
         opened = self.opened
         rows = given(found, {path: column for path, column in opened.columns.items() if path not in opened.derived})
         rows |= {flag: np.asarray(batch[flag]).astype(bool).reshape(len(envs)) for flag in FLAGS}
-        if not self.has_next:
-            opened._expect_cut_offs()
+        new_episode = None if self.has_next else True  # nobody knows what came after a step, so each is an episode of its own
         rows[SLOT] = pack(self.next[envs], int(not self.has_next))
         if len(envs) == self.n_envs and (envs == np.arange(self.n_envs)).all():
-            opened.add(**_arguments(rows))
+            opened.add(**_arguments(rows), new_episode=new_episode)
         else:
             for n, env in enumerate(envs.tolist()):
-                opened.extend(env=env, **_arguments({path: values[n : n + 1] for path, values in rows.items()}))
+                step = _arguments({path: values[n : n + 1] for path, values in rows.items()})
+                opened.extend(**step, env=env, new_episode=new_episode)
         self._move_on(envs)
         recorded = {path: column for path, column in opened.columns.items() if path not in (*opened.derived, *OURS)}
         is_plain = self.has_next and recorded.keys() == set(TOP.values()) and not recorded["reward"].shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -23,14 +24,13 @@ from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl.data.replay_buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
 
 from diskbuffer import ReplayBuffer
-from diskbuffer.adapters.lazy_buffer import OpenedLate, close_or_tell
 from diskbuffer.adapters.torchrl.checkpointer import DiskCheckpointer
 from diskbuffer.adapters.torchrl.columns import uncompiled
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.stored import Stored
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.errors import InputError, NotAStoreError, SchemaError
-from diskbuffer.plugin import integer
+from diskbuffer.plugin import SharedStore, integer
 
 Int64 = npt.NDArray[np.int64]
 _COPIED = 1024  # steps that are copied together
@@ -394,10 +394,11 @@ class DiskStorage(TensorStorage):  # type: ignore[misc]
         self._bump_mutation_revision()
 
 
-def _remove(store: OpenedLate, process: int) -> None:
+def _remove(store: SharedStore, process: int) -> None:
     if process != os.getpid():
         return  # a fork's
-    close_or_tell(store.close, store.path)
+    with contextlib.suppress(Exception):  # it goes, whatever became of it
+        store.close()
     shutil.rmtree(store.path.parent, ignore_errors=True)
 
 

@@ -16,7 +16,6 @@ import torch
 from tensordict import TensorDict
 
 from diskbuffer import ReplayBuffer
-from diskbuffer.adapters.lazy_buffer import OpenedLate
 from diskbuffer.adapters.place_column import SLOT, told_by
 from diskbuffer.adapters.torchrl.columns import CPU, Chosen, Columns, uncompiled
 from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
@@ -27,13 +26,13 @@ from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, syn
 from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.plugin import counted, integer_or_none, is_store, one_of
+from diskbuffer.plugin import SharedStore, counted, integer_or_none, is_store, one_of
 
 Int64 = npt.NDArray[np.int64]
 _TRIES = 20  # to load what a writer elsewhere is changing
 
 
-class Stored(OpenedLate):
+class Stored(SharedStore):
     """Steps in places, in a store that is opened read-only until something is written.
 
     Parameters

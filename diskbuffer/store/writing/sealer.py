@@ -258,7 +258,7 @@ class Sealer:
                 store.durability.refuse_to_write_elsewhere()
                 for path, name in each.temporary.items():
                     store.files.rename(name, layout.data_file(path, each.segment[0]))
-                store.maps.retire(each.segment[0], layout.packed)
+                store.maps.retire(each.segment[0])  # until somebody reads it
         if not written:
             return
         store.files.sync_all(layout.schema.recorded)  # the note must not get to the disk before what it is about

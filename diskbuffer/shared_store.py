@@ -13,19 +13,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diskbuffer import ReplayBuffer
+from diskbuffer.buffer import ReplayBuffer
 from diskbuffer.errors import LockedError
-from diskbuffer.plugin import integer_or_none, is_store, local_path
+from diskbuffer.integers import integer_or_none
+from diskbuffer.paths import local_path
 from diskbuffer.runtime import forks
+from diskbuffer.store.building import is_there
 from diskbuffer.store.format.sizes import segment_rows_of, worth_a_ring, worth_files
 
-_writers: weakref.WeakValueDictionary[str, OpenedLate] = weakref.WeakValueDictionary()
-_open_at_exit: weakref.WeakSet[OpenedLate] = weakref.WeakSet()
+_writers: weakref.WeakValueDictionary[str, SharedStore] = weakref.WeakValueDictionary()
+_open_at_exit: weakref.WeakSet[SharedStore] = weakref.WeakSet()
 _closers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that close what nobody has any more
 _PATIENCE = 10  # seconds
 
 
-class OpenedLate:
+class SharedStore:
     """A store that is opened read-only where it is there, and for writing by the first write.
 
     A model that is loaded to be evaluated, while it is trained elsewhere, needs no lock. What was pickled, and is loaded in the
@@ -80,10 +82,8 @@ class OpenedLate:
         if found is not None:
             return found
         with self.lock:
-            if self._buffer is None and is_store(self.path):
-                opened = ReplayBuffer(self.path, **self._options, mode="r")
-                opened._to_write = "call open_to_write() of what holds it"
-                self._take(opened, writes=False)
+            if self._buffer is None and is_there(self.path):
+                self._take(ReplayBuffer(self.path, **self._options, mode="r"), writes=False)
             return self._buffer
 
     def reload(self) -> None:
@@ -119,7 +119,7 @@ class OpenedLate:
         if before is not None and before is not self:  # that this one was pickled from: it is the same buffer
             before.close()
         options = self._options | dict(how)
-        if options.get("segment_rows") is None and "columns" in options and not is_store(self.path):
+        if options.get("segment_rows") is None and "columns" in options and not is_there(self.path):
             options["segment_rows"] = self._segment_rows(options)
         try:
             return ReplayBuffer(self.path, **options)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import diskbuffer as db
-from diskbuffer.adapters.lazy_buffer import OpenedLate
+from diskbuffer.plugin import SharedStore
 
 if TYPE_CHECKING:
     from tests.conftest import Experience, Feeder
@@ -29,9 +29,9 @@ def path(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> 
 
 def test_threads_that_read_go_on_while_it_is_opened_for_writing(path: Path) -> None:
     for _ in range(10):
-        late, stop, failed = OpenedLate(path), threading.Event(), list[BaseException]()
+        late, stop, failed = SharedStore(path), threading.Event(), list[BaseException]()
 
-        def read(late: OpenedLate = late, stop: threading.Event = stop, failed: list[BaseException] = failed) -> None:
+        def read(late: SharedStore = late, stop: threading.Event = stop, failed: list[BaseException] = failed) -> None:
             try:
                 while not stop.is_set():
                     opened = late.open_to_read()
@@ -57,9 +57,9 @@ ENDING = """
 import sys
 import numpy as np
 import diskbuffer as db
-from diskbuffer.adapters.lazy_buffer import OpenedLate
+from diskbuffer.plugin import SharedStore
 
-late = OpenedLate(sys.argv[1])
+late = SharedStore(sys.argv[1])
 opened = late.open_to_write(columns={"obs": db.Column((3,))})
 opened.extend(obs=np.zeros((6, 3), np.float32), reward=np.zeros(5, np.float32))
 """
@@ -82,7 +82,7 @@ def test_a_program_whose_store_is_gone_says_so_in_a_line(tmp_path: Path) -> None
 
 
 def test_where_another_writes_what_is_open_for_reading_stays_so(path: Path) -> None:
-    late = OpenedLate(path)
+    late = SharedStore(path)
     before = late.open_to_read()
     with db.ReplayBuffer(path), pytest.raises(db.LockedError):
         late.open_to_write()
