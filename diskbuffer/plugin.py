@@ -40,7 +40,9 @@ from diskbuffer.wording import size as human_size
 
 if typing.TYPE_CHECKING:
     from diskbuffer.appender import Appender, options_of
+    from diskbuffer.index.growing_array import GrowingArray
     from diskbuffer.inputs import step_names
+    from diskbuffer.native.transforms import interleave
     from diskbuffer.reading.batches.base import Batch
     from diskbuffer.reading.delivery import Transform
     from diskbuffer.reading.episode_reader import EpisodeReader
@@ -63,6 +65,7 @@ __all__ = [
     "EpisodeFields",
     "EpisodeReader",
     "EpisodeTable",
+    "GrowingArray",
     "Picture",
     "Reader",
     "Schema",
@@ -82,6 +85,7 @@ __all__ = [
     "human_size",
     "integer",
     "integer_or_none",
+    "interleave",
     "is_observation",
     "is_sane",
     "is_store",
@@ -101,9 +105,11 @@ __all__ = [
     "writers_of",
 ]
 
-_WITH_PYTORCH = {
+_LATER = {
     "Appender": "diskbuffer.appender",
     "options_of": "diskbuffer.appender",
+    "GrowingArray": "diskbuffer.index.growing_array",
+    "interleave": "diskbuffer.native.transforms",
     "SharedStore": "diskbuffer.shared_store",
     "EpisodeReader": "diskbuffer.reading.episode_reader",
     "Batch": "diskbuffer.reading.batches.base",
@@ -113,6 +119,6 @@ _WITH_PYTORCH = {
 
 
 def __getattr__(name: str) -> typing.Any:
-    if name not in _WITH_PYTORCH:
+    if name not in _LATER:
         raise AttributeError(f"module 'diskbuffer.plugin' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WITH_PYTORCH[name]), name)
+    return getattr(importlib.import_module(_LATER[name]), name)

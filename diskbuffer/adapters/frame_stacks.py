@@ -12,7 +12,7 @@ import torch
 
 from diskbuffer import Column
 from diskbuffer.errors import StackError
-from diskbuffer.native.transforms import interleave
+from diskbuffer.plugin import interleave
 
 Array = npt.NDArray[Any]
 _LIKELY = (2, 4, 5, 6, 7, 8)  # frames of a stack, where the first step looks like one frame several times; not 3: that is RGB

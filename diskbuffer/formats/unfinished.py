@@ -87,12 +87,12 @@ class Unfinished:
 
     def finish(self) -> None:
         """Move what was made to the target, once all of it is on the disk."""
-        _sync(self.place)
+        sync_tree(self.place)
         if self.target.is_dir():
             self.target.rmdir()
         os.rename(self.place, self.target)
         try:
-            _sync_one(self.target.parent)
+            sync_directory(self.target.parent)
         except BaseException:
             os.rename(self.target, self.place)
             raise
@@ -117,15 +117,16 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _sync(path: Path) -> None:
-    """Sync a file, or a directory with all that is in it."""
+def sync_tree(path: Path) -> None:
+    """Bring a file, or a directory with all that is in it, to the disk."""
     if path.is_dir():
         for inner in path.iterdir():
-            _sync(inner)
-    _sync_one(path)
+            sync_tree(inner)
+    sync_directory(path)
 
 
-def _sync_one(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Bring the names in a directory to the disk; or a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

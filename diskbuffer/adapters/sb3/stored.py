@@ -19,7 +19,6 @@ from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, 
 from diskbuffer.adapters.sb3.advice import advising
 from diskbuffer.errors import InputError, SchemaError, StackError
 from diskbuffer.plugin import CUT_OFF, Batch, SharedStore, describe_spaces, escape_key, integer_or_none, is_store, put
-from diskbuffer.recording.values import fit
 
 Array = npt.NDArray[Any]
 Part = str | None  # the name of a part of dict observations; None where an observation is one array
@@ -269,7 +268,7 @@ class Stored(SharedStore):
         parts = self._batched(what, obs)
         found = {}
         for name, part in parts_of(parts).items():
-            found[name] = np.array(fit(f"{what}[{name!r}]" if name is not None else what, self._whole[name], part, (part.shape,)))
+            found[name] = np.array(part)
         return found if isinstance(parts, dict) else found[None]
 
     def _split(self, obs: Obs) -> Any:

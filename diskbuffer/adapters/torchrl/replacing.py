@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from diskbuffer.store.system.files import Files
+from diskbuffer.formats.unfinished import sync_directory
 
 _PATIENCE = 60.0  # seconds, for a process that replaces a directory
 
@@ -23,12 +24,17 @@ def remove_tree(path: Path) -> None:
 @contextlib.contextmanager
 def _held(directory: Path) -> Iterator[None]:
     """Hold a directory, wherever it is moved meanwhile, as far as the file system has locks: who dies lets go of it."""
-    files, begun = Files(directory), time.monotonic()
-    fd = files.open_lock(".", write=False)
+    begun, fd = time.monotonic(), os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # there are no such locks
-            while not files.lock(fd, exclusive=True) and time.monotonic() - begun < _PATIENCE:
+        while time.monotonic() - begun < _PATIENCE:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 time.sleep(0.002)
+                continue
+            except OSError:  # there are no such locks
+                pass
+            break
         yield
     finally:
         os.close(fd)
@@ -57,7 +63,7 @@ def put_in_place(new: Path, place: Path, aside: Path) -> None:
             place.rename(aside)
         try:
             new.rename(place)
-            Files(place.parent).sync(".")  # or a power loss could take the one back, and leave the other removed
+            sync_directory(place.parent)  # or a power loss could take the one back, and leave the other removed
         except BaseException:
             if not new.exists():
                 place.rename(new)
@@ -65,9 +71,3 @@ def put_in_place(new: Path, place: Path, aside: Path) -> None:
                 aside.rename(place)
             raise
         remove_tree(aside)
-
-
-def sync_tree(path: Path) -> None:
-    """Bring a directory with all that is in it to the disk."""
-    files = Files(path)
-    files.sync_all([".", *(str(entry.relative_to(path)) for entry in path.rglob("*"))])

@@ -22,10 +22,11 @@ from diskbuffer.adapters.torchrl.entries import Entries, Entry, as_tensordict
 from diskbuffer.adapters.torchrl.indices import has_slice, is_one, plain
 from diskbuffer.adapters.torchrl.many_steps import ManySteps
 from diskbuffer.adapters.torchrl.places import Places
-from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, sync_tree, take_back
+from diskbuffer.adapters.torchrl.replacing import put_in_place, remove_tree, take_back
 from diskbuffer.adapters.torchrl.rows import Later, Rows, Span
 from diskbuffer.adapters.torchrl.trajectories import Selection, Source
 from diskbuffer.errors import InputError, SchemaError
+from diskbuffer.formats.unfinished import sync_tree
 from diskbuffer.plugin import SharedStore, counted, integer_or_none, is_store, one_of
 
 Int64 = npt.NDArray[np.int64]

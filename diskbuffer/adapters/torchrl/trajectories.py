@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from diskbuffer.adapters.torchrl.kept import Read
 from diskbuffer.adapters.torchrl.places import Ring
-from diskbuffer.index.growing_array import GrowingArray
+from diskbuffer.plugin import GrowingArray
 
 Int64 = npt.NDArray[np.int64]
 
