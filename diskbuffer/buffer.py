@@ -344,22 +344,6 @@ class ReplayBuffer:
                 self._note_added(self.limiter)
             return added
 
-    def _add_as_given(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminated: Any,
-        truncated: Any,
-        extra: dict[str, Any],
-    ) -> int:
-        """Do as `add` if all values are as the columns hold them; else nothing, and return -1: so nobody need look first."""
-        if self.limiter is not None:
-            return -1
-        with self._store.lock:
-            return self._writing().add_as_given(obs, next_obs, (action, reward, terminated, truncated), extra)
-
     def extend(
         self,
         obs: Any = None,
@@ -504,16 +488,6 @@ class ReplayBuffer:
         self._must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
-
-    def _extend_with_ids(self, obs: Any, next_obs: Any, **values: Any) -> npt.NDArray[np.int64]:
-        """Add steps of all environments as `extend` does; return their ids, (n, n_envs), -1 for resets."""
-        if self.limiter is not None:
-            self._wait_to_add(self.limiter)
-        with self._store.lock:
-            _, positions = self._writing().extend(values, obs, next_obs, None, positions=True)
-            if self.limiter is not None:
-                self._note_added(self.limiter)
-        return np.where(positions < 0, -1, positions * self._store.layout.streams + np.arange(self.n_envs))
 
     def _extend_to_any_stack(self, obs: Any, next_obs: Any, env: int, **values: Any) -> None:
         """Add steps of one environment as `extend` does, of which the last may lead to any stack, as adapters' callers give it.
@@ -768,20 +742,6 @@ class ReplayBuffer:
         if columns is not None and (n_step != 1 or apart):
             raise InputError("columns= goes with n_step=1 and apart=False; n-step returns are made of several columns")
         return self._reader.recent(ages, envs, n_step_form(n_step, gamma, apart=apart), _paths(columns))
-
-    def _delivered_columns(self) -> tuple[str, ...]:
-        """Return the columns of batches: the same object until they are others."""
-        return self._reader.columns.paths
-
-    def _copied_recent(self, ages: Any, envs: Any, columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
-        """Return columns of steps by their age, as `BatchReader.recent_arrays` does; None where `recent` has to be called."""
-        self._check_open()
-        return self._reader.recent_arrays(ages, envs, columns)
-
-    def _copied_at(self, steps: npt.NDArray[np.int64], columns: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
-        """Return columns of steps by name, (n,), in the same way; None where `at` has to be called."""
-        self._check_open()
-        return self._reader.arrays_at(steps, columns)
 
     def recent_steps(self, ages: Any, envs: Any = 0) -> npt.NDArray[np.int64]:
         """Return the names of steps by their age: what ``steps`` of `recent` would be."""

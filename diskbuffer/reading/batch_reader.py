@@ -289,14 +289,6 @@ class BatchReader(ABC):
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
         return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
 
-    def recent_arrays(self, ages: Any, streams: Any, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
-        """Return columns of single steps by age, by path, ``next_`` before it for what came after; None where `recent` has to."""
-        return self._at_once(_by_name, paths, copy_recent, *_by_age(ages, streams))
-
-    def arrays_at(self, ids: Int64, paths: tuple[str, ...]) -> dict[str, npt.NDArray[Any]] | None:
-        """Return columns of single steps by name, as `recent_arrays` does."""
-        return self._at_once(_by_name, paths, copy_numbered, ids)
-
     def _at_once(
         self, make: Callable[[SingleSteps, Filled], T], paths: tuple[str, ...] | None, copy: Copy, *steps: Int64
     ) -> T | None:
@@ -500,10 +492,6 @@ def _draw_recent(back: Int64, of: Int64) -> Callable[[Index], Draw]:
         return Draw(*found)
 
     return draw
-
-
-def _by_name(single: SingleSteps, filled: Filled) -> dict[str, npt.NDArray[Any]]:
-    return dict(zip(single.names, filled, strict=False))
 
 
 def until_found(readers: Sequence[BatchReader], attempt: Callable[[], T]) -> T:

@@ -88,18 +88,6 @@ class Recorder:
             code = self._add(values, told)
         return code
 
-    def add_as_given(self, obs: Any, next_obs: Any, step: tuple[Any, ...], more: dict[str, Any]) -> int:
-        """Do as `add` where that takes no conversion and no warning, and nothing is wrong; else nothing, and return -1."""
-        if self._final_obs is not None or self._pictures is not None or self.cut_offs.due:
-            return -1
-        self._is_told = False
-        try:
-            return max(-1, self._add(self._blocks.of_step(obs, next_obs, step, more), None))
-        except NOT_OF_ARGUMENTS:
-            raise
-        except InputError:
-            return -1
-
     def _add(self, values: tuple[Any, ...], told: Array | None) -> int:
         """Record a step of values that need no conversion; return how many there were, or `MISFIT` and below for others."""
         native = self._native

@@ -446,7 +446,7 @@ def test_steps_of_collectors_are_handed_over_as_they_are(
 
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_an_interrupted_add_leaves_rows_together(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer, real = DiskReplayBuffer(50, path=tmp_path / "store"), db.ReplayBuffer._add_as_given
+    buffer, real = DiskReplayBuffer(50, path=tmp_path / "store"), db.ReplayBuffer.add
     for t in range(5):
         buffer.add(numbered(t))
 
@@ -456,7 +456,7 @@ def test_an_interrupted_add_leaves_rows_together(where: str, tmp_path: Path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(db.ReplayBuffer, "_add_as_given", interrupted)
+        patch.setattr(db.ReplayBuffer, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             buffer.add(numbered(5))
     first = 6 if where == "after" else 5
@@ -564,14 +564,14 @@ def test_steps_that_others_wrote_are_drawn_by_their_priorities_too(tmp_path: Pat
     other.add(numbered(30))
     other.close()
     one.add(numbered(31))
-    known = db.ReplayBuffer._add_as_given
+    known = db.ReplayBuffer.add
 
     def interrupted(*args: Any, **kwargs: Any) -> None:
         known(*args, **kwargs)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(db.ReplayBuffer, "_add_as_given", interrupted)
+        patched.setattr(db.ReplayBuffer, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             one.add(numbered(32))
     for buffer in (one, pickle.loads(copied)):

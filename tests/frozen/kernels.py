@@ -414,14 +414,18 @@ def _missing(targets: Array, runs: Array, sources: Array, numbers: Numbers) -> I
             yield block, whole, used, [(c, slot, found[(found[:, 0] == c) & (found[:, 1] == slot), 2]) for c, slot in files]
 
 
+def _without_steps(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: values.numpy() for name, values in batch.items() if name != "steps"}
+
+
 @_case("single steps for adapters")
 def _single_steps(path: Path) -> Iterator[Any]:
-    """Call what adapters read single steps by, by name and by age: `ReplayBuffer._copied_at` and `_copied_recent`."""
+    """Read single steps, by id and by age."""
     for store in ("vectors", "columns written later"):
         with STORES[store].open(path / store, 1) as buffer:
-            numbers, steps, columns = Numbers(15), buffer.steps(), buffer._delivered_columns()
-            buffer.at(steps)  # maps all files, or it would be None until then
+            numbers, steps = Numbers(15), buffer.steps()
+            buffer.at(steps)  # maps all files
             for n in (1, 7, 200):
                 buffer._reader.gatherer._cold = False  # as far as page faults tell, which are other ones in each run
-                yield buffer._copied_at(steps[numbers.integers(len(steps), (n,))], columns)
-                yield buffer._copied_recent(numbers.integers(100, (n,)), numbers.integers(2, (n,)), columns)
+                yield _without_steps(buffer.at(steps[numbers.integers(len(steps), (n,))]))
+                yield _without_steps(buffer.recent(numbers.integers(100, (n,)), numbers.integers(2, (n,))))

@@ -81,7 +81,7 @@ def test_an_add_to_what_another_thread_closes_is_not_tried_again(tmp_path: Path,
         monkeypatch.setattr(StreamLog, "make_room", fails)
         monkeypatch.setattr(recorder.Recorder, "_take_stock", lambda _: stock.append(1))
         with pytest.raises(db.errors.ClosedError):
-            buffer._add_as_given(np.zeros(2, np.float32), 0, 0.0, np.zeros(2, np.float32), False, False, {})
+            buffer.add(np.zeros(2, np.float32), 0, 0.0, np.zeros(2, np.float32), False, False)
         assert len(asked) == len(stock) == 1
 
 

@@ -23,7 +23,6 @@ from diskbuffer.plugin import CUT_OFF, Batch, SharedStore, describe_spaces, esca
 Array = npt.NDArray[Any]
 Part = str | None  # the name of a part of dict observations; None where an observation is one array
 Obs = Array | dict[Part, Array]
-_NOTHING: dict[str, Any] = {}
 Tensors = torch.Tensor | dict[str, torch.Tensor]
 
 
@@ -187,7 +186,11 @@ class Stored(SharedStore):
         if action.__class__ is np.ndarray and action.ndim == 1:
             action = action[:, None]
         assert self._buffer is not None
-        return self._buffer._add_as_given(obs, action, reward, next_obs, terminated, truncated, _NOTHING) >= 0
+        try:
+            self._buffer.add(obs, action, reward, next_obs, terminated, truncated)
+        except InputError:  # which `add` tells of, where it cannot do it either
+            return False
+        return True
 
     def add(self, obs: Obs, next_obs: Obs, **columns: Array) -> None:
         """Add a step of every environment."""

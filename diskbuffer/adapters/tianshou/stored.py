@@ -26,7 +26,7 @@ from diskbuffer.adapters.tianshou.columns import (
     written_as,
 )
 from diskbuffer.errors import InputError, SchemaError
-from diskbuffer.plugin import SharedStore, is_observation, put, value_at
+from diskbuffer.plugin import KEPT, SharedStore, is_observation, put, value_at
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -67,6 +67,7 @@ class Stored(SharedStore):
         self._wanted_of: tuple[str, ...] = ()  # columns of which `_wanted` are those that `rows_without` reads
         self._is_plain = False  # the last step, so that `add_plainly` may do
         self._wanted, self._known = tuple[str, ...](), set[str]()
+        self._read = tuple[str, ...]()  # with what came after
         self.open_to_read()
 
     def accept(self, opened: ReplayBuffer) -> None:
@@ -137,10 +138,12 @@ class Stored(SharedStore):
         rew = rew.astype(np.float64)
         assert self._buffer is not None
         slots = {SLOT: pack(self.next)}
-        added = self._buffer._add_as_given(batch["obs"], batch["act"], rew, batch["obs_next"], terminated, truncated, slots)
-        if added >= 0:
-            self._move_on(slice(None))
-        return added >= 0
+        try:
+            self._buffer.add(batch["obs"], batch["act"], rew, batch["obs_next"], terminated, truncated, **slots)
+        except InputError:  # which `add` tells of in Tianshou's terms, where it cannot do it either
+            return False
+        self._move_on(slice(None))
+        return True
 
     def _complete(self, found: dict[str, Array]) -> None:
         """Put something after each step where nobody told what came; `has_next` tells that it means nothing."""
@@ -239,31 +242,30 @@ class Stored(SharedStore):
 
     def numbers(self, places: Int64) -> dict[str, Array]:
         """Return rewards and flags of steps at places, (n,), all of which are filled, by key."""
-        opened, paths = self.opened, ("reward", *FLAGS)
-        found: Any = opened._copied_recent(*self._ages(places), paths)
-        if found is None:
-            batch: Any = opened.at(self.steps(places), columns=paths)
-            found = {path: batch[path].numpy() for path in paths}
-        return {key_of(path): values for path, values in found.items()}
+        paths = ("reward", *FLAGS)
+        batch: Any = self.opened.recent(*self._ages(places), columns=paths)
+        return {key_of(path): batch[path].numpy() for path in paths}
 
     def rows_without(self, places: Int64, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys of steps at places, (n,), all of which are filled and observations single frames, but for `known`."""
         opened = self.opened
-        delivered = opened._delivered_columns()
-        if self._wanted_of is not delivered or self._known != known.keys():
+        if opened.frame_stack > 1:
+            return self.rows(places, of_next=True)
+        delivered = tuple(opened.columns)
+        if self._wanted_of != delivered or self._known != known.keys():
             self._wanted_of, self._known = delivered, set(known)
-            left_out = (*OURS, *(column for key, column in TOP.items() if key in known))
+            left_out = (*OURS, *KEPT, *(column for key, column in TOP.items() if key in known))
             self._wanted = tuple(path for path in delivered if path not in left_out)
+            self._read = (*self._wanted, *(f"next_{path}" for path in self._wanted if is_observation(path)))
         if self.n_envs == 1:
             ages, envs = (int(self.next[0]) - 1 - places) % self.size, np.zeros(len(places), np.int64)
         else:
             ages, envs = self._ages(places)
-        found = opened._copied_recent(ages, envs, self._wanted)
-        if found is None:
-            return self.rows(places, of_next=True)
+        batch: Any = opened.recent(ages, envs, columns=self._wanted)
         keys: dict[str, Any] = {}
-        for path, values in found.items():
+        for path in self._read:
             key, where = _place_of(path)
+            values = value_at(batch, path).numpy()
             if where:
                 keys.setdefault(key, {})[where] = values
             else:
@@ -279,7 +281,7 @@ class Stored(SharedStore):
         opened = self.opened
         ages, envs = self._ages(places)
         batch = opened.recent(ages, envs)
-        paths = [path for path in opened._delivered_columns() if path not in OURS]
+        paths = [path for path in opened.columns if path not in (*OURS, *KEPT)]
         paths += ["next_" + path for path in paths if is_observation(path)]
         flat = {path: value_at(batch, path).numpy() for path in paths}
         if self.stack_num > 1:

@@ -19,6 +19,7 @@ from diskbuffer.adapters.torchrl.trajectories import Selection, Source, Trajecto
 
 if TYPE_CHECKING:
     from diskbuffer.adapters.torchrl.stored import Stored
+from diskbuffer.plugin import Batch
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -41,7 +42,7 @@ class Chosen:
     names: Int64 | None
     span: range | None = None
     ring: Ring | None = None
-    numbers: dict[str, Array] = field(default_factory=dict)  # those that were read of them
+    numbers: Batch = field(default_factory=dict)  # those that were read of them
 
     def is_all_of(self, ring: Ring) -> bool:
         """Tell whether they are all steps that are in a ring now, in its order."""
@@ -116,11 +117,8 @@ class Columns:
 def _number(stored: Stored, chosen: Chosen, names: Int64, entry: Entry, at: str) -> torch.Tensor:
     """Return an entry of a number a step; who asks for one flag asks for others, too, which are read with it."""
     if not chosen.numbers:
-        copied = stored.opened._copied_at(names, stored.known().numbers)
-        if copied is None:
-            return _values(stored, names, entry, at)
-        chosen.numbers.update(copied)
-    return entry.out_of(chosen.numbers, at)
+        chosen.numbers.update(stored.opened.at(names, columns=stored.known().numbers))
+    return entry.taken(chosen.numbers, at, stored.opened.frame_stack)
 
 
 def _in_places(stored: Stored, entry: Entry, at: str, places: Int64) -> Array:
@@ -133,9 +131,6 @@ def _in_places(stored: Stored, entry: Entry, at: str, places: Int64) -> Array:
 def _values(stored: Stored, names: Int64, entry: Entry, at: str) -> torch.Tensor:
     """Return an entry of steps by their names, (n,)."""
     opened = stored.opened
-    copied = opened._copied_at(names, (entry.path,))
-    if copied is not None:
-        return entry.out_of(copied, at)
     return entry.taken(opened.at(names, columns=[entry.path]), at, opened.frame_stack)
 
 

@@ -94,10 +94,6 @@ class Entry:
             return values  # type: ignore[no-any-return]
         return self.frames.join(values) if self.frames.stack > 1 else values[:, -1]
 
-    def out_of(self, columns: Mapping[str, Array], at: str) -> torch.Tensor:
-        """Return them out of columns as `Reader.recent_arrays` has them."""
-        return torch.from_numpy(columns["next_" + self.path if self.paired and at == "next_obs" else self.path])
-
 
 @dataclass(frozen=True)
 class Entries:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
+from diskbuffer import Column
 from diskbuffer.adapters.place_column import SLOT
 from diskbuffer.adapters.torchrl.entries import NEXT, Entries, Key
-from diskbuffer.plugin import Schema, put_argument
+from diskbuffer.plugin import KEPT, put_argument
 
 Int64 = npt.NDArray[np.int64]
 _FLAGS = ("terminated", "truncated")
@@ -27,21 +28,21 @@ class ManySteps:
     ----------
     entries : Entries
         Without stacks.
-    recorded : Schema
+    recorded : mapping of str to Column
         The columns of the store that are recorded with the steps.
     """
 
-    def __init__(self, entries: Entries, recorded: Schema) -> None:
+    def __init__(self, entries: Entries, recorded: Mapping[str, Column]) -> None:
         self._lanes, self._n_lanes = entries.lanes, int(np.prod(entries.lanes, dtype=np.int64))
         self._entries, paths = list(entries), {entry.path for entry in entries}
-        self._others = {path: recorded[path].np_dtype for path in (*recorded.step, *recorded.obs) if path not in paths}
+        self._others = {path: column.np_dtype for path, column in recorded.items() if path not in (*paths, *KEPT)}
         self._wanted: dict[Key, tuple[tuple[int, ...], torch.dtype]] = {}  # shapes and dtypes of one step's values
         for entry in entries:
             like = torch.from_numpy(np.empty(0, entry.frames.dtype)).dtype
             self._wanted |= dict.fromkeys((entry.key, (NEXT, *entry.key))[: 1 + entry.paired], (entry.frames.shape, like))
 
     @classmethod
-    def of(cls, entries: Entries, recorded: Schema) -> ManySteps | None:
+    def of(cls, entries: Entries, recorded: Mapping[str, Column]) -> ManySteps | None:
         """Return what takes steps of these apart; None where some have to be converted."""
         converted = any(entry.frames.dtype.kind == "c" for entry in entries)
         return None if converted or entries.stack > 1 else cls(entries, recorded)

@@ -212,8 +212,10 @@ class Stored(SharedStore):
         if values is None:
             self.places.axes = axes
             return False
-        names = self.opened._extend_with_ids(**values)
-        self.places.put(places, names)
+        self.opened.extend(**values)
+        lanes = self.opened.n_envs
+        ages, envs = np.arange(n)[::-1].repeat(lanes), np.tile(np.arange(lanes), n)
+        self.places.put(places, self.opened.recent_steps(ages, envs).reshape(n, lanes))
         return True
 
     def _places_at(self, cursor: Any) -> Int64:
@@ -248,7 +250,8 @@ class Stored(SharedStore):
                 )
             self._append(entries.rows(self.read(self.steps(again)), len(again)), again)
         self._append(rows, places)
-        self._many_steps = ManySteps.of(entries, self.opened._store.layout.schema.recorded)
+        opened = self.opened
+        self._many_steps = ManySteps.of(entries, {path: c for path, c in opened.columns.items() if path not in opened.derived})
 
     def _append(self, rows: dict[str, Any], places: Int64) -> None:
         """Add rows, (n, environments, ...), to the store as the steps of places, (n,)."""
@@ -352,12 +355,8 @@ class Stored(SharedStore):
         entries, flat = self.known(), names.ravel()
         if (flat < 0).any():
             raise InputError("there is nothing in some of these places")
-        copied = self.opened._copied_at(flat, entries.paths)
-        if copied is not None:
-            tree = entries.nested(lambda entry, at: self._shaped(entry.out_of(copied, at), names, device, entry))
-        else:
-            batch = self.opened.at(flat)
-            tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
+        batch = self.opened.at(flat)
+        tree = entries.nested(lambda entry, at: self._shaped(entry.taken(batch, at, entries.stack), names, device, entry))
         # Without looking at each tensor again, which takes ten times as long; devices have to be looked at.
         make = TensorDict if device.type != "cpu" else TensorDict._new_unsafe
         return make(tree, batch_size=self._batch_size(names.shape), device=device)
