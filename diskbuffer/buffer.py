@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
 _TO_WRITE = "Open it with mode='a' to write; what an adapter holds has open_to_write()"
 Autoreset = Literal["next_step", "same_step", "disabled"]
-T = TypeVar("T")
 
 
 class ReplayBuffer:
@@ -395,7 +394,7 @@ class ReplayBuffer:
             recorder = self._writing()
             stream = None if env is None else integer("env", env, 0, self.n_envs - 1)
             values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, **extra}
-            added, _ = recorder.extend(values, obs, next_obs, stream, new_episode)
+            added = recorder.extend(values, obs, next_obs, stream, new_episode)
             if self.limiter is not None:
                 self._note_added(self.limiter)
             return added
@@ -488,29 +487,6 @@ class ReplayBuffer:
         self._must_write("resized")
         with self._building, self._store.lock, Uninterrupted():
             self._open_log().resize(wanted)
-
-    def _extend_to_any_stack(self, obs: Any, next_obs: Any, env: int, **values: Any) -> None:
-        """Add steps of one environment as `extend` does, of which the last may lead to any stack, as adapters' callers give it.
-
-        Batches have its frame behind the others of the step's own stack, but for those of the adapter: see `_stacks_apart`.
-        """
-        if self.limiter is not None:
-            self._wait_to_add(self.limiter)
-        with self._store.lock:
-            self._writing().extend(values, obs, next_obs, env, any_stack=True)
-            if self.limiter is not None:
-                self._note_added(self.limiter)
-
-    def _stacks_apart(
-        self, read: Callable[[], tuple[T, npt.NDArray[np.int64]]], columns: Sequence[str]
-    ) -> tuple[T, npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
-        """Return what `read` reads, and the stacks that lie apart to which some of the steps lead, whose names it returns, too.
-
-        The second value is the places of those steps, (n,), the third their stacks by column, (n, frame_stack, ...). What is
-        evicted in between is read anew.
-        """
-        self._check_open()
-        return self._reader.stacks_apart(read, columns)
 
     def flush(self) -> None:
         """Bring every step to the disk, so that it survives a power loss or a crash of the kernel, too.

@@ -200,16 +200,6 @@ class Streams:
         at = int(np.searchsorted(firsts, position))
         return at < len(firsts) and int(firsts[at]) == position
 
-    def rows_alone(self, stream: int, position: int, count: int) -> bool:
-        """Return whether so many rows from a position on are there, and each of them is an episode."""
-        starts = self._starts[stream].values
-        at, head = int(np.searchsorted(starts, position)), int(self.table[stream, HEAD])
-        if position + count - 1 > head:
-            return False
-        # All of them start an episode, and so does the row behind them, where there is one.
-        alone = starts[at : at + count + 1]
-        return np.array_equal(alone, np.arange(position, min(position + count, head) + 1))
-
     def first_frame(self, stream: int, position: int) -> int:
         """Return where the frames of the episode that a row lies in begin: with its lead-in, or with the oldest row there is."""
         start = self.episode_of(stream, position)

@@ -84,9 +84,8 @@ cdef extern from "recording.hpp" namespace "diskbuffer" nogil:
         vector[Source] sources
         int64_t steps, environments, first_stream
         const uint8_t* told
-        cbool any_stack
         Verdict decide() except +
-        void commit(int64_t until, int64_t* positions) except +
+        void commit(int64_t until) except +
         cbool has_rows_to_come(int64_t environment)
         cbool is_committed()
         cbool cut_off(int64_t stream)
@@ -364,19 +363,17 @@ cdef class BlockRecorder:
 
     # What it is, and its rows
 
-    def decide(self, told=None, bint any_stack=False):
+    def decide(self, told=None):
         """Decide what each step of the block that was found is; return whether it can be recorded. If not, `problem` says why.
 
-        `told`, (steps, environments) uint8, tells which start an episode; None where values do. With `any_stack` the last step, of one
-        environment, may lead to any stack.
+        `told`, (steps, environments) uint8, tells which start an episode; None where values do.
         """
-        return self._decide(told, any_stack)
+        return self._decide(told)
 
-    cdef bint _decide(self, told, bint any_stack) except -1:
+    cdef bint _decide(self, told) except -1:
         cdef Recorder* recorder = self.recorder.get()
         cdef Verdict verdict
         recorder.told = <const uint8_t*>NULL
-        recorder.any_stack = any_stack
         if told is not None:
             recorder.told = uint8s(told, 2)
             if length(told) != recorder.steps or length(told, 1) != recorder.environments:
@@ -392,24 +389,16 @@ cdef class BlockRecorder:
         self.problem = <int64_t>verdict.problem, verdict.column, verdict.step, verdict.environment, verdict.after
         return False
 
-    def commit(self, int64_t until, positions=None):
-        """Commit the steps before `until` that there is room for; return whether nothing of the block is left.
-
-        `positions`, (steps, environments) int64, gets those of their rows, -1 for resets.
-        """
+    def commit(self, int64_t until):
+        """Commit the steps before `until` that there is room for; return whether nothing of the block is left."""
         cdef Recorder* recorder = self.recorder.get()
-        cdef int64_t* out = NULL
         if not recorder.done <= until <= recorder.steps:
             raise ValueError(f"expected {recorder.done} to {recorder.steps}, found {until}")
-        if positions is not None:
-            out = int64s(positions, 2)
-            if length(positions) != recorder.steps or length(positions, 1) != recorder.environments:
-                raise ValueError(f"expected ({recorder.steps}, {recorder.environments}) of positions, found {positions.shape}")
         if recorder.steps * recorder.environments * self.step_bytes < LARGE:
-            recorder.commit(until, out)
+            recorder.commit(until)
         else:
             with nogil:
-                recorder.commit(until, out)
+                recorder.commit(until)
         return recorder.is_committed()
 
     def coming(self):
@@ -433,7 +422,7 @@ cdef class BlockRecorder:
         cdef int64_t found = self._find(values)
         if found >= 0:
             return MISFIT - found
-        if not self._decide(told, False):
+        if not self._decide(told):
             return HAS_PROBLEM
         return self.finish() if self.commit(1) else NEEDS_ROOM
 

@@ -224,7 +224,7 @@ class BatchReader(ABC):
     def at(self, steps: Any, length: int | None, paths: tuple[str, ...] | None = None) -> Batch:
         """Return given steps, or the sequences of `length` steps that they start."""
         ids = step_names(steps)
-        batch = self._at_once(as_batch, paths, copy_numbered, ids) if length is None else None
+        batch = self._at_once(paths, copy_numbered, ids) if length is None else None
         if batch is not None:
             return batch
         return self._delivered(self.planned_at(ids, length, paths), kept=paths is None)
@@ -264,7 +264,7 @@ class BatchReader(ABC):
         """Return steps by how many steps of their stream came after them."""
         back, of = _by_age(ages, streams)
         single = isinstance(form, Steps) and form.length is None
-        batch = self._at_once(as_batch, paths, copy_recent, back, of) if single else None
+        batch = self._at_once(paths, copy_recent, back, of) if single else None
         if batch is not None:
             return batch
         self.gatherer.call_helpers()
@@ -289,14 +289,12 @@ class BatchReader(ABC):
         """Deliver a batch; its memory is `kept` for the next of its kind, in any case if it is small."""
         return planned.batch(self._to_cpu if kept or planned.drawn.size <= _SMALL else Delivery(ArraysPool()))
 
-    def _at_once(
-        self, make: Callable[[SingleSteps, Filled], T], paths: tuple[str, ...] | None, copy: Copy, *steps: Int64
-    ) -> T | None:
+    def _at_once(self, paths: tuple[str, ...] | None, copy: Copy, *steps: Int64) -> Batch | None:
         """Copy single steps, and make a batch of them; None where there are stacks, or chunks, or they have to be planned."""
         with self._store.lock:
             single = self.single_steps(paths)
             filled = None if single is None else self.copy_at_once(single, copy, len(steps[0]), *steps)
-            return None if single is None or filled is None else make(single, filled)
+            return None if single is None or filled is None else as_batch(single, filled)
 
     def copy_at_once(self, single: SingleSteps, copy: Copy, size: int, *steps: Any) -> Filled | None:
         """Return the arrays of so many single steps; None where they have to be planned.
@@ -383,44 +381,6 @@ class BatchReader(ABC):
             return np.zeros(drawn.size, np.bool_)
         tags = self._rows_of(self._select((TAG,)), make_plan(self.index, self._store.maps, drawn, 0, 1), drawn.size, 1)
         return np.asarray(tags.ravel() == layout.tags.index(tag) + 1)
-
-    def stacks_apart(
-        self, read: Callable[[], tuple[T, Int64]], paths: Sequence[str]
-    ) -> tuple[T, Int64, dict[str, npt.NDArray[Any]]]:
-        """Return what `read` reads, and which of the steps that it names lead to stacks that are not theirs, moved on, and these.
-
-        Such a stack lies behind its step's episode: as many rows as it has frames, each of which is an episode, and all but the
-        last terminated and not truncated. Where a power loss left less of them, the step leads to the frame that is its
-        episode's last.
-        """
-        while True:
-            index, dropped = self.index, self.index.dropped
-            found, names = read()
-            which, drawn = self._apart(names)
-            stacks = {path: self._stacks(path, drawn) for path in paths if len(which)}
-            if self.index is index and index.dropped == dropped:  # nor were other rows read than those that were meant
-                return found, which, stacks
-
-    def _apart(self, names: Int64) -> tuple[Int64, Draw]:
-        """Return which steps lead to stacks that lie apart, and the last frames of these."""
-        with self._store.lock:
-            streams, positions = names % self.streams, names // self.streams
-            _, ends = self.index.episodes_of(streams, positions)
-            which = np.flatnonzero(ends == positions + 1)
-            there = [self.index.rows_alone(int(streams[n]), int(ends[n]) + 1, self.frame_stack) for n in which]
-        which = which[there]
-        last = ends[which] + self.frame_stack
-        drawn = Draw(streams[which], last, last + 1 - self.frame_stack, last)
-        if len(which):  # other rows that are episodes are those of lead-ins, or were dropped by a repair
-            terminated, truncated = (self._stacks(path, drawn) for path in ("terminated", "truncated"))
-            some = terminated[:, :-1].all(axis=1) & ~truncated.any(axis=1)
-            which = which[some]
-            drawn = Draw(drawn.streams[some], drawn.positions[some], drawn.starts[some], drawn.ends[some])
-        return which, drawn
-
-    def _stacks(self, path: str, drawn: Draw) -> npt.NDArray[Any]:
-        """Return a column's rows that a stack at each of some rows takes, (n, frame_stack, ...)."""
-        return self.rows(path, lambda _: drawn, self.frame_stack - 1, self.frame_stack)
 
     def newest(self, path: str, only: int | None = None) -> npt.NDArray[Any]:
         """Return the stack, (streams, frame_stack, ...), that each stream ends with; zeros where a stream is empty.

@@ -145,22 +145,8 @@ class Recorder:
 
     # Many steps
 
-    def extend(
-        self,
-        values: dict[str, Any],
-        obs: Any,
-        next_obs: Any,
-        stream: int | None,
-        new_episode: Any = None,
-        *,
-        any_stack: bool = False,
-        positions: bool = False,
-    ) -> tuple[int, Int64]:
-        """Record arrays of steps of one stream, or of all environments; return how many there were, and their positions.
-
-        With `any_stack` the last may lead to any stack: its episode is over then, and that stack has rows of its own behind it
-        (`Reader.stacks_apart`). Positions are (steps, environments), -1 for resets.
-        """
+    def extend(self, values: dict[str, Any], obs: Any, next_obs: Any, stream: int | None, new_episode: Any = None) -> int:
+        """Record arrays of steps of one stream, or of all environments; return how many there were, as reset steps are none."""
         self.cut_offs.warn_if_due()
         envs = self._environments if stream is None and self._environments > 1 else None
         if self._pictures is not None:
@@ -175,27 +161,26 @@ class Recorder:
             told[1:] = False  # the others go on
         self._is_told = told is not None
         first, count = stream or 0, envs or 1
-        found = np.empty((axes.shape[0], count) if positions else (0, count), np.int64)
         if axes.shape[0] == 0:
             for number in range(len(given)):
                 self._fit(given, number, axes)
-            return 0, found
+            return 0
         self._is_single = False
         self._native.begin(axes.shape[0], first, count, envs is not None)
         while (number := self._native.find(given)) >= 0:
             given = self._fit(given, number, axes)
-        while not self._native.decide(told, any_stack):
+        while not self._native.decide(told):
             self._solve(first, count, are_steps=True)
-        return self._commit(axes.shape[0], count, found if positions else None), found
+        return self._commit(axes.shape[0], count)
 
-    def _commit(self, steps: int, count: int, positions: Int64 | None) -> int:
+    def _commit(self, steps: int, count: int) -> int:
         """Commit the steps that were decided; return how many were recorded."""
         native, recorded, until, is_done = self._native, 0, 0, False
         try:
             while not is_done:
                 with Uninterrupted():
                     until = min(steps, until + max(1, self._most_steps // count))
-                    while not (is_done := native.commit(until, positions)) and (native.done < until or until == steps):
+                    while not (is_done := native.commit(until)) and (native.done < until or until == steps):
                         recorded += self._note_rows()
                         self._log.make_room(native.coming())
                     recorded += self._note_rows()

@@ -190,10 +190,10 @@ def test_stacks_of_models_are_handed_over_as_they_are(tmp_path: Path, monkeypatc
             buffer.add(shown[None, k : k + 4], shown[None, k + 1 : k + 5], action, reward, np.array([k == 28]), [{}])
     assert len(converted) == 1  # the first step, of which the store is made
     one, following = frames[None, None, 90], frames[None, None, 91]
-    buffer.add(one, following, action, reward, np.zeros(1, np.bool_), [{}])  # numpy makes stacks of these: one frame, repeated
+    buffer.add(one, following, action, reward, np.ones(1, np.bool_), [{}])  # numpy makes stacks of these: one frame, repeated
     assert buffer.size() == 88
     assert np.array_equal(buffer.observations[87, 0], frames[[90] * 4])
-    assert np.array_equal(buffer.next_observations[87, 0], frames[[91] * 4])
+    assert np.array_equal(buffer.next_observations[87, 0], frames[[90, 90, 90, 91]])  # as after any terminal step
     buffer.close()
 
 

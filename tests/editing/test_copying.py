@@ -255,7 +255,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_at_the_place(tmp_path: Path, mon
     made = stores.make(tmp_path / "store", 4, columns=stores.COLUMNS["frames"], n_envs=1)
     extend, left = Recorder.extend, 2
 
-    def full(self: Recorder, *given: Any, **named: Any) -> tuple[int, Any]:
+    def full(self: Recorder, *given: Any, **named: Any) -> int:
         nonlocal left
         left -= 1
         if left < 0:

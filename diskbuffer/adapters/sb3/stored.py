@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gymnasium import spaces
-from torch.utils._pytree import tree_map
 
 from diskbuffer import Column, ReplayBuffer
 from diskbuffer.adapters.frame_stacks import Frames, guess, padding, recognise, ways_to_stack
 from diskbuffer.adapters.sb3.advice import advising
 from diskbuffer.errors import InputError, SchemaError, StackError
-from diskbuffer.plugin import CUT_OFF, Batch, SharedStore, describe_spaces, escape_key, integer_or_none, is_store, put
+from diskbuffer.plugin import CUT_OFF, Batch, SharedStore, describe_spaces, escape_key, integer_or_none, is_store
 
 Array = npt.NDArray[Any]
 Part = str | None  # the name of a part of dict observations; None where an observation is one array
@@ -212,10 +211,23 @@ class Stored(SharedStore):
         before, after = self._split(obs), self._split(next_obs)
         try:
             self._buffer.add(obs=before, next_obs=after, **columns)
-        except StackError:  # as the library takes any observation after a step, such as the next episode's first one
-            for env in range(self.n_envs):
-                step = {name: values[env : env + 1] for name, values in columns.items()}
-                self._buffer._extend_to_any_stack(_of_env(before, env), _of_env(after, env), env, **step)
+        except StackError:
+            over = columns["terminated"].reshape(-1)
+            if not over.any():
+                raise
+            self._buffer.add(obs=before, next_obs=self._rolled(before, after, over), **columns)
+
+    def _rolled(self, before: Any, after: Any, where: Array) -> Any:
+        """Return what came after stacks: of some environments, these moved on to the newest frame after them.
+
+        Of terminal steps, of which nothing but the reward is learned, scripts give the next episode's first stack.
+        """
+        found = {}
+        for name, part in parts_of(after).items():
+            found[name] = part.copy()
+            if self._frames[name].stack > 1:
+                found[name][where, :-1] = parts_of(before)[name][where, 1:]
+        return found if isinstance(after, dict) else found[None]
 
     def _after(self, obs: Obs, next_obs: Obs, unknown: Array) -> Obs:
         """Return what comes after a step of every environment, made up where it is `unknown`."""
@@ -294,27 +306,7 @@ class Stored(SharedStore):
         buffer = self.open_to_read()
         if buffer is None:
             return self._zeros(len(ages))
-        if buffer.frame_stack == 1:
-            return self._joined(buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns))
-
-        def read() -> tuple[Batch, npt.NDArray[np.int64]]:
-            batch = buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns)
-            steps = batch["steps"].numpy()
-            lasts = steps if n_step == 1 else steps + (np.minimum(buffer.remaining(steps), n_step) - 1) * self.n_envs
-            return batch, lasts
-
-        paths = [path for path in self._obs_paths if columns is None or path in columns]
-        batch, which, stacks = buffer._stacks_apart(read, paths)
-        batch = self._joined(batch)
-        if len(which) and paths:
-            nested: dict[str, Any] = {}
-            for path, frames in stacks.items():
-                put(nested, path, torch.from_numpy(frames))
-            following, apart = batch["next_obs"], self.join(nested["obs"])
-            if columns is not None:  # else it has memory of its own
-                following = batch["next_obs"] = tree_map(torch.clone, following)
-            tree_map(lambda values, others: values.__setitem__(which, others), following, apart)
-        return batch
+        return self._joined(buffer.recent(ages, envs, n_step=n_step, gamma=gamma, apart=columns is None, columns=columns))
 
     def _joined(self, batch: Batch) -> Batch:
         for name in ("obs", "next_obs"):
@@ -381,11 +373,6 @@ def batched(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 def obs_path(name: Part) -> str:
     """Return the path of the column for a part of observations."""
     return "obs" if name is None else f"obs/{escape_key(name)}"
-
-
-def _of_env(obs: Any, env: int) -> Any:
-    """Return what one environment has of observations: of one step, (1, ...)."""
-    return {name: _of_env(part, env) for name, part in obs.items()} if isinstance(obs, dict) else obs[env : env + 1]
 
 
 def _is(frames: Frames, column: Column | None) -> bool:

@@ -41,16 +41,14 @@ uint8_t* BlockRecorder::row(int64_t c, int64_t stream, int64_t position) const {
     return places.of_segment[position >= target_.begins[stream]] + position * column.row_bytes;
 }
 
-void BlockRecorder::commit(int64_t until, int64_t* positions) {
+void BlockRecorder::commit(int64_t until) {
     int64_t together = until;
     for (int64_t e = 0; e < environments; e++) together = std::min(together, reach(e, together));
-    for (int64_t e = 0; e < environments; e++) commit_environment(e, together, positions);
+    for (int64_t e = 0; e < environments; e++) commit_environment(e, together);
     done = together;
     if (done < until) {
         for (int64_t e = 0; e < environments; e++)  // a prefix may be longer than all the room that there ever is at once
             if (decision(done, e).has_prefix && reach(e, done + 1) == done) commit_prefix(e, done);
-    } else if (done == steps && has_final_stack_) {
-        commit_final_stack();
     }
     for (int64_t stream = first_stream; stream < first_stream + environments; stream++)
         has_evictable |= target_.table[stream].head >= target_.evictable_from[stream];
@@ -86,10 +84,10 @@ int64_t BlockRecorder::prefix_left(int64_t environment, int64_t head) const {
 }
 
 bool BlockRecorder::has_rows_to_come(int64_t environment) const {
-    return done == steps ? final_rows_left_ > 0 : decisions_[environment * steps + done].kind != Kind::reset;
+    return done < steps && decisions_[environment * steps + done].kind != Kind::reset;
 }
 
-void BlockRecorder::commit_environment(int64_t environment, int64_t until, int64_t* positions) {
+void BlockRecorder::commit_environment(int64_t environment, int64_t until) {
     const int64_t stream = first_stream + environment;
     Stream& newest = target_.table[stream];
     Prefix& prefix = prefixes_[stream];
@@ -97,7 +95,6 @@ void BlockRecorder::commit_environment(int64_t environment, int64_t until, int64
         const Decision& first = decision(t, environment);
         if (first.kind == Kind::reset) {
             write_word(stream, newest.head, of_step, no_reset);
-            if (positions) positions[t * environments + environment] = -1;
             t++;
             continue;
         }
@@ -108,9 +105,6 @@ void BlockRecorder::commit_environment(int64_t environment, int64_t until, int64
         if (starts_episode) note_start(stream, newest.head + 1, first.has_prefix ? newest.head + 1 - prefix.rows : -1);
         int64_t last = t;
         while (last + 1 < until && decision(last + 1, environment).kind == Kind::goes_on) last++;
-        const int64_t position = newest.head + starts_episode;
-        if (positions)
-            for (int64_t k = t; k <= last; k++) positions[k * environments + environment] = position + k - t;
         commit_run(environment, t, last, starts_episode);
         prefix = Prefix{};
         remember_stacks(environment, t, last, starts_episode);
@@ -193,25 +187,6 @@ void BlockRecorder::commit_prefix(int64_t environment, int64_t step) {
         }
         commit_row_alone(stream, observations, prefix.written == 0, true);
     }
-}
-
-// Write the stack that the last step led to and that is not its own, moved on: each frame is an episode of its own, behind the step's.
-void BlockRecorder::commit_final_stack() {
-    Stream& newest = target_.table[first_stream];
-    if (final_rows_left_ == target_.frame_stack && !newest.ended) {
-        end_newest(first_stream);
-        cut_offs++;
-    }
-    std::vector<const uint8_t*> observations(target_.columns.size());
-    for (; final_rows_left_ > 0 && newest.head + 1 < target_.limits[first_stream]; final_rows_left_--) {
-        for (int64_t c : of_word_[of_observation]) {
-            const int64_t back = sources[c].is_stacked ? final_rows_left_ - 1 : 0;
-            observations[c] = after(c, steps - 1, 0) - back * target_.columns[c].row_bytes;
-        }
-        commit_row_alone(first_stream, observations, final_rows_left_ > 1, false);
-    }
-    for (const auto& stacks : newest_stacks_)
-        if (stacks) stacks->forget(first_stream);
 }
 
 // Write a row after the newest that is an episode of its own.

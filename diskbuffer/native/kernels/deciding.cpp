@@ -45,8 +45,7 @@ bool BlockRecorder::ends(int64_t step, int64_t environment) const {
 }
 
 Verdict BlockRecorder::decide() {
-    done = final_rows_left_ = 0;
-    has_final_stack_ = false;
+    done = 0;
     decisions_.resize(steps * environments);
     for (size_t c = 0; c < sources.size(); c++)
         if (sources[c].is_stacked && !newest_stacks_[c])
@@ -99,11 +98,7 @@ Verdict BlockRecorder::decide_environment(int64_t environment) {
         decision = Decision{same == Same::yes ? Kind::goes_on : is_running ? Kind::cuts_off : Kind::starts, false};
         for (int64_t c = 0; c < static_cast<int64_t>(sources.size()); c++) {
             if (!sources[c].is_stacked) continue;
-            if (!rolls(c, t, environment)) {
-                if (!any_stack || t + 1 < steps) return Verdict{Problem::does_not_roll, c, t, environment, true};
-                has_final_stack_ = true;
-                final_rows_left_ = target_.frame_stack;
-            }
+            if (!rolls(c, t, environment)) return Verdict{Problem::does_not_roll, c, t, environment, true};
             if (decision.kind != Kind::goes_on && !is_filled(c, t, environment)) decision.has_prefix = true;
         }
         is_running = !ends(t, environment);

@@ -120,17 +120,16 @@ class BlockRecorder {
     std::vector<Source> sources;
     int64_t steps = 0, environments = 0, first_stream = 0;
     const uint8_t* told = nullptr;
-    bool any_stack = false;  // whether the last step, of a single environment, may lead to any stack: then its episode is over
 
     // Decide what each step is. Nothing is written, whatever is found.
     Verdict decide();
     // Commit the steps before `until`, of all environments, as far as there is room in every one, and up to one with which a segment becomes
-    // evictable; `done` tells how far that was. Where `positions` is not null, it gets the position of each step, by step and environment, -1 for resets.
-    void commit(int64_t until, int64_t* positions);
+    // evictable; `done` tells how far that was.
+    void commit(int64_t until);
     // Return whether the next step of an environment, or what is left of the block, has rows.
     bool has_rows_to_come(int64_t environment) const;
     // Return whether there is nothing left to commit.
-    bool is_committed() const { return done == steps && !final_rows_left_; }
+    bool is_committed() const { return done == steps; }
 
     // End the running episode of a stream, if there is one, and have its next step start one; return whether there was one.
     bool cut_off(int64_t stream);
@@ -171,12 +170,11 @@ class BlockRecorder {
     int64_t prefix_rows_of(int64_t head) const;
     int64_t prefix_left(int64_t environment, int64_t head) const;
     int64_t reach(int64_t environment, int64_t until) const;
-    void commit_environment(int64_t environment, int64_t until, int64_t* positions);
+    void commit_environment(int64_t environment, int64_t until);
     void commit_run(int64_t environment, int64_t first, int64_t last, bool starts_episode);
     void copy_rows(int64_t c, int64_t stream, int64_t position, int64_t n, const uint8_t* source, int64_t stride) const;
     void clear_rows(int64_t c, int64_t stream, int64_t position, int64_t n) const;
     void commit_prefix(int64_t environment, int64_t step);
-    void commit_final_stack();
     void commit_row_alone(int64_t stream, const std::vector<const uint8_t*>& observations, bool terminated, bool truncated);
     void end_newest(int64_t stream);
     void remember_stacks(int64_t environment, int64_t first, int64_t last, bool starts_episode);
@@ -194,8 +192,6 @@ class BlockRecorder {
     std::vector<int64_t> of_word_[2];  // columns whose values a word of a row's checksum covers
     int64_t word_bytes_[2];
     int64_t checksum_column_ = 0;
-    int64_t final_rows_left_ = 0;  // of the stack that the last step leads to
-    bool has_final_stack_ = false;
 };
 
 }  // namespace diskbuffer
