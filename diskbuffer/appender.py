@@ -78,7 +78,9 @@ class Appender:
         self._buffer = buffer = ReplayBuffer(place, mode="r+", autoreset="disabled", writer=given.get("writer"))
         self.frame_stack = buffer.frame_stack
         self.columns = {
-            path: column for path, column in buffer.columns.items() if path not in (*buffer.derived, *self._derived, *KEPT)
+            path: column
+            for path, column in buffer.columns.items()
+            if path not in (*buffer.columns.derived, *self._derived, *KEPT)
         }
         try:
             for tag in tags if tags is not None else () if like is None else like.tags:
@@ -179,7 +181,7 @@ class Appender:
             kept = ages < there[env]
             steps = self._buffer.recent_steps(ages[kept], env)
             for name in self._derived:
-                self._buffer.write(name, steps, np.concatenate([values[name] for _, values in mine])[kept])
+                self._buffer.columns.write(name, steps, np.concatenate([values[name] for _, values in mine])[kept])
         self._later, self._waiting = [], 0
 
     def end(self, env: int = 0) -> None:
@@ -190,7 +192,7 @@ class Appender:
         """Write what waits, tag episodes, and bring all of it to the disk."""
         self._write_later()
         for name, column in self._derived.items():  # also where there are no steps
-            self._buffer.write(name, np.zeros(0, np.int64), np.zeros((0, *column.shape), column.np_dtype))
+            self._buffer.columns.write(name, np.zeros(0, np.int64), np.zeros((0, *column.shape), column.np_dtype))
         self._buffer.cut_off(np.flatnonzero(self._over).tolist())
         self._tag()
         self._buffer.flush()

@@ -17,17 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from diskbuffer.access import Access
 from diskbuffer.bucket import Bucket, place_of
 from diskbuffer.checking import check
 from diskbuffer.closing import Closing, refuse_within_a_call
+from diskbuffer.columns.columns import Columns
 from diskbuffer.columns.derived import DerivedColumns
-from diskbuffer.columns.map_steps import Progress, map_steps, names_of
-from diskbuffer.columns.returns import Returns
 from diskbuffer.columns.tags import tag_episodes
+from diskbuffer.copies import Copies
 from diskbuffer.episodes import Episode, Episodes
-from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, NotAStoreError, ReadOnlyError
-from diskbuffer.gathering import marks as gathered_marks
-from diskbuffer.gathering.marking import make_mark, make_snapshot
+from diskbuffer.errors import ClosedError, CorruptionError, InputError, LockedError, ReadOnlyError
 from diskbuffer.gathering.reader import GatheredReader
 from diskbuffer.gathering.retention import SharedRetention
 from diskbuffer.index.fields import LOW
@@ -40,7 +39,6 @@ from diskbuffer.loading.passes import Batches, Cut, Listed, Pass
 from diskbuffer.notebook import notebook
 from diskbuffer.opening import join_limiter, open_place
 from diskbuffer.options import Options, checked_capacity, doubts, refuse_another
-from diskbuffer.paths import local_path
 from diskbuffer.reading.batch_reader import BatchReader, Planned, StoreReader
 from diskbuffer.reading.batch_source import DrawnBatch, Sampling, Share
 from diskbuffer.reading.batches.base import Batch
@@ -60,8 +58,7 @@ from diskbuffer.samplers.uniform import n_step_form
 from diskbuffer.schema import TAG, Column
 from diskbuffer.store import directory
 from diskbuffer.store.checking.report import Report
-from diskbuffer.store.copies import marks, snapshots
-from diskbuffer.store.copies.backup import back_up
+from diskbuffer.store.copies import marks
 from diskbuffer.store.system.files import Files
 from diskbuffer.transforms import Greyscale, Resize
 from diskbuffer.wording import counted
@@ -942,175 +939,6 @@ class ReplayBuffer:
 
     # Columns written back
 
-    def write(self, name: str, steps: Any, values: Any) -> int:
-        """Write a column's values of some steps; the column is made if it is not there, zeros elsewhere.
-
-        It is an ordinary Zarr array, part of every batch from now on, and is evicted with its steps. `add` does not ask for it:
-        steps that come later have zeros until something is written.
-
-        Parameters
-        ----------
-        name : str
-        steps : (n,) or (n, length) integers
-            As in a batch's ``steps``; those that were evicted since are left out, as is -1 in sequences. (Where a writer of
-            several has cleared its store since the last `refresh`, its steps may be counted, too.)
-        values : (n, ...) or (n, length, ...) array or tensor
-
-        Returns
-        -------
-        int
-            For how many steps something was written.
-
-        Raises
-        ------
-        SchemaError
-            The column has another dtype or shape, or was recorded with the steps.
-        InputError
-            A step was never added, a value is NaN or infinite, or there is not one for each step. Nothing was written.
-        """
-        with self._store.lock:
-            self._writing_columns()
-            return self._derived.write(name, steps, values)
-
-    def remove_column(self, name: str) -> None:
-        """Remove a column that was written later, by `write`, `map`, `tag`, a sampler or an adapter, and give its space back.
-
-        For good: once this returned, neither a kill nor a power loss brings it back, and a new column of that name has zeros;
-        a kill on the way leaves it whole or gone. Snapshots and marks that were made before keep it. Without the column ``tag``
-        no episode has a tag, and `tags` is empty. Readers elsewhere see it go with their `refresh`, or when they miss its files.
-        Waits for a snapshot or a mark that is being made in another thread.
-
-        Raises
-        ------
-        SchemaError
-            There is no such column, it was recorded with the steps, or it belongs to a sampler that is in use, or to a `map` that
-            is under way.
-        ReadOnlyError
-            The buffer was opened with ``mode="r"``.
-        OSError
-            The disk is full or fails. The column is there still, or it is gone and the next opening gives its space back.
-        """
-        if self._gathered is None:
-            self._must_write("changed")  # first: a fork has the lock of snapshots as it was
-        with self._building, self._store.lock:
-            self._writing_columns()
-            self._derived.remove(name)
-
-    def map(
-        self,
-        function: Callable[[Batch], Any],
-        batch_size: int,
-        out: str | Sequence[str],
-        *,
-        steps: Any = None,
-        resume: bool = False,
-        progress: bool = True,
-        device: torch.device | str | None = None,
-        prefetch: int = 2,
-        threads: int | None = None,
-    ) -> int:
-        """Call a function with batches of every step, in order, and write what it returns to a column, or to several.
-
-        Memory is that of `prefetch` batches, however many steps there are. If it is interrupted, even by a kill or a power loss,
-        the same call with ``resume=True`` goes on over the steps of the first call, from a place before which everything was
-        written, and flushed: every second, or less often where `flush` takes long, that place is noted.
-
-        Parameters
-        ----------
-        function : callable
-            Gets a batch as from `sample`, the last of which may be smaller; returns (n, ...), or a tuple of them, one for each of
-            `out`.
-        batch_size : int
-        out : str or sequence of str
-            Columns, as in `write`.
-        steps : (n,) integers, optional
-            These alone, as in a batch's ``steps``; all of them by default.
-        resume : bool
-            Whether to go on where a call with the same `out` was interrupted. From the beginning, if none was.
-        progress : bool
-            Whether to show a bar, where tqdm is installed.
-        device, prefetch, threads
-            As in `loader`.
-
-        Returns
-        -------
-        int
-            For how many steps the function was called.
-
-        Examples
-        --------
-        >>> import diskbuffer as db, numpy as np, tempfile
-        >>> columns = {"obs": db.Column((), "int64"), "action": db.Column((), "int64")}
-        >>> with db.ReplayBuffer(tempfile.mkdtemp() + "/store", columns=columns) as buffer:
-        ...     _ = buffer.extend(obs=np.arange(101), action=np.zeros(100, int), reward=np.ones(100))
-        ...     n = buffer.map(lambda batch: batch["obs"].float() / 100, 32, out="scaled", progress=False)
-        ...     batch = buffer.sample(4)
-        >>> n, bool((batch["scaled"] * 100 - batch["obs"]).abs().max() < 1e-5)
-        (100, True)
-        """
-        self._writing_columns()
-        names, size, ahead = names_of(out), integer("batch_size", batch_size), integer("prefetch", prefetch)
-        for name in names:
-            self._derived.check(name)
-        done = Progress(self._store, names, self.flush)
-        if steps is not None:
-            if resume:
-                raise InputError("map(steps=...) cannot be resumed: call it with the steps that are left, or leave resume= out")
-            source: Pass | Listed = Listed(self._reader, step_names(steps), Cut(size), self._check_open)
-        else:
-            source = Pass(self._reader, Cut(size), False, 0, self._check_open, place=done.read() if resume else None)
-        loader: Loader[Any] = Loader(lambda: source, device, ahead, self._threads(threads))
-        if not resume:
-            done.remove()
-        with self._derived.in_use(names):
-            return map_steps(source, loader, self._derived, function, names, done, progress)
-
-    def returns_and_advantages(
-        self,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        *,
-        values: str | None = "value",
-        next_values: str | None = "next_value",
-        out: tuple[str, str] = ("return", "advantage"),
-        steps: Any = None,
-    ) -> int:
-        """Compute every step's return and advantage from columns, and write them to columns (float32).
-
-        Generalized advantage estimation (Schulman et al., 2016, "High-dimensional continuous control using generalized advantage
-        estimation"): the return is the advantage plus the value. Where an episode was truncated, cut off, or runs on, the value
-        of the next observation counts as what would have come; where it terminated, nothing does. Episodes may be of any length:
-        each segment is read once, from the newest to the oldest.
-
-        Parameters
-        ----------
-        gamma, gae_lambda : float
-            From 0 to 1.
-        values, next_values : str or None
-            Columns with the values of ``obs`` and ``next_obs``, as `map` writes them. With ``values=None`` there are no
-            advantages, and the return is the plain discounted sum of rewards to come.
-        out : (str, str)
-            Columns to write to: of returns, and of advantages.
-        steps : (n,) integers, optional
-            Of these alone, in any order, as if there were no others: where the next step of the episode is not among them, the
-            value of the next observation counts for what comes. Those that were evicted since are left out. All by default.
-
-        Returns
-        -------
-        int
-            Of how many steps.
-        """
-        self._writing_columns()
-        plain = values is None
-        return Returns(
-            rewards="reward",
-            values=values,
-            next_values=None if plain else next_values,
-            gamma=gamma,
-            gae_lambda=gae_lambda,
-            out=(out[0], None if plain else out[1]),
-        ).compute(self._derived, steps)
-
     def tag(self, tag: str | None, steps: Any) -> int:
         """Tag the episodes that steps lie in, in place of the tag that they have; None takes it away.
 
@@ -1170,130 +998,6 @@ class ReplayBuffer:
 
     # Copies
 
-    def snapshot(self, path: str | os.PathLike[str]) -> Path:
-        """Make a copy of the buffer as it is now, a store of its own, while sampling and adding go on, here or elsewhere.
-
-        It is as if the buffer had been closed and copied. Files of sealed segments, nearly all of a store that `seal` was called
-        on, are shared where the file system can do so (hard links, on the same device), and take no space until they are evicted
-        here or there; nobody ever writes to them, so what is done to one of the two never changes the other. Everything else is
-        copied. Marks are not.
-
-        Parameters
-        ----------
-        path : path-like
-            Where nothing is yet, or an empty directory; not inside of the store.
-
-        Returns
-        -------
-        Path
-            The same, absolute.
-
-        Raises
-        ------
-        InputError
-            The path is inside of the store.
-        NotAStoreError
-            There is something at the path.
-        EvictedError
-            The buffer was opened with ``mode="r"``, and its writer evicts segments faster than they can be copied.
-        OSError
-            The disk is full or fails. Nothing is left at the path.
-
-        Notes
-        -----
-        Adding waits while the lock is held: some 1 ms for 100,000 84x84 steps of one environment, 10 ms for sixteen, however much
-        is sealed. All of it takes a quarter of a second for 2,700 files that are linked, and longer where they must be copied.
-        With ``mode="r"`` nobody waits: it is a copy as a kill would have left it, which is then recovered and closed. So it has
-        every step that was added before this is called. Several writers' stores are copied so, one after the other, with the
-        columns of their learner, whose place this process takes until the buffer is closed.
-        """
-        wanted = local_path(path)
-        self._check_open()
-        if self._gathered is not None:
-            self._writing_columns()
-        with snapshots.place_for(self._directory("there are no snapshots"), wanted) as building:
-            if self._gathered is not None:
-                make_snapshot(self._gathered, building.files)
-            elif self._log is not None and self._process == os.getpid():
-                self._build(building.files)
-            else:  # the writer is elsewhere
-                back_up(self._store.files, building.files)
-                ReplayBuffer(building.files.root, mode="r+").close()
-            if not building.put():
-                raise NotAStoreError(f"there is something at {wanted} by now; give another path")
-        return wanted
-
-    def mark(self, name: str, *, replace: bool = False) -> None:
-        """Keep the buffer as it is now, under a name, inside of the store: a snapshot that moves with it.
-
-        ``ReplayBuffer(path, mark=name)`` goes back to it, ``ReplayBuffer(path, mark=name, mode="r")`` reads it. A learner of
-        several writers' stores can mark all of them together, to be read; writers go on meanwhile, and the mark has all that they
-        had added before this was called, and of some what came since. Make one beside
-        each checkpoint of a model, and save ``buffer.state_dict()``, or the sampler's, with that: gone back to the mark, with the
-        state loaded, sampling gives the batches that it gave then. It takes the space of what was evicted since, of what was not
-        sealed yet, and of columns that were written later.
-
-        Parameters
-        ----------
-        name : str
-            1 to 100 letters, digits, "-", "_" and "."; no "." in the first place.
-        replace : bool
-            Whether it may take the place of a mark of that name, which goes once the new one is whole.
-
-        Raises
-        ------
-        InputError
-            The name is none, or there is such a mark.
-        ReadOnlyError
-            The buffer was opened with ``mode="r"``.
-        OSError
-            The disk is full or fails. No mark was made, and none replaced; where it was the last sync that failed, a power loss
-            soon after may still leave the new one.
-
-        Notes
-        -----
-        Costs what `snapshot` does.
-        """
-        marks.check_name(name)
-        if self._gathered is None:
-            self._must_write("marked")
-        with self._marking:
-            if name in self.marks and not replace:
-                raise InputError(f"there is a mark {name!r} already; give another name, or replace=True")
-            if self._gathered is not None:
-                self._writing_columns()
-                make_mark(self._gathered, name)
-                return
-            files = self._store.files
-            with marks.building(files, name) as building:
-                self._build(building, marks.next_number(files))
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """The names of the store's marks, the oldest first."""
-        if self._gathered is not None:
-            return gathered_marks.names(self._gathered.all_files)
-        return marks.names(self._store.files if isinstance(self._place, Bucket) else self._store.files.outermost())
-
-    def remove_mark(self, name: str) -> None:
-        """Remove a mark, and give back the space that it alone takes.
-
-        Raises
-        ------
-        InputError
-            There is no mark of that name.
-        ReadOnlyError
-            The buffer was opened with ``mode="r"``.
-        """
-        if self._gathered is not None:
-            self._writing_columns()
-            with self._marking:
-                gathered_marks.remove(self._gathered.all_files, name)
-            return
-        self._must_write("changed")
-        with self._marking:
-            marks.remove(self._store.files, name)
-
     def _build(self, files: Files, number: int = 0) -> None:
         with self._building:  # no column is removed meanwhile
             self._build_alone(files, number)
@@ -1311,6 +1015,10 @@ class ReplayBuffer:
     def _of_all_writers(self) -> Path:
         """The directory that has the stores of all writers, of one of which this is the store."""
         return self._directory("nobody writes").parent
+
+    def _must_write_columns(self, what: str) -> None:
+        if self._gathered is None:
+            self._must_write(what)
 
     def _must_write(self, what: str) -> None:
         self._check_open()
@@ -1370,14 +1078,20 @@ class ReplayBuffer:
         return None if found is None else copy.deepcopy(dict(found))
 
     @property
-    def columns(self) -> dict[str, Column]:
-        """The columns, by path; ``is_last`` and ``row_checksum`` among them, which are written by the buffer itself."""
-        return dict(self._store.layout.schema.columns)
+    def columns(self) -> Columns:
+        """The columns, a mapping by path; and what writes others, from what the steps have."""
+        return Columns(self._derived, self._access, self._building, self.flush, self._threads)
 
     @property
-    def derived(self) -> frozenset[str]:
-        """Those of the columns that were written later, with `write`, `map`, `tag` or by a sampler."""
-        return self._store.layout.derived
+    def copies(self) -> Copies:
+        """Snapshots and marks of the buffer."""
+        writes_here = self._log is not None and self._process == os.getpid()
+        copy = self._build if writes_here else None
+        return Copies(self._place, self._store, self._gathered, self._access, self._marking, copy, _recover)
+
+    @property
+    def _access(self) -> Access:
+        return Access(self._check_open, self._writing_columns, self._must_write_columns)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -1457,7 +1171,7 @@ class ReplayBuffer:
     def _repr_html_(self) -> str | None:
         if self._closing.closed:
             return None  # as its `repr` says
-        found: str = notebook("buffer").html(EpisodeReader(self._reader), self.stats(), self.derived, self.episodes)
+        found: str = notebook("buffer").html(EpisodeReader(self._reader), self.stats(), self.columns.derived, self.episodes)
         return found
 
     @property
@@ -1576,6 +1290,11 @@ def _paths(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(columns, str):
         raise InputError(f"columns must be a list of names, such as [{columns!r}], found a string")
     return None if columns is None else tuple(dict.fromkeys(columns))
+
+
+def _recover(root: Path) -> None:
+    """Have a copy of a store that somebody writes to be one that was closed."""
+    ReplayBuffer(root, mode="r+").close()
 
 
 def while_there(method: Callable[[], Any]) -> Callable[[], None]:

@@ -110,8 +110,8 @@ def update(buffer: db.ReplayBuffer, model: nn.Module, optimizer: torch.optim.Opt
         policy, value = model(batch["obs"])
         return value, model(batch["next_obs"])[1], policy.log_prob(batch["action"])
 
-    buffer.map(evaluate, BATCH_SIZE, ("value", "next_value", "logp_old"), progress=False)
-    buffer.returns_and_advantages(gamma=0.99, gae_lambda=0.95)
+    buffer.columns.map(evaluate, BATCH_SIZE, ("value", "next_value", "logp_old"), progress=False)
+    buffer.columns.returns_and_advantages(gamma=0.99, gae_lambda=0.95)
     seen, losses = 0, []
     for _ in range(EPOCHS):
         for batch in buffer.batches(BATCH_SIZE, shuffle=True):

@@ -171,7 +171,7 @@ class Run:
     def write(self) -> None:
         """Write a column's values of all steps."""
         steps = steps_of(self.buffer)
-        self.try_("write", lambda: self._wrote(self.buffer.write(WRITTEN, steps, written(WRITTEN, steps))), self.look)
+        self.try_("write", lambda: self._wrote(self.buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))), self.look)
         self.written_until = self.feeder.heads.copy()
 
     def _wrote(self, steps: int) -> None:
@@ -182,7 +182,9 @@ class Run:
         """Have a function of every step be a column."""
 
         def call() -> None:
-            self.buffer.map(lambda b: written(MAPPED, b["steps"].numpy()), 32, MAPPED, resume=True, progress=False, threads=1)
+            self.buffer.columns.map(
+                lambda b: written(MAPPED, b["steps"].numpy()), 32, MAPPED, resume=True, progress=False, threads=1
+            )
 
         self.try_("map", call, self.look)
         batch = self.buffer.at(steps_of(self.buffer))

@@ -679,10 +679,10 @@ def use(root: Path, mode: Any, streams: int, threads: int = 2) -> str | None:
             batch = ask(lambda: buffer.sample(16, sampler))
             if batch is not None:
                 ask(lambda: sampler.update(batch["steps"], np.ones(16)))
-            ask(lambda: buffer.write("noted", buffer.episodes.start, np.ones(len(buffer.episodes))))
+            ask(lambda: buffer.columns.write("noted", buffer.episodes.start, np.ones(len(buffer.episodes))))
             ask(lambda: buffer.tag("seen", buffer.episodes.start[:1]))
-            ask(lambda: buffer.returns_and_advantages(values=None, out=("gains", "unused")))
-            ask(lambda: buffer.map(lambda batch: np.ones(len(batch["steps"])), 64, "mapped", resume=True, progress=False))
+            ask(lambda: buffer.columns.returns_and_advantages(values=None, out=("gains", "unused")))
+            ask(lambda: buffer.columns.map(lambda batch: np.ones(len(batch["steps"])), 64, "mapped", resume=True, progress=False))
             ask(lambda: _add(buffer))
             ask(buffer.flush)
     check(root)

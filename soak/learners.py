@@ -589,7 +589,9 @@ class Schedule:
         self.log.append(f"the learner writes version {version} to {names}")
         values = np.array([numbers[name] * 10_000 + version for name in names])
         with self._faulty(faults, 0.2):
-            self._change("score", names, lambda step: step * 10_000 + version, lambda: learner.write("score", names, values))
+            self._change(
+                "score", names, lambda step: step * 10_000 + version, lambda: learner.columns.write("score", names, values)
+            )
 
     def _prioritize(self, faults: bool) -> None:
         learner = self._learn()
@@ -662,7 +664,7 @@ class Schedule:
             return np.asarray(batch["action"].numpy() * 10_000 + version)
 
         def call() -> None:
-            learner.map(function, 16, "score", progress=False, threads=1)
+            learner.columns.map(function, 16, "score", progress=False, threads=1)
 
         with self._faulty(faults, 0.2):
             self._change("score", names, lambda step: step * 10_000 + version, call)
@@ -674,7 +676,7 @@ class Schedule:
         self.log.append("the learner computes returns")
 
         def call() -> None:
-            learner.returns_and_advantages(gamma=0.0, values=None)
+            learner.columns.returns_and_advantages(gamma=0.0, values=None)
 
         with self._faulty(faults, 0.2):
             self._change("return", learner.steps().tolist(), float, call)
@@ -731,10 +733,10 @@ class Schedule:
 
     def _remove(self, faults: bool) -> None:
         learner, model = self._learn(), self.model
-        if "score" in learner.derived:
+        if "score" in learner.columns.derived:
             self.log.append("the learner removes a column")
             with self._faulty(faults, 0.0):
-                learner.remove_column("score")
+                learner.columns.remove("score")
             for one in model.columns["score"].values():
                 one.write(0)
                 one.durable = one.low

@@ -151,10 +151,10 @@ def _mark(root: Path, *, killed: bool) -> None:
     if pid == 0:
         with contextlib.suppress(BaseException):
             buffer = db.ReplayBuffer(root, threads=1)
-            buffer.mark("one")
+            buffer.copies.mark("one")
             if killed:
                 os.kill(os.getpid(), signal.SIGKILL)
-            buffer.mark("two")
+            buffer.copies.mark("two")
             buffer.close()
             os._exit(0)
         os._exit(1)
@@ -224,7 +224,7 @@ def use(root: Path, mode: str, streams: int) -> str | None:
         case "snapshot":
             with db.ReplayBuffer(root, threads=1) as buffer:
                 buffer.seal()
-                buffer.snapshot(root.parent / "snapshot")
+                buffer.copies.snapshot(root.parent / "snapshot")
             db.check(root.parent / "snapshot", progress=False)
         case "check":
             db.check(root, progress=False)
@@ -240,10 +240,10 @@ def use(root: Path, mode: str, streams: int) -> str | None:
 
 def _make_marks(root: Path) -> None:
     with db.ReplayBuffer(root, threads=1) as buffer:
-        buffer.mark("one", replace=True)
-        buffer.mark("three")
-        buffer.remove_mark("three")
-        buffer.remove_mark("one")
+        buffer.copies.mark("one", replace=True)
+        buffer.copies.mark("three")
+        buffer.copies.remove("three")
+        buffer.copies.remove("one")
 
 
 def _remove_marks(root: Path) -> None:

@@ -224,7 +224,7 @@ def _write_some(buffer: db.ReplayBuffer, feeder: Feeder, rng: np.random.Generato
         feeder.extend(int(rng.integers(ENVS)), int(rng.integers(1, 120)))
     elif what < 0.97:
         steps = rng.permutation(steps_of(buffer))[:100]
-        buffer.write(WRITTEN, steps, written(WRITTEN, steps))
+        buffer.columns.write(WRITTEN, steps, written(WRITTEN, steps))
     else:
         buffer.seal()
 

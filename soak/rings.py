@@ -141,23 +141,23 @@ def _core(path: Path, rng: np.random.Generator, held: Held, **shape: Any) -> Non
                 check_sample(buffer.sample(8, prioritized), frames)
             elif name == "write" and len(buffer):
                 batch = buffer.sample(16)
-                buffer.write("value", batch["steps"], batch["action"].float())
+                buffer.columns.write("value", batch["steps"], batch["action"].float())
                 values = buffer.at(batch["steps"], columns=["value", "action"])
                 np.testing.assert_array_equal(values["value"], values["action"].float())
             elif name == "mark":
-                buffer.mark("one", replace=True)
+                buffer.copies.mark("one", replace=True)
             elif name == "snapshot":
                 snapshots += 1
                 counts, kept = [len(taken) for taken in steps.taken], Steps(n_envs, rng, 1)
                 kept.taken = [taken[:n] for taken, n in zip(steps.taken, counts, strict=True)]
-                judge(buffer.snapshot(path.with_name(f"snapshot-{snapshots}")), kept, frames, capacity)
+                judge(buffer.copies.snapshot(path.with_name(f"snapshot-{snapshots}")), kept, frames, capacity)
             elif name == "reopen":
                 buffer.close()
                 judge(path, steps, frames, capacity)
                 buffer, prioritized = db.ReplayBuffer(path, threads=2, seed=1), db.Prioritized(seed=1)
                 held.at_lock_of(buffer)
     finally:
-        marks = buffer.marks
+        marks = buffer.copies.marks
         buffer.close()
     judge(path, steps, frames, capacity)
     for mark in marks:

@@ -420,10 +420,10 @@ def together(path: Path, seed: int, schedule: Schedule) -> None:
         elif what < 0.7:
             buffer.seal()
         elif what < 0.85:
-            buffer.mark("one", replace=True)
+            buffer.copies.mark("one", replace=True)
         elif len(buffer):
             batch = buffer.sample(4)
-            buffer.write("value", batch["steps"], batch["action"].float())
+            buffer.columns.write("value", batch["steps"], batch["action"].float())
 
     threads = [
         threading.Thread(target=beside, args=(function, n), name=name)

@@ -108,7 +108,7 @@ def _write(path: Path, kind: Kind, rng: np.random.Generator) -> db.ReplayBuffer:
         buffer.tag("first", over.start[:2])
         buffer.tag("second", over.start[2:3])
         steps = steps_of(buffer.episodes, kind.n_envs)
-        buffer.write("value", steps, rng.normal(size=len(steps)).astype(np.float32))
+        buffer.columns.write("value", steps, rng.normal(size=len(steps)).astype(np.float32))
         _add(buffer, kind, rng, 5, ends_at=99)
     return buffer
 

@@ -134,10 +134,10 @@ class World:
         steps = self.buffer.steps()
         number = self.buffer.at(steps, columns=["action"])["action"].numpy()
         for path, sign in (("up", 1), ("down", -1)):
-            self.buffer.write(path, steps, sign * (self.generation * MOST + number))
+            self.buffer.columns.write(path, steps, sign * (self.generation * MOST + number))
 
     def _remove(self, rng: random.Random) -> None:
-        self.buffer.remove_column(rng.choice(["up", "down"]))
+        self.buffer.columns.remove(rng.choice(["up", "down"]))
 
     def _tag(self, rng: random.Random) -> None:
         self.buffer.tag(rng.choice(["good", "bad"]), self.buffer.steps()[:50])
@@ -156,7 +156,7 @@ class World:
 
     def _map(self, _: random.Random) -> None:
         self.generation += 1
-        self.buffer.map(lambda batch: batch["action"] + self.generation * MOST, 64, "up", progress=False)
+        self.buffer.columns.map(lambda batch: batch["action"] + self.generation * MOST, 64, "up", progress=False)
 
     # Reading it
 

@@ -530,7 +530,7 @@ class Driver:
             values[mine] = self.world.values(stream, at[mine], np.full(mine.sum(), self._version))
         self._now.versions[streams, at] = self._version
         names = at * self._workload.n_envs + streams
-        self._call("write", lambda: self._buffer.write(VALUE, names, values))
+        self._call("write", lambda: self._buffer.columns.write(VALUE, names, values))
 
     def _map(self) -> None:
         if not len(self._some()[0]):
@@ -544,7 +544,7 @@ class Driver:
 
         for stream in range(streams):
             self._now.versions[stream, self._there(stream)] = version
-        self._call("map", lambda: self._buffer.map(function, 16, VALUE, progress=False, threads=1))
+        self._call("map", lambda: self._buffer.columns.map(function, 16, VALUE, progress=False, threads=1))
 
     def _tag(self) -> None:
         episodes = self._buffer.episodes

@@ -244,7 +244,7 @@ class Writer:
             at = np.arange(begin, until)
             at = at[~self._world.is_last(stream, at)]
             if len(at):
-                self.buffer.write(WRITTEN, at * n + stream, written(WRITTEN, at * n + stream))
+                self.buffer.columns.write(WRITTEN, at * n + stream, written(WRITTEN, at * n + stream))
                 self._account.written[stream] = until
 
     def _map(self) -> None:
@@ -256,7 +256,7 @@ class Writer:
         def values(batch: dict[str, Any]) -> Array:
             return written(MAPPED, batch["steps"].numpy())
 
-        self.buffer.map(values, 64, MAPPED, resume=resume, progress=False, threads=1)
+        self.buffer.columns.map(values, 64, MAPPED, resume=resume, progress=False, threads=1)
         if not resume:  # or it was over the steps of the call that is resumed
             self._account.mapped[:] = heads
 

@@ -824,11 +824,11 @@ def test_tensors_that_require_grad_are_taken_for_their_values(tmp_path: Path) ->
         buffer.cut_off()
         obs = torch.arange(8.0, requires_grad=True).reshape(4, 2)
         assert buffer.extend(obs=obs, action=obs[:3, :1], reward=obs[:3, 0]) == 3
-        buffer.write("value", buffer.recent_steps([0, 1]), grad)
+        buffer.columns.write("value", buffer.recent_steps([0, 1]), grad)
         batch = buffer.recent([3, 2])
         np.testing.assert_array_equal(batch["obs"], [[1, 1], [0, 1]])
         np.testing.assert_array_equal(batch["reward"], [1, 0])
-        assert buffer.map(lambda b: b["obs"][:, 0] * grad[0], 2, "mapped", progress=False) == 4
+        assert buffer.columns.map(lambda b: b["obs"][:, 0] * grad[0], 2, "mapped", progress=False) == 4
         with pytest.raises(db.InputError, match="obs"):
             buffer.add(torch.ones(3, requires_grad=True), grad[:1], grad[0], grad, False, False)
         with pytest.raises(db.InputError, match="action"):
@@ -843,7 +843,7 @@ def test_a_device_that_is_not_there_is_refused(what: str, device: Any, buffer: d
     asked: dict[str, Any] = {
         "loader": lambda size: buffer.loader(size, device=device),
         "batches": lambda size: buffer.batches(size, device=device),
-        "map": lambda size: buffer.map(lambda batch: batch["reward"], size, "mapped", progress=False, device=device),
+        "map": lambda size: buffer.columns.map(lambda batch: batch["reward"], size, "mapped", progress=False, device=device),
     }
     with pytest.raises(db.InputError, match="device"):
         asked[what](4)

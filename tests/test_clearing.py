@@ -38,7 +38,7 @@ def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp
     with made(tmp_path / "store", capacity, segment_rows=8, metadata={"a": 1}) as buffer:
         buffer.clear()  # of nothing
         add(buffer, 0, n)
-        buffer.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
+        buffer.columns.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
         last = buffer.steps()[-1]
         kept = buffer.sample(4)
         before = kept["action"].tolist()
@@ -51,7 +51,7 @@ def test_a_cleared_buffer_is_empty_and_goes_on(n: int, capacity: int | None, tmp
             buffer.sample(1)
         with pytest.raises(db.InputError, match="cannot be read"):
             buffer.at([last])
-        assert buffer.write("value", [last], np.ones(1, np.float32)) == 0  # it was evicted
+        assert buffer.columns.write("value", [last], np.ones(1, np.float32)) == 0  # it was evicted
         assert kept["action"].tolist() == before
         add(buffer, n, 20)  # from where the episode was
         assert actions(buffer)[-15:] == list(range(n + 5, n + 20))
@@ -75,8 +75,8 @@ def test_rollouts_take_the_space_of_one(tmp_path: Path) -> None:
         for rollout in range(20):
             add(buffer, 1000 * rollout, 500)
             assert actions(buffer) == list(range(1000 * rollout, 1000 * rollout + 500))
-            assert buffer.returns_and_advantages(values=None) == 500
-            assert buffer.map(lambda batch: batch["obs"].float(), 100, "value", progress=False) == 500
+            assert buffer.columns.returns_and_advantages(values=None) == 500
+            assert buffer.columns.map(lambda batch: batch["obs"].float(), 100, "value", progress=False) == 500
             sizes.append(buffer.stats()["segments"])
             buffer.clear()
         assert max(sizes) <= 10
@@ -109,7 +109,7 @@ def test_readers_samplers_and_loaders_see_it(tmp_path: Path) -> None:
 def test_marks_stay(tmp_path: Path) -> None:
     with made(tmp_path / "store", 100, segment_rows=8) as buffer:
         add(buffer, 0, 30)
-        buffer.mark("before")
+        buffer.copies.mark("before")
         buffer.clear()
         assert len(buffer) == 0
         add(buffer, 30, 5)
@@ -117,7 +117,7 @@ def test_marks_stay(tmp_path: Path) -> None:
         assert actions(mark) == [*range(30)]
     with db.ReplayBuffer(tmp_path / "store", mark="before") as buffer:
         assert actions(buffer) == [*range(30)]
-        copy = buffer.snapshot(tmp_path / "copy")
+        copy = buffer.copies.snapshot(tmp_path / "copy")
         buffer.clear()
         add(buffer, 900, 4)
     for path, expected in ((copy, [*range(30)]), (tmp_path / "store", [*range(900, 904)])):

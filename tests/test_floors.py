@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / "diskbuffer"
 # From the bottom to the top. A module imports from its own package and from floors below, never from beside or above. A package
 # is known by the longest name that fits; "" is `diskbuffer` itself, which loads its public names when they are first used.
 FLOORS = (
-    ("errors", "version", "wording", "endings"),
+    ("errors", "version", "wording", "endings", "access"),
     ("runtime", "paths", "integers", "shown"),
     ("notebook",),  # by which the core finds what shows it
     ("native", "transforms", "bucket"),
@@ -33,7 +33,7 @@ FLOORS = (
     ("episodes",),  # what `buffer.episodes` is
     ("columns", "options", "mixture"),
     ("gathering",),
-    ("conditions", "checking"),
+    ("conditions", "checking", "copies"),
     ("episode_table",),
     ("store_info", "read_stores"),
     ("reader",),  # a store that is read without a buffer

@@ -67,8 +67,8 @@ def test_where_only_bounds_or_the_name_differ_it_warns_once(tmp_path: Path) -> N
     assert len(told) == 1
     path = tmp_path / "pole"
     with db.ReplayBuffer(path, env=gym.make("CartPole-v0")) as buffer:
-        buffer.mark("begun")
-        buffer.snapshot(tmp_path / "copy")
+        buffer.copies.mark("begun")
+        buffer.copies.snapshot(tmp_path / "copy")
         assert buffer.environment is not None
         assert buffer.environment["id"] == "CartPole-v0"
     for where in (path, tmp_path / "copy"):
@@ -119,8 +119,8 @@ def test_metadata_is_kept_and_must_be_the_same(tmp_path: Path) -> None:
     path, mine = tmp_path / "store", {"run": 7, "tags": ("a", "b"), "nested": {"lr": 1e-3, "none": None}}
     with opened(path, metadata=mine) as buffer:
         assert buffer.metadata == mine | {"tags": ["a", "b"]}
-        buffer.write("value", [], np.zeros(0, np.float32))  # which writes the attributes anew
-        buffer.snapshot(tmp_path / "copy")
+        buffer.columns.write("value", [], np.zeros(0, np.float32))  # which writes the attributes anew
+        buffer.copies.snapshot(tmp_path / "copy")
     for where in (path, tmp_path / "copy"):
         with opened(where, metadata=mine, mode="r") as buffer:
             assert buffer.metadata == mine | {"tags": ["a", "b"]}

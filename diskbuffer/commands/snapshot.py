@@ -18,5 +18,5 @@ def snapshot(path: str, to: str, /) -> int:
     from diskbuffer import ReplayBuffer
 
     with ReplayBuffer(path, mode="r") as buffer:
-        print(buffer.snapshot(to))
+        print(buffer.copies.snapshot(to))
     return WELL

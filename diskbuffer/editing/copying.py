@@ -155,10 +155,10 @@ def _linked(store: StorePath, path: Path, resize: dict[str, int | None]) -> Path
     """Make a snapshot, with another capacity where one is given."""
     with ReplayBuffer(store, mode="r") as buffer:
         if not resize:
-            return buffer.snapshot(path)
+            return buffer.copies.snapshot(path)
         # No run goes on with what another has left: it may be older, and is made in a moment.
         with Unfinished(path, {"edit": "snapshot", "run": secrets.token_hex(16)}) as unfinished:
-            buffer.snapshot(unfinished.place)
+            buffer.copies.snapshot(unfinished.place)
             with ReplayBuffer(unfinished.place, mode="r+") as made:
                 made.resize(resize["capacity"])
             unfinished.finish()

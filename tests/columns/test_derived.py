@@ -38,7 +38,7 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
         loop = iter(buffer.loader(16, db.Uniform(1), threads=2))
         assert "value" not in next(loop)
         steps = np.random.default_rng(0).permutation(steps_of(buffer))
-        assert buffer.write("value", steps[:70], value_of(steps[:70])) == 70
+        assert buffer.columns.write("value", steps[:70], value_of(steps[:70])) == 70
         for _ in range(8):  # those that were settled before lack it; the others do not
             batch = next(loop)
             world.check_batch(batch, 2)
@@ -52,9 +52,11 @@ def test_a_column_is_sampled_at_once_kept_up_with_eviction_and_there_after_reope
             np.testing.assert_array_equal(batch["value"].numpy(), expected)
             np.testing.assert_array_equal(buffer.sample(64, db.Slices(3))["value"].shape, (64, 3))
             feed.add(30)  # which knows nothing of the column
-        assert buffer.write("value", torch.from_numpy(steps), torch.from_numpy(value_of(steps))) < len(steps)  # some are gone
+        assert buffer.columns.write("value", torch.from_numpy(steps), torch.from_numpy(value_of(steps))) < len(
+            steps
+        )  # some are gone
         at = steps_of(buffer)
-        buffer.write("value", at, value_of(at))
+        buffer.columns.write("value", at, value_of(at))
         buffer.flush()
     with world.open(tmp_path / "store") as buffer:
         at = steps_of(buffer)
@@ -76,7 +78,7 @@ def test_other_zarr_tools_read_it_also_where_nothing_was_written(
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feeder(world, buffer).add(60)
         steps = steps_of(buffer)[40:50]  # n_envs is 1: names are positions
-        buffer.write("embedding", steps, np.tile(steps[:, None], (1, 3)).astype(np.float32))
+        buffer.columns.write("embedding", steps, np.tile(steps[:, None], (1, 3)).astype(np.float32))
         expected = np.zeros((len(np.asarray(buffer.zarr["reward"])), 3), np.float32)
         expected[steps] = steps[:, None]
         np.testing.assert_array_equal(np.asarray(buffer.zarr["embedding"]), expected)
@@ -91,16 +93,16 @@ def test_a_reader_sees_it_after_refreshing(tmp_path: Path, experience: type[Expe
         steps = steps_of(buffer)
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
             assert "value" not in reader.sample(4)
-            buffer.write("value", steps[:20], value_of(steps[:20]))
+            buffer.columns.write("value", steps[:20], value_of(steps[:20]))
             assert "value" not in reader.sample(4)
             reader.refresh()
             np.testing.assert_array_equal(reader.at(steps[:20])["value"].numpy(), value_of(steps[:20]))
             assert not reader.at(steps[20:])["value"].any()
-            buffer.write("value", steps, value_of(steps))
+            buffer.columns.write("value", steps, value_of(steps))
             reader.refresh()
             np.testing.assert_array_equal(reader.at(steps)["value"].numpy(), value_of(steps))
             with pytest.raises(db.errors.ReadOnlyError):
-                reader.write("value", steps, value_of(steps))
+                reader.columns.write("value", steps, value_of(steps))
 
 
 def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: type[Experience], feeder: type[Feeder]) -> None:
@@ -128,13 +130,13 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         before = sorted(str(p) for p in (tmp_path / "store").rglob("*") if "_x" not in str(p))
         for name, at, values, message in cases:
             with pytest.raises(db.InputError, match=message):
-                buffer.write(name, at, values)
+                buffer.columns.write(name, at, values)
         assert set(buffer.columns) == {*world.columns, "reward", "terminated", "truncated", "is_last", "row_checksum"}
         assert [p for p in before if "/x" not in p] == before
-        buffer.write("value", steps, value_of(steps))
+        buffer.columns.write("value", steps, value_of(steps))
         for values in (value_of(steps).astype(np.float64), np.tile(value_of(steps)[:, None], (1, 2)), value_of(steps) > 0):
             with pytest.raises(db.errors.SchemaError, match=r"'value' is there as float32\[\]"):
-                buffer.write("value", steps, values)
+                buffer.columns.write("value", steps, values)
         np.testing.assert_array_equal(buffer.at(steps)["value"].numpy(), value_of(steps))
 
 
@@ -147,7 +149,9 @@ def test_map_writes_what_a_function_makes_of_every_step(
     world = experience(2, 20)
     with world.open(tmp_path / "store", segment_rows=16, frame_stack=2) as buffer:
         feeder(world, buffer).add(90)
-        n = buffer.map(lambda b: (b["reward"] * 2, b["next_obs"].float().mean((1, 2, 3))), 32, ("double", "mean"), progress=True)
+        n = buffer.columns.map(
+            lambda b: (b["reward"] * 2, b["next_obs"].float().mean((1, 2, 3))), 32, ("double", "mean"), progress=True
+        )
         assert n == 180
         batch = buffer.at(steps_of(buffer))
         np.testing.assert_array_equal(batch["double"].numpy(), batch["reward"].numpy() * 2)
@@ -160,10 +164,10 @@ def test_map_writes_what_a_function_makes_of_every_step(
             (lambda b: None, "double"),
         ):
             with pytest.raises(db.InputError, match=message):
-                buffer.map(function, 32, "double", progress=False)
+                buffer.columns.map(function, 32, "double", progress=False)
         for out in ("reward", (), ("a", "a"), 3):
             with pytest.raises(db.InputError):
-                buffer.map(lambda b: b["reward"], 32, out, progress=False)  # type: ignore[arg-type]
+                buffer.columns.map(lambda b: b["reward"], 32, out, progress=False)  # type: ignore[arg-type]
         np.testing.assert_array_equal(buffer.at(steps_of(buffer))["double"].numpy(), batch["double"].numpy())
 
 
@@ -186,16 +190,16 @@ def test_an_interrupted_map_goes_on_where_it_was(
         feed.add(90)
         steps = steps_of(buffer).tolist()
         with pytest.raises(KeyboardInterrupt):
-            buffer.map(function, 16, "copy", progress=False)
+            buffer.columns.map(function, 16, "copy", progress=False)
         feed.add(20)
     with world.open(tmp_path / "store") as buffer:
         seen.append([])
-        assert buffer.map(function, 16, "copy", resume=True, progress=False) == 180 - 5 * 16
+        assert buffer.columns.map(function, 16, "copy", resume=True, progress=False) == 180 - 5 * 16
         assert [step for some in seen for step in some] == steps
         seen.append([])
-        assert buffer.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220  # none was interrupted
+        assert buffer.columns.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220  # none was interrupted
         (tmp_path / "store" / "copy" / "map.json").write_text('{"frozen": [[0]], "steps": 5, "at": 9}')
-        assert buffer.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220
+        assert buffer.columns.map(lambda b: b["reward"], 16, "copy", resume=True, progress=False) == 220
 
 
 def test_a_map_whose_function_returns_something_wrong_makes_no_column(
@@ -205,8 +209,8 @@ def test_a_map_whose_function_returns_something_wrong_makes_no_column(
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feeder(world, buffer).add(40)
         with pytest.raises(db.InputError, match="second"):
-            buffer.map(lambda batch: (batch["reward"], batch["reward"][:-1]), 16, ("first", "second"), progress=False)
-        assert buffer.derived == set()
+            buffer.columns.map(lambda batch: (batch["reward"], batch["reward"][:-1]), 16, ("first", "second"), progress=False)
+        assert buffer.columns.derived == set()
 
 
 KILLED = """
@@ -293,12 +297,12 @@ def test_returns_and_advantages_are_those_of_a_plain_loop(
         if cut:
             buffer.cut_off(1)
         steps = steps_of(buffer)
-        buffer.returns_and_advantages(0.9, values=None, next_values=None, out=("plain", ""))
+        buffer.columns.returns_and_advantages(0.9, values=None, next_values=None, out=("plain", ""))
         np.testing.assert_allclose(buffer.at(steps)["plain"].numpy(), by_hand(buffer, 0.9, 1.0, False)[0], rtol=1e-5)
         rng = np.random.default_rng(0)
         for name in ("value", "next_value"):
-            buffer.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
-        assert buffer.returns_and_advantages(0.9, 0.8) == len(steps)
+            buffer.columns.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
+        assert buffer.columns.returns_and_advantages(0.9, 0.8) == len(steps)
         batch = buffer.at(steps)
         returns, advantages = by_hand(buffer, 0.9, 0.8, True)
         np.testing.assert_allclose(batch["advantage"].numpy(), advantages, rtol=1e-4, atol=1e-4)
@@ -318,21 +322,21 @@ def test_returns_of_some_steps_are_as_if_there_were_no_others(
         feed.add(131)
         steps = steps_of(buffer)
         for name in ("value", "next_value"):
-            buffer.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
+            buffer.columns.write(name, steps, rng.normal(size=len(steps)).astype(np.float32))
         terms: dict[str, Any] = {} if values else {"values": None}
         for some in (steps[-50:], steps[60:90], rng.permutation(steps)[:70], steps[:1], steps[:0], np.r_[evicted, steps[5:20]]):
             blank = np.full(len(steps), 7.0, np.float32)
             for name in ("return", "advantage"):
-                buffer.write(name, steps, blank)
+                buffer.columns.write(name, steps, blank)
             mine = np.intersect1d(some, steps)
-            assert buffer.returns_and_advantages(0.9, 0.8, steps=some, **terms) == len(mine)
+            assert buffer.columns.returns_and_advantages(0.9, 0.8, steps=some, **terms) == len(mine)
             found = buffer.at(steps)
             gained, returns = ends_by_hand(buffer, set(mine.tolist()), 0.9, 0.8, values)
             for name, expected in (("advantage", gained if values else {}), ("return", returns)):
                 wanted = [expected.get(step, 7.0) for step in steps.tolist()]
                 np.testing.assert_allclose(found[name].numpy(), wanted, rtol=1e-4, atol=1e-4)
         with pytest.raises(db.InputError, match="never added"):
-            buffer.returns_and_advantages(steps=[int(steps[-1]) + 1000], **terms)
+            buffer.columns.returns_and_advantages(steps=[int(steps[-1]) + 1000], **terms)
 
 
 def ends_by_hand(buffer: db.ReplayBuffer, some: set[int], gamma: float, lam: float, values: bool) -> tuple[Any, Any]:
@@ -365,15 +369,15 @@ def test_a_map_over_some_steps_writes_these_alone(tmp_path: Path, experience: ty
             seen.extend(batch["steps"].tolist())
             return batch["action"] * 3
 
-        assert buffer.map(triple, 16, "triple", steps=some, progress=False) == 50
+        assert buffer.columns.map(triple, 16, "triple", steps=some, progress=False) == 50
         assert seen == some.tolist()
         batch = buffer.at(steps)
         np.testing.assert_array_equal(batch["triple"], np.where(np.isin(steps, some), batch["action"] * 3, 0))
-        assert buffer.map(triple, 16, "triple", steps=[], progress=False) == 0
+        assert buffer.columns.map(triple, 16, "triple", steps=[], progress=False) == 0
         with pytest.raises(db.InputError, match="cannot be resumed"):
-            buffer.map(triple, 16, "triple", steps=some, resume=True)
+            buffer.columns.map(triple, 16, "triple", steps=some, resume=True)
         with pytest.raises(db.InputError, match="cannot be read"):
-            buffer.map(triple, 16, "triple", steps=[10**6], progress=False)
+            buffer.columns.map(triple, 16, "triple", steps=[10**6], progress=False)
 
 
 def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path, amount: Callable[[int, int], int]) -> None:
@@ -385,7 +389,7 @@ def test_threads_may_compute_returns_at_once_and_beside_an_agent(tmp_path: Path,
             ThreadPoolExecutor(3) as pool,
         ):
             buffer.extend(obs=np.arange(2001), action=np.arange(2000), reward=np.ones(2000))
-            compute = [pool.submit(buffer.returns_and_advantages, values=None, out=("return", "")) for _ in range(3)]
+            compute = [pool.submit(buffer.columns.returns_and_advantages, values=None, out=("return", "")) for _ in range(3)]
             for first in range(2000, 4000, 100):
                 buffer.extend(obs=np.arange(first, first + 101), action=np.arange(first, first + 100), reward=np.zeros(100))
             for one in compute:
@@ -428,9 +432,9 @@ def test_advantages_are_those_of_stable_baselines(tmp_path: Path) -> None:
         at = steps_of(buffer)
         found = np.asarray(buffer.at(at)["obs"])[:, 0]
         order = [tuple(np.argwhere(obs[:-1, :, 0] == x)[0]) for x in found]
-        buffer.write("value", at, np.array([values[p] for p in order]))
-        buffer.write("next_value", at, np.array([following[p] for p in order]))
-        buffer.returns_and_advantages(0.99, 0.95)
+        buffer.columns.write("value", at, np.array([values[p] for p in order]))
+        buffer.columns.write("next_value", at, np.array([following[p] for p in order]))
+        buffer.columns.returns_and_advantages(0.99, 0.95)
         batch = buffer.at(at)
         np.testing.assert_allclose(batch["advantage"].numpy(), [rollout.advantages[p] for p in order], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(batch["return"].numpy(), [rollout.returns[p] for p in order], rtol=1e-4, atol=1e-4)
@@ -449,7 +453,7 @@ def test_bad_input_to_advantages_is_told(tmp_path: Path, experience: type[Experi
             ({"values": None, "next_values": None, "out": ("reward", "")}, "out must name"),
         ):
             with pytest.raises(db.InputError, match=message):
-                buffer.returns_and_advantages(**options)
+                buffer.columns.returns_and_advantages(**options)
 
 
 # Episodes: returns and tags
@@ -516,12 +520,12 @@ def test_half_precision_is_stored_and_written_back(tmp_path: Path) -> None:
         for n in range(20):
             buffer.add(frame + n, np.full(3, n, np.float16), np.float16(1), frame + n + 1, False, n == 19)
         steps = steps_of(buffer)
-        buffer.write("value", steps, torch.arange(20, dtype=torch.float16))
-        buffer.write("next_value", steps, torch.zeros(20, dtype=torch.float16))
+        buffer.columns.write("value", steps, torch.arange(20, dtype=torch.float16))
+        buffer.columns.write("next_value", steps, torch.zeros(20, dtype=torch.float16))
         batch = buffer.at(steps)
         assert (batch["value"] == torch.arange(20)).all()
         assert (batch["obs"][:, -1, 0, 0] == torch.arange(20)).all()
-        buffer.returns_and_advantages(1.0, values=None, next_values="next_value")
+        buffer.columns.returns_and_advantages(1.0, values=None, next_values="next_value")
         assert buffer.at(steps)["return"].tolist() == list(range(20, 0, -1))
 
 
@@ -533,7 +537,7 @@ def test_the_checksum_of_a_few_values_is_that_of_the_whole_segment(
     columns = {"obs": db.Column(()), "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns, segment_rows=65_536) as buffer:
         buffer.extend(obs=np.arange(100_001.0), action=np.zeros(100_000, int), reward=np.zeros(100_000))
-        buffer.write("more", buffer.steps(), rng.integers(0, 2, (100_000, *shape)).astype(dtype))
+        buffer.columns.write("more", buffer.steps(), rng.integers(0, 2, (100_000, *shape)).astype(dtype))
         store, whole, computed = buffer._store, Verification.checksum, list[str]()
 
         def noting(verification: Verification, path: str, mapped: Any) -> int:
@@ -544,7 +548,7 @@ def test_the_checksum_of_a_few_values_is_that_of_the_whole_segment(
         for _ in range(30):
             steps = rng.integers(0, 100_000, rng.integers(1, 4))  # some of them twice
             steps = np.append(steps, steps[:1]) if rng.random() < 0.3 else steps
-            buffer.write("more", steps, rng.integers(0, 2, (len(steps), *shape)).astype(dtype))
+            buffer.columns.write("more", steps, rng.integers(0, 2, (len(steps), *shape)).astype(dtype))
             assert not computed
             for slot in (0, 1):
                 assert store.table.checksum("more", slot) == whole(store.verification, "more", store.maps.get("more", slot))

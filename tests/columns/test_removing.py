@@ -27,7 +27,7 @@ def matches(buffer: db.ReplayBuffer, model: dict[str, Any]) -> None:
     """Compare a buffer's derived columns with arrays by step."""
     at = steps_of(buffer)
     batch = buffer.at(at)
-    assert buffer.derived == {*model}
+    assert buffer.columns.derived == {*model}
     assert {*NAMES} & {*batch} == {*model}
     for name, values in model.items():
         np.testing.assert_array_equal(batch[name].numpy(), values[at], err_msg=name)
@@ -52,21 +52,21 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
             dtype = np.dtype(["float32", "int16"][rng.integers(2)])
             if name in model and model[name].dtype != dtype:
                 with pytest.raises(db.errors.SchemaError):
-                    buffer.write(name, steps_of(buffer)[:3], np.ones(3, dtype))
+                    buffer.columns.write(name, steps_of(buffer)[:3], np.ones(3, dtype))
                 continue
             values = model.setdefault(name, np.zeros(10_000, dtype))
             some = rng.permutation(steps_of(buffer))[:40]
             values[some] = rng.integers(1, 1000, len(some))
-            buffer.write(name, some, values[some])
+            buffer.columns.write(name, some, values[some])
         elif what == "tag":
             buffer.tag("red", buffer.episodes.start[:1])
         elif what == "remove":
             name = NAMES[rng.integers(4)]
             if name not in model:
                 with pytest.raises(db.errors.SchemaError, match=name):
-                    buffer.remove_column(name)
+                    buffer.columns.remove(name)
                 continue
-            buffer.remove_column(name)
+            buffer.columns.remove(name)
             del model[name]
             assert not (tmp_path / "store" / name).exists()
             if name == "tag":
@@ -74,13 +74,13 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
         elif what == "add":
             feed.add(15)
         elif what == "mark":
-            buffer.mark(f"mark{n}")
+            buffer.copies.mark(f"mark{n}")
             marks[f"mark{n}"] = {key: values.copy() for key, values in model.items()}
         elif what == "reopen":
             buffer.close()
             buffer = world.open(tmp_path / "store")
             feed = feeder(world, buffer)
-        if what in ("tag", "reopen", "add") and "tag" in buffer.derived:
+        if what in ("tag", "reopen", "add") and "tag" in buffer.columns.derived:
             model["tag"] = np.zeros(10_000, np.uint16)
             model["tag"][steps_of(buffer)] = buffer.at(steps_of(buffer))["tag"].numpy()
         matches(buffer, model)
@@ -94,14 +94,14 @@ def test_columns_come_and_go_as_in_a_dict(seed: int, tmp_path: Path, experience:
     assert db.check(tmp_path / "store", progress=False).ok
     for mark, then in marks.items():
         with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as kept:
-            assert kept.derived == {*then}
+            assert kept.columns.derived == {*then}
             at = steps_of(kept)
             for name, values in then.items():
                 if name != "tag":
                     np.testing.assert_array_equal(kept.at(at)[name].numpy(), values[at])
     for mark, then in list(marks.items())[:1]:
         with db.ReplayBuffer(tmp_path / "store", mark=mark) as back:
-            assert back.derived == {*then}
+            assert back.columns.derived == {*then}
 
 
 def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_them(
@@ -112,21 +112,21 @@ def test_a_reader_that_has_not_refreshed_misses_the_files_and_reads_on_without_t
         feeder(world, buffer).add(60)
         at = steps_of(buffer)
         for name in ("alpha", "beta"):
-            buffer.write(name, at, np.ones(len(at), np.float32))
+            buffer.columns.write(name, at, np.ones(len(at), np.float32))
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
-            buffer.remove_column("alpha")
+            buffer.columns.remove("alpha")
             batch = reader.at(at)
             assert "alpha" not in batch
             assert batch["beta"].all()
-            buffer.write("alpha", at, np.full(len(at), 7, np.int16))
+            buffer.columns.write("alpha", at, np.full(len(at), 7, np.int16))
             reader.refresh()
             assert (reader.at(at)["alpha"] == 7).all()
-            buffer.remove_column("alpha")
-            buffer.write("alpha", at[:20], np.full(20, 9, np.int16))  # of the same name, dtype and place
+            buffer.columns.remove("alpha")
+            buffer.columns.write("alpha", at[:20], np.full(20, 9, np.int16))  # of the same name, dtype and place
             reader.refresh()
             batch = reader.at(at)
             assert (batch["alpha"].numpy() == np.where(np.arange(len(at)) < 20, 9, 0)).all()
-            buffer.remove_column("beta")
+            buffer.columns.remove("beta")
             reader.refresh()
             with pytest.raises(db.InputError, match="no column 'beta'"):
                 reader.at(at, columns=["beta"])
@@ -138,19 +138,19 @@ def test_what_cannot_be_removed_is_refused(tmp_path: Path, experience: type[Expe
         feeder(world, buffer).add(60)
         for name, why in (("reward", "recorded"), ("is_last", "recorded"), ("nothing", "no column"), ("obs", "recorded")):
             with pytest.raises(db.errors.SchemaError, match=why):
-                buffer.remove_column(name)
+                buffer.columns.remove(name)
         sampler = db.Prioritized(seed=0)
         buffer.sample(4, sampler)
         with pytest.raises(db.errors.SchemaError, match="sampler"):
-            buffer.remove_column("priority")
+            buffer.columns.remove("priority")
         del sampler
-        buffer.remove_column("priority")
-        assert buffer.derived == set()
+        buffer.columns.remove("priority")
+        assert buffer.columns.derived == set()
         again = db.Prioritized(seed=0)
-        assert (buffer.sample(4, again)["priority"] == 0).all() or "priority" in buffer.derived
+        assert (buffer.sample(4, again)["priority"] == 0).all() or "priority" in buffer.columns.derived
         assert (buffer.at(steps_of(buffer))["priority"] == 1).all()
         with db.ReplayBuffer(tmp_path / "store", mode="r") as reader, pytest.raises(db.errors.ReadOnlyError):
-            reader.remove_column("priority")
+            reader.columns.remove("priority")
 
 
 class Killed(BaseException):
@@ -184,7 +184,7 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
         feeder(world, buffer).add(40)
         at = steps_of(buffer)
         for name in ("alpha", "beta"):
-            buffer.write(name, at, np.ones(len(at), np.float32))
+            buffer.columns.write(name, at, np.ones(len(at), np.float32))
         buffer.seal()
     pristine, found, nth, done = tmp_path / "pristine", set(), 0, False
     path.rename(pristine)
@@ -197,7 +197,7 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
                     Files, name, failing(getattr(Files, name), left, Killed() if how == "killed" else OSError(5, "EIO"))
                 )
             try:
-                buffer.remove_column("alpha")
+                buffer.columns.remove("alpha")
                 done = True
             except (Killed, OSError):
                 done = False
@@ -209,17 +209,17 @@ def test_a_kill_while_a_column_is_removed_leaves_it_whole_or_gone(
             (tmp_path / "killed").rename(path)
         assert db.check(path, progress=False).ok
         with db.ReplayBuffer(path, mode="r") as reader:
-            there = "alpha" in reader.derived
+            there = "alpha" in reader.columns.derived
             assert ("alpha" in reader.sample(4)) == there
         with world.open(path) as again:
-            assert ("alpha" in again.derived) == there
+            assert ("alpha" in again.columns.derived) == there
             assert (path / "alpha").exists() == there
             assert (path / "_segments" / "checksum" / "alpha").exists() == there
             assert again.at(at)["beta"].all()
             if there:
                 assert again.at(at)["alpha"].all()
-                again.remove_column("alpha")
-            again.write("alpha", at[:3], np.full(3, 2, np.int16))
+                again.columns.remove("alpha")
+            again.columns.write("alpha", at[:3], np.full(3, 2, np.int16))
             np.testing.assert_array_equal(again.at(at)["alpha"].numpy(), np.where(np.arange(len(at)) < 3, 2, 0))
         assert db.check(path, progress=False).ok
         shutil.rmtree(path)
@@ -241,7 +241,7 @@ def test_a_draw_that_fails_makes_no_column(length: int | None, tmp_path: Path) -
                 buffer.sample(4, sampler)
             with pytest.raises(db.errors.EmptyBufferError):
                 next(iter(buffer.loader(4, sampler)))
-            assert buffer.derived == set()
+            assert buffer.columns.derived == set()
         other = db.Prioritized(length=length, column="action")
         with pytest.raises(db.errors.SchemaError):
             buffer.sample(4, other)
@@ -249,7 +249,7 @@ def test_a_draw_that_fails_makes_no_column(length: int | None, tmp_path: Path) -
             buffer.sample(4, db.Prioritized(column="no name"))
         buffer.extend(obs=np.arange(101), action=np.zeros(100, int), reward=np.ones(100))
         assert len(buffer.sample(4, sampler)["weights"]) == 4
-        assert buffer.derived == {"priority"}
+        assert buffer.columns.derived == {"priority"}
     assert os.listdir(tmp_path / "store" / "priority")
 
 
@@ -262,7 +262,7 @@ def test_a_removal_that_fails_leaves_what_can_be_sampled(
     columns = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         buffer.extend(np.zeros((101, 3)), np.arange(100), np.zeros(100))
-        buffer.write("v", np.arange(50), np.ones(50))
+        buffer.columns.write("v", np.arange(50), np.ones(50))
         buffer.sample(8)
         real, calls = directory.write_group, 0
 
@@ -275,10 +275,10 @@ def test_a_removal_that_fails_leaves_what_can_be_sampled(
 
         monkeypatch.setattr(directory, "write_group", fail)
         with pytest.raises(type(error)):
-            buffer.remove_column("v")
+            buffer.columns.remove("v")
         monkeypatch.undo()
-        assert ("v" in buffer.sample(8)) == ("v" in buffer.derived) == (nth == 1)
-        buffer.write("v", np.arange(50), np.ones(50))
+        assert ("v" in buffer.sample(8)) == ("v" in buffer.columns.derived) == (nth == 1)
+        buffer.columns.write("v", np.arange(50), np.ones(50))
         assert "v" in buffer.sample(8)
     assert db.check(tmp_path / "store", progress=False).ok
 
@@ -287,15 +287,15 @@ def test_a_column_that_a_pass_writes_to_is_not_removed(tmp_path: Path) -> None:
     columns = {"obs": db.Column((3,), "float32"), "action": db.Column((), "int64")}
     with db.ReplayBuffer(tmp_path / "store", columns=columns) as buffer:
         buffer.extend(np.zeros((101, 3)), np.arange(100), np.zeros(100))
-        buffer.write("v", np.arange(50), np.ones(50))
+        buffer.columns.write("v", np.arange(50), np.ones(50))
 
         def function(batch: Any) -> Any:
             with pytest.raises(db.errors.SchemaError, match="being written to by map"):
-                buffer.remove_column("v")
+                buffer.columns.remove("v")
             return batch["action"].double()
 
-        buffer.map(function, 32, "v", progress=False)
-        buffer.remove_column("v")
+        buffer.columns.map(function, 32, "v", progress=False)
+        buffer.columns.remove("v")
 
 
 def test_a_map_is_not_resumed_into_a_column_that_was_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,8 +314,8 @@ def test_a_map_is_not_resumed_into_a_column_that_was_made_anew(tmp_path: Path, m
             return batch["action"].float() + 1, batch["action"].float() + 2
 
         with pytest.raises(KeyboardInterrupt):
-            buffer.map(function, 50, ("a", "b"), progress=False)
-        buffer.remove_column("b")
-        buffer.map(function, 50, ("a", "b"), resume=True, progress=False)
+            buffer.columns.map(function, 50, ("a", "b"), progress=False)
+        buffer.columns.remove("b")
+        buffer.columns.map(function, 50, ("a", "b"), resume=True, progress=False)
         batch = buffer.at(np.arange(1000))
         np.testing.assert_array_equal(batch["b"], np.arange(1000) + 2)

@@ -487,8 +487,8 @@ def test_check_and_marks_tell_programs_what_they_tell_people(tmp_path: Path, cap
     path = tmp_path / "store"
     fill(path, PIXELS)
     with db.ReplayBuffer(path) as buffer:
-        buffer.mark("one")
-        buffer.mark("two")
+        buffer.copies.mark("one")
+        buffer.copies.mark("two")
     assert Told(capsys, "marks", path, "--json").json() == ["one", "two"]
     assert Told(capsys, "marks", path, "--remove", "one", "--json").json() == ["two"]
     assert Told(capsys, "info", path, "--json").json()["marks"] == ["two"]

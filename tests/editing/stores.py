@@ -59,7 +59,7 @@ def add_episode(buffer: db.ReplayBuffer, steps: int, random: np.random.Generator
     stacked = stack > 1 and random.random() < 0.5
     given: dict[str, Any] = {}
     for path, column in buffer.columns.items():
-        if path in buffer.derived or path in (*KEPT, "terminated", "truncated"):
+        if path in buffer.columns.derived or path in (*KEPT, "terminated", "truncated"):
             continue
         if path.split("/")[0] != "obs":
             given[path] = values(column, steps, random)
@@ -118,7 +118,7 @@ def make(path: Path, seed: int, **given: Any) -> Made:
         for name, shape, dtype in (("priority", (), "float32"), ("advantage", (2,), "float64")):
             if random.random() < 0.5:
                 some = steps[random.random(len(steps)) < 0.7]
-                buffer.write(name, some, random.normal(size=(len(some), *shape)).astype(dtype))
+                buffer.columns.write(name, some, random.normal(size=(len(some), *shape)).astype(dtype))
     return Made(path, options)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer import editing
+from diskbuffer.columns.columns import Columns
 from diskbuffer.plugin import Reader
 from diskbuffer.recording.recorder import Recorder
 from tests.amounts import examples
@@ -40,8 +41,8 @@ def copy_interrupted(random: np.random.Generator, *arguments: Any, **options: An
             return call
 
         patched.setattr(Recorder, "extend", counted(Recorder.extend))
-        for name in ("write", "tag", "flush"):
-            patched.setattr(db.ReplayBuffer, name, counted(getattr(db.ReplayBuffer, name)))
+        for of, name in ((Columns, "write"), (db.ReplayBuffer, "tag"), (db.ReplayBuffer, "flush")):
+            patched.setattr(of, name, counted(getattr(of, name)))
         for left in random.integers(0, 30, 3).tolist():  # noqa: B007  what `call` counts down
             with contextlib.suppress(KeyboardInterrupt):
                 editing.copy(*arguments, **options)

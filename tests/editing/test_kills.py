@@ -48,9 +48,9 @@ def test_what_was_killed_is_finished_by_the_same_call(what: str, tmp_path: Path,
                 stores.add_episode(buffer, 25, random, "truncated", n % 2)
             buffer.tag("late", buffer.episodes.start[-3:])
             for column in ("priority", "advantage"):
-                if column in buffer.derived:
-                    buffer.remove_column(column)
-            buffer.write("value", buffer.steps(), random.normal(size=len(buffer)))
+                if column in buffer.columns.derived:
+                    buffer.columns.remove(column)
+            buffer.columns.write("value", buffer.steps(), random.normal(size=len(buffer)))
     places = {"one": str(tmp_path / "one"), "two": str(tmp_path / "two")}
     exec(CALLS[what].format(**places, new=str(tmp_path / "whole")), {"editing": editing})
     code = CODE.format(call=CALLS[what].format(**places, new=str(tmp_path / "new")))

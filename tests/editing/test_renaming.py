@@ -30,11 +30,11 @@ def test_a_renamed_column_has_the_same_values(kind: str, old: str, name: str, tm
 def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
     made = stores.make(tmp_path / "store", 11, columns=stores.COLUMNS["vectors"])
     with db.ReplayBuffer(made.path) as buffer:
-        buffer.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float64))
+        buffer.columns.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float64))
         wanted = len(buffer)
     editing.rename_column(made.path, tmp_path / "new", "value", "critic", progress=False)
     with db.ReplayBuffer(tmp_path / "new", mode="r") as buffer:
-        assert "value" not in buffer.derived
+        assert "value" not in buffer.columns.derived
         assert buffer.at(buffer.steps(), columns=["critic"])["critic"].tolist() == list(range(wanted))
 
 
@@ -57,7 +57,7 @@ def test_a_derived_column_is_renamed(tmp_path: Path) -> None:
 def test_names_that_cannot_be_are_refused(old: str, name: str, message: str, tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=stores.COLUMNS["dict"]) as buffer:
         stores.add_episode(buffer, 3, np.random.default_rng(0), "truncated")
-        buffer.write("value", buffer.steps(), np.zeros(3))
+        buffer.columns.write("value", buffer.steps(), np.zeros(3))
     with pytest.raises(db.errors.SchemaError, match=message):
         editing.rename_column(tmp_path / "store", tmp_path / "new", old, name, progress=False)
     assert [file.name for file in tmp_path.iterdir()] == ["store"]

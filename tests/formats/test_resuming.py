@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import diskbuffer as db
 from diskbuffer import editing
+from diskbuffer.columns.columns import Columns
 from diskbuffer.formats import export, import_
 from diskbuffer.formats.stored import StoreSource
 from soak.specimens import contents
@@ -189,7 +190,7 @@ def store_of(path: Path, random: np.random.Generator) -> None:
     episodes = made.some(int(random.integers(2, 7)), int(random.integers(10**6)), longest=20)
     made.store_of(path, episodes)
     with db.ReplayBuffer(path, mode="r+") as buffer:
-        buffer.write("value", buffer.steps(), np.ones(len(buffer)))
+        buffer.columns.write("value", buffer.steps(), np.ones(len(buffer)))
 
 
 def change(path: Path, random: np.random.Generator) -> None:
@@ -197,9 +198,9 @@ def change(path: Path, random: np.random.Generator) -> None:
     way = int(random.integers(6))
     with db.ReplayBuffer(path, mode="r+") as buffer:
         if way == 0:
-            buffer.write("value", buffer.steps(), np.full(len(buffer), 2.0))
+            buffer.columns.write("value", buffer.steps(), np.full(len(buffer), 2.0))
         elif way == 1:
-            buffer.write("value", buffer.steps()[-1:], np.array([3.0]))
+            buffer.columns.write("value", buffer.steps()[-1:], np.array([3.0]))
         elif way == 2:
             made_of = made.some(1, int(random.integers(10**6)))[0]
             buffer.close()
@@ -208,7 +209,7 @@ def change(path: Path, random: np.random.Generator) -> None:
         elif way == 3:
             buffer.tag("other", buffer.episodes.start[-1:])
         elif way == 4:
-            buffer.write("value", buffer.steps(), np.ones(len(buffer)))
+            buffer.columns.write("value", buffer.steps(), np.ones(len(buffer)))
 
 
 def nested(episode: Any) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def test_a_copy_that_was_stopped_has_derived_columns_as_they_are_now(tmp_path_fa
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("diskbuffer.formats.filling._MOST_ROWS", 7)
         for _ in range(2):
-            stopped = [(db.ReplayBuffer, "extend", 12), (db.ReplayBuffer, "write", 6)][int(random.integers(2))]
+            stopped = [(db.ReplayBuffer, "extend", 12), (Columns, "write", 6)][int(random.integers(2))]
             with stopping(random, *stopped):
                 editing.copy(path / "store", path / "copy", **options)
             if (path / "copy").exists():
@@ -299,7 +300,7 @@ def test_a_derived_column_that_is_written_while_it_is_read_is_warned_of(tmp_path
 
 def change_values(path: Path, value: float) -> None:
     with db.ReplayBuffer(path, mode="r+") as buffer:
-        buffer.write("value", buffer.steps(), np.full(len(buffer), value))
+        buffer.columns.write("value", buffer.steps(), np.full(len(buffer), value))
 
 
 def test_an_export_of_several_writers_goes_on_only_with_the_same_episodes(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_copy_does_not_go_on_with_a_store_that_parted_from_its_source(tmp_path
     store, other = tmp_path / "store", tmp_path / "other"
     columns = {"obs": db.Column((2,), "float32")}
     with db.ReplayBuffer(store, columns=columns) as buffer:
-        buffer.snapshot(other)
+        buffer.copies.snapshot(other)
     for path, value in ((store, 1.0), (other, 2.0)):
         with db.ReplayBuffer(path, mode="r+") as buffer:
             for _ in range(3):

@@ -79,7 +79,7 @@ def test_an_episode_that_is_evicted_before_its_turn_is_an_error(tmp_path: Path) 
 def test_a_store_that_went_back_to_a_mark_is_no_source_any_more(tmp_path: Path) -> None:
     store = made.store_of(tmp_path / "store", made.some(2))
     with db.ReplayBuffer(store) as buffer:
-        buffer.mark("here")
+        buffer.copies.mark("here")
     source = StoreSource(store)
     db.ReplayBuffer(store, mode="r+", mark="here").close()
     with pytest.raises(db.CorruptionError, match="went back to a mark"):

@@ -393,11 +393,13 @@ def _values(path: Path, threads: int) -> Iterator[db.ReplayBuffer]:
         fill(buffer, VECTORS, 30)
         steps, numbers = buffer.steps(), Numbers(7)
         for name in ("value", "next_value"):
-            buffer.write(name, steps, numbers.of(db.Column(), len(steps)))
-        buffer.write("wide", steps[::3], numbers.of(db.Column((5,), "int16"), len(steps[::3])))
-        buffer.map(lambda batch: (batch["obs"] * 2, batch["reward"] + 1), 100, out=("twice", "more"), progress=False, threads=1)
-        buffer.returns_and_advantages(0.97, 0.9)
-        buffer.returns_and_advantages(0.9, values=None, out=("plain", "unused"), steps=steps[5:400])
+            buffer.columns.write(name, steps, numbers.of(db.Column(), len(steps)))
+        buffer.columns.write("wide", steps[::3], numbers.of(db.Column((5,), "int16"), len(steps[::3])))
+        buffer.columns.map(
+            lambda batch: (batch["obs"] * 2, batch["reward"] + 1), 100, out=("twice", "more"), progress=False, threads=1
+        )
+        buffer.columns.returns_and_advantages(0.97, 0.9)
+        buffer.columns.returns_and_advantages(0.9, values=None, out=("plain", "unused"), steps=steps[5:400])
         buffer.tag("good", buffer.episodes.start[:4])
         buffer.tag("bad", buffer.episodes.start[6:8])
         yield buffer

@@ -34,8 +34,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for n in range(episodes):
                 writer.extend(n % writer.envs, 20, numbers, ends=n % 3 > 0)
         learner.refresh()
-        learner.write("score", learner.steps()[::3], np.ones(len(learner.steps()[::3])))
-        learner.mark("early")
+        learner.columns.write("score", learner.steps()[::3], np.ones(len(learner.steps()[::3])))
+        learner.copies.mark("early")
         writers[0].extend(0, 150, numbers, ends=True)
     for writer in writers:
         writer.buffer.close()
@@ -58,7 +58,7 @@ def test_what_is_read_from_a_bucket_is_what_is_in_the_directory(
     options: dict[str, Any] = {"mode": "r", "seed": 5, "mark": mark}
     with db.ReplayBuffer(bucket, **options) as remote, db.ReplayBuffer(root, **options) as local:
         assert len(remote) == len(local) == 300 + 150 * (mark is None)
-        assert remote.marks == local.marks
+        assert remote.copies.marks == local.copies.marks
         assert (remote.steps() == local.steps()).all()
         for _ in range(3):
             same(remote.sample(40), local.sample(40))
@@ -68,7 +68,7 @@ def test_what_is_read_from_a_bucket_is_what_is_in_the_directory(
             same(one, other)
         assert remote.stats()["bucket"]["requests"] > 0
         with pytest.raises(db.errors.ReadOnlyError):
-            remote.write("score", remote.steps(), np.zeros(len(remote)))
+            remote.columns.write("score", remote.steps(), np.zeros(len(remote)))
         with pickle.loads(pickle.dumps(remote)) as again:
             same(again.sample(8), remote.sample(8))
     server.fault = lambda method, path: ""

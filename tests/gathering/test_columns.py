@@ -39,7 +39,7 @@ def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
             there = learner.steps()
             some = random.permutation(there)[: int(random.integers(1, 30))]
             values = random.random(len(some)).astype(np.float32)
-            learner.write("score", some, values)
+            learner.columns.write("score", some, values)
             scores |= dict(zip(some.tolist(), values.tolist(), strict=True))
             episode = learner.episodes[int(random.integers(len(learner.episodes)))]
             tag = str(random.choice(["good", "bad"]))
@@ -51,14 +51,14 @@ def test_what_was_written_to_a_step_stays_with_it(seed: int) -> None:
             for other in [one for one in learner.episodes if one.tag]:
                 assert tags[other.start] == other.tag
         if random.random() < 0.5:
-            learner.remove_column("score")
+            learner.columns.remove("score")
             assert "score" not in learner.sample(3)
-            learner.write("score", there[:1], np.ones(1, np.float32))
+            learner.columns.write("score", there[:1], np.ones(1, np.float32))
             assert float(learner.at(there)["score"].sum()) == 1.0
-        mapped = learner.map(lambda batch: batch["action"] * 2, 50, "doubled", progress=False)
+        mapped = learner.columns.map(lambda batch: batch["action"] * 2, 50, "doubled", progress=False)
         assert mapped == len(learner)
         assert (learner.at(there)["doubled"] == 2 * learner.at(there)["action"]).all()
-        assert learner.returns_and_advantages(values=None) == len(learner)
+        assert learner.columns.returns_and_advantages(values=None) == len(learner)
         learner.close()
         for writer in writers:
             writer.buffer.close()
@@ -91,9 +91,9 @@ def test_one_process_writes_columns(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "all", "w", 1, (5,), None, 1)
     writer.extend(0, 5, itertools.count(), ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner, db.ReplayBuffer(tmp_path / "all", mode="r") as other:
-        learner.write("score", learner.steps(), np.arange(5))
+        learner.columns.write("score", learner.steps(), np.arange(5))
         with pytest.raises(db.LockedError, match="another process writes columns"):
-            other.write("score", other.steps(), np.arange(5))
+            other.columns.write("score", other.steps(), np.arange(5))
         other.refresh()
         assert other.at(other.steps())["score"].tolist() == [0, 1, 2, 3, 4]
         writes: list[Any] = [
@@ -112,13 +112,13 @@ def test_what_a_plan_reads_stays_mapped(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "all", "w", 1, (5,), None, 1)
     writer.extend(0, 5, itertools.count(), ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
-        learner.write("score", learner.steps(), np.arange(5))
+        learner.columns.write("score", learner.steps(), np.arange(5))
         store = learner._gathered
         assert store is not None
         (held,) = store.columns._held.values()
         mapped, planned = weakref.ref(held.mapped), store.maps.epoch
         del held
-        learner.remove_column("score")
+        learner.columns.remove("score")
         gc.collect()
         assert mapped() is not None
         del planned

@@ -51,9 +51,9 @@ def values_by_step(learner: db.ReplayBuffer, column: str) -> dict[int, float]:
 def test_values_of_steps_that_were_evicted_since_the_refresh_go_nowhere(writer: Writer) -> None:
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         old = learner.steps()[:120]
-        learner.write("score", learner.steps()[:1], [1.0])
+        learner.columns.write("score", learner.steps()[:1], [1.0])
         go_on(writer, 401, 1200)
-        assert learner.write("score", old, np.ones(120)) == 0
+        assert learner.columns.write("score", old, np.ones(120)) == 0
         assert values_by_step(learner, "score") == {}
         learner.refresh()
         assert values_by_step(learner, "score") == {}
@@ -83,7 +83,7 @@ def test_priorities_of_steps_that_were_evicted_since_the_refresh_go_nowhere(writ
 def test_returns_are_of_the_steps_that_are_there_when_they_are_computed(writer: Writer) -> None:
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         go_on(writer, 401, 1200)
-        learner.returns_and_advantages(gamma=0.0, values=None)
+        learner.columns.returns_and_advantages(gamma=0.0, values=None)
         learner.refresh()
         steps = learner.steps()
         batch = learner.at(steps)
@@ -101,7 +101,7 @@ def test_rows_that_come_while_a_file_is_made_do_not_get_the_values(writer: Write
 
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         monkeypatch.setattr(Files, "create_mapped", create_mapped)
-        learner.write("score", learner.steps(), np.ones(400))
+        learner.columns.write("score", learner.steps(), np.ones(400))
         learner.refresh()
         assert values_by_step(learner, "score") == {}
 
@@ -109,20 +109,20 @@ def test_rows_that_come_while_a_file_is_made_do_not_get_the_values(writer: Write
 def test_columns_that_were_read_first_can_be_written(writer: Writer) -> None:
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         steps = learner.steps()
-        learner.write("score", steps[:100], np.ones(100))
+        learner.columns.write("score", steps[:100], np.ones(100))
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         learner.at(steps)
-        assert learner.write("score", steps[:50], np.full(50, 2.0)) == 50
+        assert learner.columns.write("score", steps[:50], np.full(50, 2.0)) == 50
         assert values_by_step(learner, "score") == {step: 2.0 if n < 50 else 1.0 for n, step in enumerate(steps[:100].tolist())}
 
 
 def test_a_reader_sees_what_was_written_to_segments_that_it_has_read(writer: Writer) -> None:
     with db.ReplayBuffer(writer.root, mode="r") as learner, db.ReplayBuffer(writer.root, mode="r") as reader:
         steps = learner.steps()
-        learner.write("score", steps[:1], [1.0])
+        learner.columns.write("score", steps[:1], [1.0])
         reader.refresh()
         assert len(values_by_step(reader, "score")) == 1
-        learner.write("score", steps, np.ones(400))
+        learner.columns.write("score", steps, np.ones(400))
         reader.refresh()
         assert len(values_by_step(reader, "score")) == 400
 
@@ -131,23 +131,23 @@ def test_a_reader_that_goes_on_in_the_learners_place_keeps_what_it_wrote(writer:
     reader = db.ReplayBuffer(writer.root, mode="r")
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         steps = learner.steps()
-        learner.write("score", steps[:1], [1.0])
+        learner.columns.write("score", steps[:1], [1.0])
         reader.refresh()
         assert len(values_by_step(reader, "score")) == 1
-        learner.write("score", steps, np.ones(400))
+        learner.columns.write("score", steps, np.ones(400))
     with reader:
-        reader.write("score", steps[-1:], [2.0])
+        reader.columns.write("score", steps[-1:], [2.0])
         assert sum(values_by_step(reader, "score").values()) == 401
 
 
 def test_a_reader_does_not_see_values_of_a_column_that_was_removed_and_made_again(writer: Writer) -> None:
     with db.ReplayBuffer(writer.root, mode="r") as learner, db.ReplayBuffer(writer.root, mode="r") as reader:
         steps = learner.steps()
-        learner.write("score", steps, np.ones(400))
+        learner.columns.write("score", steps, np.ones(400))
         reader.refresh()
         assert len(values_by_step(reader, "score")) == 400
-        learner.remove_column("score")
-        learner.write("score", steps[:1], [1.0])
+        learner.columns.remove("score")
+        learner.columns.write("score", steps[:1], [1.0])
         reader.refresh()
         assert len(values_by_step(reader, "score")) == 1
 
@@ -175,7 +175,7 @@ def test_a_flush_after_one_that_failed_does_not_succeed(writer: Writer, monkeypa
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     learner = db.ReplayBuffer(writer.root, mode="r")
-    learner.write("score", learner.steps(), np.ones(400))
+    learner.columns.write("score", learner.steps(), np.ones(400))
     note_syncs(monkeypatch, fail)
     with pytest.raises(OSError, match="Input/output error"):
         learner.flush()
@@ -203,7 +203,7 @@ def test_a_flush_syncs_the_names_of_all_directories(writer: Writer, monkeypatch:
     synced = set[str]()
     note_syncs(monkeypatch, synced.add)
     with db.ReplayBuffer(writer.root, mode="r") as learner:
-        learner.write("score", learner.steps(), np.ones(400))
+        learner.columns.write("score", learner.steps(), np.ones(400))
         learner.flush()
     columns = writer.root / SHARED / "columns"
     assert {
@@ -214,7 +214,7 @@ def test_a_flush_syncs_the_names_of_all_directories(writer: Writer, monkeypatch:
 def test_a_flush_syncs_what_another_learner_wrote_that_was_killed(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = set[str]()
     learner = db.ReplayBuffer(writer.root, mode="r")
-    learner.write("score", learner.steps(), np.ones(400))
+    learner.columns.write("score", learner.steps(), np.ones(400))
     assert learner._gathered is not None
     learner._gathered.columns.end_writing()  # as a kill does
     with db.ReplayBuffer(writer.root, mode="r") as another:
@@ -229,7 +229,7 @@ def test_a_flush_syncs_what_another_learner_wrote_that_was_killed(writer: Writer
 def test_closing_syncs_what_was_written(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = set[str]()
     with db.ReplayBuffer(writer.root, mode="r") as learner:
-        learner.write("score", learner.steps(), np.ones(400))
+        learner.columns.write("score", learner.steps(), np.ones(400))
         note_syncs(monkeypatch, synced.add)
     assert len([path for path in synced if "/columns/score/w/c." in path]) == 7
 
@@ -244,7 +244,7 @@ def test_others_sample_while_a_learner_flushes(writer: Writer, monkeypatch: pyte
             thread.join(60)
 
     with db.ReplayBuffer(writer.root, mode="r") as learner:
-        learner.write("score", learner.steps(), np.ones(400))
+        learner.columns.write("score", learner.steps(), np.ones(400))
         learner.sample(8)
         note_syncs(monkeypatch, sample)
         learner.flush()
@@ -315,27 +315,27 @@ def test_priorities_follow_a_store_that_was_removed_and_made_anew(writer: Writer
 
 def test_a_store_that_was_made_anew_does_not_have_the_values_of_the_one_before(writer: Writer) -> None:
     with db.ReplayBuffer(writer.root, mode="r") as learner:
-        learner.write("score", learner.steps(), np.ones(400))
+        learner.columns.write("score", learner.steps(), np.ones(400))
     writer.buffer.close()
     shutil.rmtree(writer.root / "w")
     writer.open(capacity=512, segment_rows=64)
     go_on(writer, 1001, 400)
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         assert values_by_step(learner, "score") == {}
-        learner.write("score", learner.steps()[:1], [2.0])
+        learner.columns.write("score", learner.steps()[:1], [2.0])
         assert list(values_by_step(learner, "score").values()) == [2.0]
 
 
 def test_a_writer_does_not_go_back_to_a_mark_where_a_learner_has_values_of_its_steps(writer: Writer) -> None:
-    writer.buffer.mark("m")
+    writer.buffer.copies.mark("m")
     go_on(writer, 401, 50)
     with db.ReplayBuffer(writer.root, mode="r") as learner:
-        learner.write("score", learner.steps(), np.ones(len(learner)))
+        learner.columns.write("score", learner.steps(), np.ones(len(learner)))
     writer.buffer.close()
     with pytest.raises(db.InputError, match="a learner has values of its steps, in score"):
         db.ReplayBuffer(writer.root / "w", mark="m")
     with db.ReplayBuffer(writer.root, mode="r") as learner:
         assert len(values_by_step(learner, "score")) == 450
-        learner.remove_column("score")
+        learner.columns.remove("score")
     with db.ReplayBuffer(writer.root / "w", mark="m") as buffer:
         assert len(buffer) == 400

@@ -49,13 +49,13 @@ def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
                 there = learner.steps()
                 if what < 0.5:
                     some = random.permutation(there)[:20]
-                    learner.write("score", some, random.random(len(some)).astype(np.float32))
+                    learner.columns.write("score", some, random.random(len(some)).astype(np.float32))
                 if random.random() < 0.4:
                     name = str(random.choice(["a", "b", f"c{n}"]))
-                    learner.mark(name, replace=True)
+                    learner.copies.mark(name, replace=True)
                     made.pop(name, None)
                     made[name] = everything(learner), sorted(there.tolist())
-            assert learner.marks == db.marks(root) == tuple(made)
+            assert learner.copies.marks == db.marks(root) == tuple(made)
             for name, (whole, steps) in made.items():
                 with db.ReplayBuffer(root, mode="r", mark=name) as marked:
                     assert sorted(marked.steps().tolist()) == steps
@@ -64,8 +64,8 @@ def test_a_mark_has_what_there_was(seed: int, frame: tuple[int, ...]) -> None:
                     for key, values in whole.items():
                         assert torch.equal(found[key], values), key
             for name in made:
-                learner.remove_mark(name)
-            assert learner.marks == ()
+                learner.copies.remove(name)
+            assert learner.copies.marks == ()
         for writer in writers:
             writer.buffer.close()
 
@@ -77,29 +77,29 @@ def test_it_is_read_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixtu
         writer.extend(0, 2000, numbers, ends=True)
         writer.buffer.seal()
     with db.ReplayBuffer(root, mode="r", seed=1) as learner:
-        learner.mark("first")
+        learner.copies.mark("first")
         sealed = [file for file in (root / "_shared/marks/first/w0/action").glob("c.*") if file.stat().st_nlink > 1]
         assert len(sealed) >= 2  # shared
         with pytest.raises(db.InputError, match="already"):
-            learner.mark("first")
+            learner.copies.mark("first")
         with pytest.raises(db.InputError, match="a mark's name"):
-            learner.mark("../first")
+            learner.copies.mark("../first")
         with pytest.raises(db.InputError, match="has no mark 'second'"):
             db.ReplayBuffer(root, mode="r", mark="second")
         with pytest.raises(db.InputError, match="give writer=NAME"):
             db.ReplayBuffer(root, mark="first")
         with pytest.raises(db.InputError, match="make a mark"):
-            learner.snapshot(root / "inside")
+            learner.copies.snapshot(root / "inside")
         with db.ReplayBuffer(root, mode="r") as other, pytest.raises(db.LockedError, match="another process"):
-            other.mark("second")
+            other.copies.mark("second")
         assert marks(str(root)) == 0
         assert capsys.readouterr().out == "first\n"
         with db.ReplayBuffer(root, mode="r", mark="first", seed=3) as marked:
             assert len(marked) == 4000
             with pytest.raises(db.errors.ReadOnlyError, match="is a mark"):
-                marked.write("score", marked.steps(), np.zeros(4000))
+                marked.columns.write("score", marked.steps(), np.zeros(4000))
             with pytest.raises(db.errors.ReadOnlyError, match="is a mark"):
-                marked.mark("second")
+                marked.copies.mark("second")
             writers[0].extend(0, 5, numbers, ends=True)
             marked.refresh()
             assert len(marked) == 4000
@@ -131,7 +131,7 @@ def test_a_mark_made_while_writers_add_has_all_that_was_seen_before(tmp_path: Pa
                 stop.wait(0.1)
                 learner.refresh()
                 seen = everything(learner)
-                learner.mark("newest", replace=True)
+                learner.copies.mark("newest", replace=True)
                 with db.ReplayBuffer(root, mode="r", mark="newest") as marked:
                     assert torch.isin(seen["steps"], torch.from_numpy(marked.steps())).all()
                     found = marked.at(seen["steps"].numpy())
@@ -150,8 +150,8 @@ def test_marks_can_be_removed_while_no_learner_is_there_and_writers_go_on(tmp_pa
     writer = Writer(tmp_path / "all", "w0", 1, (), 300, 2)
     writer.extend(0, 40, itertools.count(1), ends=True)
     with db.ReplayBuffer(tmp_path / "all", mode="r") as learner:
-        learner.mark("a")
-        learner.mark("b")
+        learner.copies.mark("a")
+        learner.copies.mark("b")
         with pytest.raises(db.LockedError):
             db.remove_mark(tmp_path / "all", "a")
     assert db.marks(tmp_path / "all") == ("a", "b")

@@ -305,11 +305,11 @@ def write(store: Golden, path: Path) -> db.ReplayBuffer:
             case "write":
                 steps = buffer.steps()
                 steps = steps[steps // store.n_envs % 2 == 0]
-                buffer.write("value", steps, values_of(steps))
+                buffer.columns.write("value", steps, values_of(steps))
             case "tag":
                 buffer.tag(action.tag, [starts[at] * store.n_envs + at[0] for at in action.at])
             case "mark":
-                buffer.mark(str(action.tag))
+                buffer.copies.mark(str(action.tag))
             case name:
                 getattr(buffer, name)()
     return buffer

@@ -103,7 +103,7 @@ def test_a_golden_store_is_read_as_it_was_written(name: str, number: int, tmp_pa
             compare(reader, store, expected)
             require_ok(reader.check(progress=False))
             assert reader.metadata == store.metadata
-            assert set(reader.marks) == expected.marks.keys()
+            assert set(reader.copies.marks) == expected.marks.keys()
         for mark, there in expected.marks.items():
             with db.ReplayBuffer(path, mode="r", mark=mark, threads=1) as reader:
                 compare(reader, store, there)

@@ -68,7 +68,7 @@ def fill(buffer: db.ReplayBuffer, rng: np.random.Generator, episodes: int = 12) 
         length = int(rng.integers(1, 30))
         values: dict[str, Any] = {}
         for path, column in buffer.columns.items():
-            if path.split("/")[0] not in ("terminated", "truncated", "is_last", "row_checksum", *buffer.derived):
+            if path.split("/")[0] not in ("terminated", "truncated", "is_last", "row_checksum", *buffer.columns.derived):
                 *parents, name = path.split("/")
                 place = values.setdefault(parents[0], {}) if parents else values
                 place[name] = some(rng, column, length + (path.split("/")[0] == "obs"))

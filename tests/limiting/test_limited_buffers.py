@@ -88,7 +88,7 @@ def test_counts_outlive_whoever_made_them(tmp_path: Path) -> None:
             state = buffer.stats()["limiter"]
             assert (state["inserts"], state["samples"]) == (30 * (n + 1) - 10, 32 * (n + 1))
     with opened(tmp_path / "store", asked) as buffer:
-        buffer.mark("here")
+        buffer.copies.mark("here")
         extend(buffer, 30)
     with opened(tmp_path / "store", asked, mark="here") as buffer:  # these were added, and may have been sampled
         assert buffer.stats()["limiter"]["inserts"] == 110
@@ -115,7 +115,7 @@ def test_what_a_store_had_before_its_limiter_is_there_to_sample_and_does_not_cou
 def test_what_does_not_fit_is_refused_and_the_store_is_free_again(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [{"limiter": 4}, {"limiter": db.SampleToInsertRatio(4), "mark": "here", "mode": "r"}]
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS) as buffer:
-        buffer.mark("here")
+        buffer.copies.mark("here")
     for options in wrong:
         with pytest.raises(db.InputError, match="limiter"):
             db.ReplayBuffer(tmp_path / "store", **options)

@@ -78,9 +78,9 @@ def test_a_batch_has_its_own_steps(tmp_path: Path, how: str, act: str, amount: C
         names = ("a", "b") if values % 2 else ("b", "a")
         values += 1
         for name in {*names} & {*buffer.columns}:
-            buffer.remove_column(name)
+            buffer.columns.remove(name)
         for name in names:
-            buffer.write(name, buffer.steps(), SIGNS[name] * buffer.steps())
+            buffer.columns.write(name, buffer.steps(), SIGNS[name] * buffer.steps())
 
     def read() -> dict[str, Any]:
         if how == "at":

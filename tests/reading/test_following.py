@@ -173,20 +173,20 @@ class World:
     def write(self, buffer: db.ReplayBuffer) -> None:
         steps = self.rng.permutation(buffer.steps())[:20]
         if len(steps):
-            buffer.write("value", steps, steps * 2.0)
+            buffer.columns.write("value", steps, steps * 2.0)
         over = buffer.episodes[buffer.episodes.ending != "running"]
         if len(over):
             buffer.tag(f"tag {len(over) % 3}", over.start[:1])
 
     def remove_column(self, buffer: db.ReplayBuffer) -> None:
-        if "value" in buffer.derived:
-            buffer.remove_column("value")
+        if "value" in buffer.columns.derived:
+            buffer.columns.remove("value")
 
     def resize(self, buffer: db.ReplayBuffer) -> None:
         buffer.resize(int(self.rng.choice([20, 60, 200])))
 
     def mark(self, buffer: db.ReplayBuffer) -> None:
-        buffer.mark("one", replace=True)
+        buffer.copies.mark("one", replace=True)
 
     # What becomes of it
 

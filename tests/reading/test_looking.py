@@ -39,7 +39,7 @@ def test_the_home_of_the_user_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(tmp_path))
     with made("~/runs/store", (3,)) as buffer:
         assert buffer.path == tmp_path / "runs" / "store"
-        assert buffer.snapshot("~/copy") == tmp_path / "copy"
+        assert buffer.copies.snapshot("~/copy") == tmp_path / "copy"
     assert db.check("~/runs/store", progress=False).ok
     assert db.marks("~/copy") == ()
     assert DiskStorage(10, "~/torchrl").path == tmp_path / "torchrl"
@@ -54,7 +54,7 @@ def test_a_url_is_no_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(db.InputError, match="is a URL"):
             use(path)
     with made("store", (3,)) as buffer, pytest.raises(db.InputError, match="is a URL"):
-        buffer.snapshot(path)
+        buffer.copies.snapshot(path)
     assert os.listdir(tmp_path) == ["store"]
 
 

@@ -208,8 +208,8 @@ def test_true_is_one_byte_only_in_columns_that_are_written_later(tmp_path: Path)
         buffer.extend(obs=np.arange(201.0), action=np.zeros(200, int), reward=np.zeros(200))
         rng = np.random.default_rng(0)
         good = rng.random(200) < 0.5
-        buffer.write("good", buffer.steps(), disguised(good, rng))
-        buffer.map(lambda batch: disguised(batch["good"].numpy(), rng), 64, out="same")
+        buffer.columns.write("good", buffer.steps(), disguised(good, rng))
+        buffer.columns.map(lambda batch: disguised(batch["good"].numpy(), rng), 64, out="same")
         for name in ("good", "same"):
             assert np.array_equal(buffer.at(buffer.steps())[name].numpy(), good)
     assert bytes_of_bools(tmp_path / "store") == {0, 1}

@@ -63,7 +63,7 @@ class Holder:
 
     def write(self) -> None:
         if self.buffer is not None and len(self.buffer):
-            self.buffer.write("value", self.buffer.steps(), np.ones(len(self.buffer)))
+            self.buffer.columns.write("value", self.buffer.steps(), np.ones(len(self.buffer)))
 
     def sample(self) -> None:
         if self.buffer is not None and len(self.buffer):

@@ -94,8 +94,8 @@ def test_close_gives_back_what_was_mapped(tmp_path: Path, count: Count, kind: st
     if kind in ("one of several", "several"):
         options["writer"] = "a"
     buffer = filled(path, **options)
-    buffer.write("value", buffer.steps(), np.zeros(len(buffer))) if kind != "several" else None
-    buffer.mark("then") if kind == "mark" else None
+    buffer.columns.write("value", buffer.steps(), np.zeros(len(buffer))) if kind != "several" else None
+    buffer.copies.mark("then") if kind == "mark" else None
     use(buffer)
     if kind in ("reader", "several", "mark"):
         buffer.close()

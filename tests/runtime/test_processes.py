@@ -90,7 +90,7 @@ def test_a_mark_that_is_read_is_opened_again_and_none_is_gone_back_to_twice(
     with world.open(path) as buffer:
         feed = feeder(world, buffer)
         feed.add(30)
-        buffer.mark("one")
+        buffer.copies.mark("one")
         feed.add(30)
         with db.ReplayBuffer(path, mark="one", mode="r") as reader, pickle.loads(pickle.dumps(reader)) as again:
             assert len(again) == world.check(again) == 30

@@ -230,7 +230,7 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, experience: ty
         with pytest.raises(db.InputError, match="column= of another name"):
             buffer.sample(4, db.Prioritized())
         with pytest.raises(db.errors.SchemaError, match="belongs to a sampler"):
-            buffer.write("priority", steps, np.ones(8, np.float32))
+            buffer.columns.write("priority", steps, np.ones(8, np.float32))
         with pytest.raises(db.InputError, match="another buffer"):
             other.sample(4, sampler)
         with pytest.raises(db.InputError, match="beta"):

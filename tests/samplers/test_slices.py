@@ -302,10 +302,10 @@ def test_what_is_computed_of_sequences_can_be_written_back(
             names = batch["steps"]
             for n, buffer in enumerate(of):
                 mine = names[:20] if n == 0 and len(of) == 2 else names[-20:] if n else names
-                written = buffer.write("seen", mine, mine.float().unsqueeze(-1) + 0.5)
+                written = buffer.columns.write("seen", mine, mine.float().unsqueeze(-1) + 0.5)
                 assert written == (mine >= 0).sum()
                 steps = mine[mine >= 0].unique()
                 np.testing.assert_array_equal(buffer.at(steps)["seen"][:, 0].numpy(), steps.numpy() + 0.5)
                 assert buffer.tag("seen", mine) == len(np.unique(buffer.episodes.start[buffer.episodes.tag == "seen"]))
         with pytest.raises(db.InputError, match="a value for each"):
-            a.write("seen", names, np.zeros(len(names)))
+            a.columns.write("seen", names, np.zeros(len(names)))

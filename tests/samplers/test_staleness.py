@@ -214,7 +214,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
             match="the 3 steps of a sequence within max_age=1, age_column='version', the longest has 2",
         ):
             buffer.sample(4, db.Slices(3, max_age=1, age_column="version"))
-        buffer.write("later", buffer.steps(), np.zeros(len(buffer)))
+        buffer.columns.write("later", buffer.steps(), np.zeros(len(buffer)))
         for name, why in (("nothing", "no column 'nothing'"), ("later", "recorded"), ("terminated", "one number a step")):
             with pytest.raises(db.InputError, match=why):
                 buffer.sample(4, db.Uniform(max_age=1, age_column=name))

@@ -231,7 +231,7 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
         extend(buffer, 40, 40)
         for which in (1, 2):
             with pytest.raises(KeyboardInterrupt):
-                buffer.map(function(which, 7), 8, "value", progress=False, threads=1)
+                buffer.columns.map(function(which, 7), 8, "value", progress=False, threads=1)
         events = trace.events[: trace.look("the end")]
         disk, applied, rng, resumed = trace.disk(), 0, np.random.default_rng(0), 0
         moments = sorted(int(n) for n in rng.integers(begun[0] + 1, len(events), amount(10, 100)))
@@ -246,7 +246,7 @@ def test_a_map_that_a_power_loss_interrupted_is_resumed_where_values_are_on_the_
             assert len(buffer) >= 40
             extend(buffer, 1000, 80 - len(buffer))
             buffer.flush()
-            mapped = buffer.map(function(which), 8, "value", resume=True, progress=False, threads=1)
+            mapped = buffer.columns.map(function(which), 8, "value", resume=True, progress=False, threads=1)
             resumed += mapped < 80
             batch = buffer.at(steps_of(buffer))
             np.testing.assert_array_equal(batch["value"], batch["obs"] * 2 + which, err_msg=f"state {n}, event {moment}")
@@ -454,10 +454,10 @@ def test_a_column_that_was_added_in_a_second_attempt_survives_a_power_loss() -> 
             buffer.flush()
             fault = trace.fault = Fault(n, errno.EIO, only="fsync")
             with contextlib.suppress(OSError):
-                buffer.write("value", buffer.steps(), np.ones(8, np.float32))
+                buffer.columns.write("value", buffer.steps(), np.ones(8, np.float32))
             trace.fault, flushed = None, False
             with contextlib.suppress(OSError):  # where it was a file's, no flush is worth anything
-                buffer.write("value", buffer.steps(), np.ones(8, np.float32))
+                buffer.columns.write("value", buffer.steps(), np.ones(8, np.float32))
                 buffer.flush()
                 flushed = True
             events, disk = trace.events[: trace.look("flushed")], trace.disk()

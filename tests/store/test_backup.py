@@ -99,7 +99,7 @@ def test_a_copy_of_the_table_while_the_writer_notes_in_it(
                 return dict(before[:at]) | dict(list(contents(table).items())[at:])  # noqa: B023
 
             monkeypatch.setattr(SegmentTable, "contents", torn)
-            copy = reader.snapshot(tmp_path / f"copy{at}")
+            copy = reader.copies.snapshot(tmp_path / f"copy{at}")
             for path in (copy, tmp_path / "store"):
                 report = db.check(path, progress=False)
                 assert report.ok, report
@@ -113,7 +113,7 @@ def judge_copies(path: Path, world: Experience, capacity: int | None, copies: in
             reader.refresh()
             there = len(reader)
             try:
-                copy = reader.snapshot(path / f"copy{n}")
+                copy = reader.copies.snapshot(path / f"copy{n}")
             except db.errors.EvictedError:
                 assert not (path / f"copy{n}").exists()
                 continue
@@ -141,12 +141,12 @@ def test_a_copy_has_every_step_of_a_store_that_nobody_writes_to(
     with world.open(tmp_path / "store", 300, segment_rows=16, metadata={"a": 1}) as buffer:
         feeder(world, buffer).add(400)
         buffer.tag("some", buffer.episodes.start[:3])
-        buffer.mark("one")
+        buffer.copies.mark("one")
         steps, tags = steps_of(buffer), buffer.episodes.tag.tolist()
         feeder(world, buffer)
     for mark in (None, "one"):
         with db.ReplayBuffer(tmp_path / "store", mode="r", mark=mark) as reader:
-            copy = reader.snapshot(tmp_path / f"copy of {mark}")
+            copy = reader.copies.snapshot(tmp_path / f"copy of {mark}")
         with db.ReplayBuffer(copy, mode="r") as buffer:
             np.testing.assert_array_equal(steps_of(buffer), steps)
             assert buffer.episodes.tag.tolist() == tags
@@ -164,12 +164,12 @@ def test_a_copy_has_every_step_of_a_store_that_a_kill_left(
     writers.wait_for(500)
     heads = writers.kill()
     with db.ReplayBuffer(tmp_path / "killed", mode="r") as reader:
-        copy = reader.snapshot(tmp_path / "copy of what was killed")
+        copy = reader.copies.snapshot(tmp_path / "copy of what was killed")
         np.testing.assert_array_equal(steps_of(reader), steps_of(db.ReplayBuffer(copy, mode="r")))
         with pytest.raises(db.errors.NotAStoreError, match="something at"):
-            reader.snapshot(copy)
+            reader.copies.snapshot(copy)
         with pytest.raises(db.InputError, match="inside"):
-            reader.snapshot(tmp_path / "killed" / "copy")
+            reader.copies.snapshot(tmp_path / "killed" / "copy")
     assert heads.min() > 400
     with db.ReplayBuffer(copy) as buffer:
         world.check(buffer)
@@ -184,7 +184,7 @@ def test_a_copy_shares_what_is_sealed_and_nothing_that_is_written_to(
         feed.add(500)
         buffer.seal()
         reader.refresh()
-        copy = reader.snapshot(tmp_path / "copy")
+        copy = reader.copies.snapshot(tmp_path / "copy")
         shared = {file.name for file in (copy / "obs").glob("c.*") if file.stat().st_nlink > 1}
         assert len(shared) >= 5
         with db.ReplayBuffer(copy) as other:

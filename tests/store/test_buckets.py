@@ -204,7 +204,7 @@ def test_closing_ends_the_threads_of_requests_and_unmaps_the_cache(server: S3Ser
 def test_closing_a_mark_ends_the_threads_of_requests(server: S3Server, tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=64) as buffer:
         fill(buffer, 200, 0)
-        buffer.mark("half")
+        buffer.copies.mark("half")
     before = threads()
     marked = db.ReplayBuffer(server.bucket(server.put(tmp_path / "store"), tmp_path / "cache"), mode="r", mark="half")
     marked.sample(50)
@@ -445,15 +445,15 @@ def test_nothing_is_written_to_a_bucket(server: S3Server, url: str, tmp_path: Pa
     with db.ReplayBuffer(bucket, mode="r") as buffer:
         steps = buffer.steps()[:3]
         for call in (
-            lambda: buffer.write("value", steps, np.zeros(3)),
+            lambda: buffer.columns.write("value", steps, np.zeros(3)),
             lambda: buffer.tag("x", steps),
-            lambda: buffer.mark("x"),
+            lambda: buffer.copies.mark("x"),
             lambda: buffer.sample(3, db.Prioritized()),
             lambda: buffer.clear(),
         ):
             with pytest.raises(db.errors.ReadOnlyError):
                 call()
-        for other in (lambda: buffer.zarr, buffer.check, lambda: buffer.snapshot(tmp_path / "copy")):
+        for other in (lambda: buffer.zarr, buffer.check, lambda: buffer.copies.snapshot(tmp_path / "copy")):
             with pytest.raises(db.InputError, match="in a bucket"):
                 other()
         assert str(bucket) in repr(buffer)
@@ -489,13 +489,13 @@ def test_a_pickled_buffer_opens_the_bucket_again_and_a_fork_says_that_it_cannot(
 def test_marks_and_what_tells_of_a_store_are_read_from_a_bucket(server: S3Server, tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / "store", columns=COLUMNS, segment_rows=64, frame_stack=2) as buffer:
         fill(buffer, 200, 0)
-        buffer.mark("half")
+        buffer.copies.mark("half")
         fill(buffer, 100, 1)
-        buffer.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float32))
+        buffer.columns.write("value", buffer.steps(), np.arange(len(buffer), dtype=np.float32))
         buffer.tag("good", buffer.steps()[:20])
     bucket = server.bucket(server.put(tmp_path / "store"), tmp_path / "cache")
     with db.ReplayBuffer(bucket, mode="r") as remote, db.ReplayBuffer(tmp_path / "store", mode="r") as local:
-        assert remote.marks == ("half",)
+        assert remote.copies.marks == ("half",)
         assert same(remote.at(remote.steps()), local.at(local.steps()))
         assert remote.tags == local.tags == ("good",)
         assert len(remote.to_pandas()) == len(local.to_pandas())

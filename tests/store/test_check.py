@@ -43,7 +43,7 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         feed.add(70)
         buffer.seal()
         feed.add(20)
-        buffer.write("value", buffer.episodes.start, np.ones(len(buffer.episodes), np.float32))
+        buffer.columns.write("value", buffer.episodes.start, np.ones(len(buffer.episodes), np.float32))
     return world, path / "store"
 
 

@@ -62,10 +62,10 @@ def test_what_a_kill_left_of_a_snapshot_is_removed_by_the_next(
     with world.open(tmp_path / "store") as buffer:
         feeder(world, buffer).add(30)
     for at in (30, 60, 100):
-        assert not die_at(at, lambda: db.ReplayBuffer(tmp_path / "store").snapshot(place / "copy"))
+        assert not die_at(at, lambda: db.ReplayBuffer(tmp_path / "store").copies.snapshot(place / "copy"))
         assert len(hidden(place)) == 1
     with world.open(tmp_path / "store") as buffer:
-        buffer.snapshot(place / "copy")
+        buffer.copies.snapshot(place / "copy")
     assert [path.name for path in place.iterdir()] == ["copy"]
     with db.ReplayBuffer(place / "copy") as buffer:
         assert world.check(buffer) == 30
@@ -146,7 +146,7 @@ def test_a_path_where_a_disk_is_mounted_becomes_a_store(
         (path / "lost+found").mkdir()
         with world.open(path) as buffer:
             feeder(world, buffer).add(30)
-            buffer.snapshot(copy)
+            buffer.copies.snapshot(copy)
         for place in (path, copy):
             with db.ReplayBuffer(place) as buffer:
                 assert world.check(buffer) == 30
@@ -171,7 +171,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> No
 def test_a_name_may_be_as_long_as_the_file_system_has_it(name: str, tmp_path: Path) -> None:
     with db.ReplayBuffer(tmp_path / name, columns=COLUMNS) as buffer:
         buffer.add(np.zeros(3), 0, 0.0, np.ones(3), False, False)
-        buffer.snapshot(tmp_path / name.replace("x", "y").replace("é", "ü"))
+        buffer.copies.snapshot(tmp_path / name.replace("x", "y").replace("é", "ü"))
     with db.ReplayBuffer(tmp_path / name, mode="r") as buffer:
         assert len(buffer) == 1
     assert hidden(tmp_path) == []
@@ -193,7 +193,7 @@ def test_a_disk_that_has_no_room_to_note_the_writer_does_not_keep_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experience: type[Experience]
 ) -> None:
     with experience().open(tmp_path / "store") as buffer:
-        buffer.mark("one")
+        buffer.copies.mark("one")
     real = Files.create
 
     def full(files: Files, name: str, size: int, *, reserve: bool) -> int:
@@ -230,7 +230,7 @@ def test_a_disk_that_marks_have_filled_can_be_emptied(
             feed = feeder(world, buffer)
             feed.add(150)
             for n in range(2):
-                buffer.mark(f"mark{n}")
+                buffer.copies.mark(f"mark{n}")
                 feed.add(100)
                 buffer.seal()
         left = os.statvfs(path.parent)
@@ -243,12 +243,12 @@ def test_a_disk_that_marks_have_filled_can_be_emptied(
             db.remove_mark(path, "mark0")
         elif how == "open":
             with db.ReplayBuffer(path) as buffer:
-                buffer.remove_mark("mark0")
+                buffer.copies.remove("mark0")
         else:
             assert main(["marks", str(path)]) == 0
             assert main(["marks", str(path), "--remove", "mark0"]) == 0
         with db.ReplayBuffer(path) as buffer:
-            assert buffer.marks == ("mark1",)
+            assert buffer.copies.marks == ("mark1",)
             world.check(buffer)
 
     path.parent.mkdir()
@@ -259,7 +259,7 @@ def test_marks_are_removed_only_where_nobody_writes(tmp_path: Path, experience: 
     world, path = experience(), tmp_path / "store"
     with world.open(path) as buffer:
         feeder(world, buffer).add(10)
-        buffer.mark("one")
+        buffer.copies.mark("one")
         with pytest.raises(db.LockedError, match="this process"):
             db.remove_mark(path, "one")
     with pytest.raises(db.InputError, match="no mark 'two'; it has 'one'"):

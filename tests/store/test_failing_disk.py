@@ -87,39 +87,39 @@ def hidden(path: Path) -> list[str]:
 
 
 def test_a_mark_whose_making_raises_replaced_none(buffer: db.ReplayBuffer, disk: Disk, tmp_path: Path) -> None:
-    buffer.mark("mark")
-    made = disk.count(lambda: buffer.mark("mark", replace=True))
+    buffer.copies.mark("mark")
+    made = disk.count(lambda: buffer.copies.mark("mark", replace=True))
     extend(buffer, 20, 10)
     buffer.flush()
     for operation in range(made - 8, made):
-        if disk.fails(lambda: buffer.mark("mark", replace=True), operation):
-            assert buffer.marks == ("mark",)
+        if disk.fails(lambda: buffer.copies.mark("mark", replace=True), operation):
+            assert buffer.copies.marks == ("mark",)
             with db.ReplayBuffer(tmp_path / "store", mark="mark", mode="r") as mark:
                 assert len(mark) == 20, operation
             assert hidden(tmp_path / "store" / "_segments" / "length" / "marks") == []
-    buffer.mark("mark", replace=True)
+    buffer.copies.mark("mark", replace=True)
     with db.ReplayBuffer(tmp_path / "store", mark="mark", mode="r") as mark:
         assert len(mark) == 30
 
 
 def test_a_mark_whose_making_raises_is_not_there(buffer: db.ReplayBuffer, disk: Disk) -> None:
-    made = disk.count(lambda: buffer.mark("another"))
+    made = disk.count(lambda: buffer.copies.mark("another"))
     for operation in range(made - 6, made):
-        if disk.fails(lambda: buffer.mark("mark"), operation):
-            assert buffer.marks == ("another",), operation
-            buffer.mark("mark")
-        buffer.remove_mark("mark")
+        if disk.fails(lambda: buffer.copies.mark("mark"), operation):
+            assert buffer.copies.marks == ("another",), operation
+            buffer.copies.mark("mark")
+        buffer.copies.remove("mark")
 
 
 def test_a_mark_whose_removing_raises_is_there(buffer: db.ReplayBuffer, disk: Disk, tmp_path: Path) -> None:
-    buffer.mark("mark")
-    made = disk.count(lambda: buffer.remove_mark("mark"))
+    buffer.copies.mark("mark")
+    made = disk.count(lambda: buffer.copies.remove("mark"))
     for operation in range(made):
-        buffer.mark("mark")
-        assert disk.fails(lambda: buffer.remove_mark("mark"), operation)
+        buffer.copies.mark("mark")
+        assert disk.fails(lambda: buffer.copies.remove("mark"), operation)
         with db.ReplayBuffer(tmp_path / "store", mark="mark", mode="r") as mark:
             assert len(mark) == 20, operation
-        buffer.remove_mark("mark")
+        buffer.copies.remove("mark")
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -130,12 +130,12 @@ def test_a_snapshot_whose_making_raises_is_not_there(inside: bool, buffer: db.Re
         return tmp_path / name
 
     first = place("first")
-    made = disk.count(lambda: buffer.snapshot(first))
+    made = disk.count(lambda: buffer.copies.snapshot(first))
     for operation in range(made - 8, made):
         path = place(f"{operation}")
-        if disk.fails(lambda path=path: buffer.snapshot(path), operation):  # type: ignore[misc]
+        if disk.fails(lambda path=path: buffer.copies.snapshot(path), operation):  # type: ignore[misc]
             assert not list(path.iterdir()) if inside else not path.exists(), operation
-            buffer.snapshot(path)
+            buffer.copies.snapshot(path)
         with db.ReplayBuffer(path, mode="r") as snapshot:
             assert len(snapshot) == 20
 
@@ -144,7 +144,7 @@ def test_a_way_back_to_a_mark_whose_beginning_raises_is_not_gone_later(disk: Dis
     path = tmp_path / "store"
     with db.ReplayBuffer(path, columns=COLUMNS, segment_rows=16, threads=1) as buffer:
         extend(buffer, 0, 20)
-        buffer.mark("mark")
+        buffer.copies.mark("mark")
         extend(buffer, 20, 10)
     shutil.copytree(path, tmp_path / "copy")
     disk.count(lambda: db.ReplayBuffer(tmp_path / "copy", mark="mark", threads=1).close())
@@ -161,9 +161,9 @@ def test_a_way_back_to_a_mark_whose_beginning_raises_is_not_gone_later(disk: Dis
 def added(buffer: db.ReplayBuffer, how: str) -> Any:
     """Add a column to every step."""
     if how == "write":
-        return buffer.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
+        return buffer.columns.write("value", buffer.steps(), np.ones(len(buffer), np.float32))
     if how == "map":
-        return buffer.map(lambda batch: batch["obs"].float(), 8, "value", progress=False, threads=1)
+        return buffer.columns.map(lambda batch: batch["obs"].float(), 8, "value", progress=False, threads=1)
     if how == "tag":
         return buffer.tag("good", buffer.episodes.start[buffer.episodes.ending != "running"])
     return buffer.sample(8, db.Prioritized(seed=0))
@@ -187,8 +187,8 @@ def test_a_column_that_cannot_be_made_stands_in_nobodys_way(
     for operation in range(0, made, amount(5, 1)):
         buffer = opened(str(operation))
         if disk.fails(lambda buffer=buffer: added(buffer, how), operation, code):  # type: ignore[misc]
-            buffer.mark("mark")
-            buffer.snapshot(tmp_path / str(operation) / "copy")
+            buffer.copies.mark("mark")
+            buffer.copies.snapshot(tmp_path / str(operation) / "copy")
             assert buffer.check(progress=False).ok, operation
             extend(buffer, 20, 30)
             with contextlib.suppress(OSError):  # a file whose sync has failed is one of which nobody knows what is on the disk

@@ -188,7 +188,7 @@ def test_an_error_of_the_disk_names_the_file(name: str, tmp_path: Path, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fail)
             with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/store/"):
-                buffer.write("value", [0], np.ones(1))
+                buffer.columns.write("value", [0], np.ones(1))
 
 
 def test_a_copy_with_holes_has_its_space_before_it_is_written_to(tmp_path: Path) -> None:

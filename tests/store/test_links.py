@@ -60,7 +60,7 @@ def test_a_check_tells_of_every_link(name: str, store: Path, mine: Path) -> None
 
 def test_a_check_tells_of_links_within_marks(store: Path, mine: Path) -> None:
     with db.ReplayBuffer(store) as buffer:
-        buffer.mark("mark")
+        buffer.copies.mark("mark")
     (store / links.MARKS / "mark" / "action" / "mine").symlink_to(mine)
     report = db.check(store, progress=False)
     assert [problem.path for problem in report.problems] == [store / links.MARKS / "mark" / "action" / "mine"]
@@ -82,7 +82,7 @@ def test_a_directory_of_marks_that_is_a_link_is_not_followed(how: str, store: Pa
     def make_a_mark() -> None:
         with db.ReplayBuffer(store) as buffer:
             (store / links.MARKS).symlink_to(mine)
-            buffer.mark("new")
+            buffer.copies.mark("new")
 
     if how != "mark":
         shutil.copytree(store, mine / "one")
@@ -105,13 +105,13 @@ def test_a_column_that_is_to_be_and_is_a_link_is_not_emptied(name: str, store: P
 
         def write() -> None:
             if name == "value":
-                buffer.write("value", np.arange(3), np.ones(3))
+                buffer.columns.write("value", np.arange(3), np.ones(3))
             else:
                 buffer.sample(4, db.Prioritized(seed=0))
 
         untouched(mine, write)
         assert len(buffer.sample(8)["steps"]) == 8
-        buffer.write("another", np.arange(3), np.ones(3))
+        buffer.columns.write("another", np.arange(3), np.ones(3))
 
 
 def test_a_file_that_is_a_link_is_not_read_by_zarr_either(store: Path, mine: Path) -> None:
@@ -170,11 +170,11 @@ def test_links_above_a_store_are_the_users_own(
     with world.open(path, segment_rows=16) as buffer:
         feed = feeder(world, buffer)
         feed.add(40)
-        buffer.mark("one")
-        buffer.write("value", np.arange(3), np.ones(3))
+        buffer.copies.mark("one")
+        buffer.columns.write("value", np.arange(3), np.ones(3))
         assert buffer.path == path.absolute()
         copy = tmp_path / "elsewhere" / "copy" if where == "the path" else path.with_name("copy")
-        buffer.snapshot(copy)
+        buffer.copies.snapshot(copy)
         other = pickle.loads(pickle.dumps(buffer))
         with other:
             assert world.check(other) == 40
@@ -189,7 +189,7 @@ def test_links_above_a_store_are_the_users_own(
         assert world.check(buffer) == 40
     with db.ReplayBuffer(path, mode="r") as buffer:
         assert world.check(buffer) == 40
-        assert buffer.marks == ("one",)
+        assert buffer.copies.marks == ("one",)
     assert not list(tmp_path.rglob("*.new"))
 
 
@@ -201,10 +201,10 @@ def test_a_snapshot_may_be_made_where_a_link_leads_to_an_empty_directory(
     (tmp_path / "copy").symlink_to(tmp_path / "real")
     with world.open(tmp_path / "store") as buffer:
         feeder(world, buffer).add(20)
-        buffer.snapshot(tmp_path / "copy")
+        buffer.copies.snapshot(tmp_path / "copy")
         (tmp_path / "inside").symlink_to(tmp_path / "store" / "obs")
         with pytest.raises(db.InputError, match="inside"):
-            buffer.snapshot(tmp_path / "inside" / "copy")
+            buffer.copies.snapshot(tmp_path / "inside" / "copy")
     with db.ReplayBuffer(tmp_path / "real") as buffer:
         assert world.check(buffer) == 20
 

@@ -47,7 +47,7 @@ def test_others_add_and_sample_while_flush_syncs(
     with world.open(tmp_path / "store", 500, segment_rows=64) as buffer:
         adding = feeder(world, buffer)
         adding.add(100)
-        buffer.write("value", steps_of(buffer)[:50], np.ones(50))
+        buffer.columns.write("value", steps_of(buffer)[:50], np.ones(50))
 
         def sync(self: Files, name: str) -> None:
             nonlocal calls
@@ -63,7 +63,7 @@ def test_others_add_and_sample_while_flush_syncs(
         def act() -> None:
             adding.add(300)
             world.check_batch(buffer.sample(64))
-            buffer.write("value", steps_of(buffer)[-50:], np.ones(50))
+            buffer.columns.write("value", steps_of(buffer)[-50:], np.ones(50))
             assert len(buffer) >= 500
             done.set()
 
@@ -89,7 +89,7 @@ def test_others_sample_while_the_next_segment_is_made(
     with world.open(tmp_path / "store", 1000, segment_rows=512) as buffer:
         adding = feeder(world, buffer)
         adding.extend(0, 100)
-        buffer.write("value", steps_of(buffer), np.ones(100))
+        buffer.columns.write("value", steps_of(buffer), np.ones(100))
         world.check_batch(buffer.sample(64))
 
         def sync(self: Files, name: str) -> None:
@@ -139,8 +139,8 @@ def test_stats_beside_marks_that_come_and_go(
 
         def mark() -> None:
             while not stopped.is_set():
-                buffer.mark("one", replace=True)
-                buffer.remove_mark("one")
+                buffer.copies.mark("one", replace=True)
+                buffer.copies.remove("one")
 
         marking = threading.Thread(target=mark)
         marking.start()
@@ -189,7 +189,7 @@ def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(
     world, real, there, done = experience(1), Files.sync, threading.Event(), threading.Event()
     with world.open(tmp_path / "store", segment_rows=64) as buffer:
         feeder(world, buffer).add(200)
-        buffer.write("value", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
 
         def sync(self: Files, name: str) -> None:
             if threading.current_thread().name == "flushing" and not there.is_set():
@@ -198,7 +198,7 @@ def test_a_column_that_is_removed_while_flush_syncs_does_not_disturb_it(
             real(self, name)
 
         def act() -> None:
-            buffer.remove_column("value")
+            buffer.columns.remove("value")
             done.set()
 
         def flush() -> None:

@@ -31,7 +31,7 @@ def test_where_there_are_no_locks_a_closed_store_is_read_at_once(
     world, path = experience(), tmp_path / "store"
     with world.open(path, segment_rows=16) as buffer:
         feeder(world, buffer).add(40)
-        buffer.mark("one")
+        buffer.copies.mark("one")
 
     def lock(files: Files, fd: int, *, exclusive: bool) -> bool:
         number = getattr(errno, code)

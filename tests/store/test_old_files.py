@@ -42,7 +42,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with world.open(base / "store", capacity, segment_rows=16) as buffer:
         feed = Feeder(world, buffer)
         feed.add(53)
-        buffer.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32))
+        buffer.columns.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32))
         buffer.tag("first", buffer.episodes.start[:1])
         buffer.seal()
         buffer.flush()
@@ -54,8 +54,8 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         feed = Feeder(world, buffer)
         feed.add(90)
         buffer.seal()
-        buffer.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32) + 1)
-        buffer.write("later", steps_of(buffer), np.ones(len(steps_of(buffer)), np.float32))
+        buffer.columns.write("value", steps_of(buffer), steps_of(buffer).astype(np.float32) + 1)
+        buffer.columns.write("later", steps_of(buffer), np.ones(len(steps_of(buffer)), np.float32))
         over = buffer.episodes[buffer.episodes.ending != "running"]
         buffer.tag("second", over.start[-2:])
         buffer.flush()
@@ -212,10 +212,10 @@ def test_a_store_that_went_back_to_a_mark_is_not_older(stores: Stores, tmp_path:
     path = tmp_path / "store"
     shutil.copytree(new, path)
     with db.ReplayBuffer(path) as buffer:
-        buffer.mark("here")
+        buffer.copies.mark("here")
         Feeder(world, buffer).add(40)
-        buffer.write("last", steps_of(buffer)[:1], np.ones(1, np.float32))
-        buffer.snapshot(tmp_path / "snapshot")
+        buffer.columns.write("last", steps_of(buffer)[:1], np.ones(1, np.float32))
+        buffer.copies.snapshot(tmp_path / "snapshot")
     for _ in range(2):
         with db.ReplayBuffer(path, mark="here") as buffer:
             assert "last" not in buffer.columns

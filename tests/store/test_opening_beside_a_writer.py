@@ -133,9 +133,9 @@ def test_a_column_that_is_removed_while_a_reader_opens_is_no_damage(tmp_path: Pa
     with open_to_write(tmp_path / "store") as writer:
         add(writer, 13, {})
         for moment in itertools.count(1):
-            writer.write("value", writer.steps(), np.arange(13))
+            writer.columns.write("value", writer.steps(), np.arange(13))
             with monkeypatch.context() as patch:
-                left = call_in_the_middle(patch, moment, lambda: writer.remove_column("value"))
+                left = call_in_the_middle(patch, moment, lambda: writer.columns.remove("value"))
                 with db.ReplayBuffer(tmp_path / "store", mode="r") as reader:
                     patch.undo()
                     assert len(reader) == 13

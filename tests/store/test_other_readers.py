@@ -107,7 +107,7 @@ def zstd_and_derived(root: Path, world: Experience, feeder: type[Feeder], *_: An
     with db.ReplayBuffer(root, columns={**columns, "action": db.Column((), "int64")}, segment_rows=64) as buffer:
         obs = {"pixels": rows.astype(np.uint8), "depth": rows.astype(np.float32)}
         buffer.extend(obs=obs, action=np.arange(300), reward=np.arange(300))
-        buffer.map(lambda batch: batch["action"] * 0.5, 64, out="value", progress=False)
+        buffer.columns.map(lambda batch: batch["action"] * 0.5, 64, out="value", progress=False)
         buffer.seal()
     assert arrays_of(root)["obs/pixels"]["codecs"][0]["configuration"]["codecs"][1]["configuration"]["cname"] == "zstd"
     return db.ReplayBuffer(root, mode="r"), True
@@ -179,7 +179,7 @@ def test_it_reads_the_same_bytes_as_we_do(name: str, request: pytest.FixtureRequ
     for root, (buffer, everything_in_columns) in stores.items():
         assert check(root, buffer, read, closed=everything_in_columns) > 600
     last, (buffer, _) = list(stores.items())[-1]
-    assert "value" in buffer.derived
+    assert "value" in buffer.columns.derived
     if not isinstance(found[str(last), "value"], str):
         np.testing.assert_array_equal(read(last, "value")[:300], np.arange(300) * 0.5)
 

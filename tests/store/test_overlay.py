@@ -42,7 +42,7 @@ def test_rows_that_were_there_are_read_by_the_writer(
     with world.open(lower / "store", capacity, segment_rows=64) as buffer:
         adding = feeder(world, buffer)
         adding.add(230)
-        buffer.write("value", steps_of(buffer), np.ones(len(buffer), np.float32))
+        buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer), np.float32))
     mount(merged)
     with world.open(merged / "store", capacity) as buffer:
         world.check(buffer)
@@ -50,7 +50,7 @@ def test_rows_that_were_there_are_read_by_the_writer(
         for _ in range(6):
             adding.add(60)
             world.check(buffer)
-        buffer.write("value", steps_of(buffer)[-20:], np.full(20, 2, np.float32))
+        buffer.columns.write("value", steps_of(buffer)[-20:], np.full(20, 2, np.float32))
         assert (buffer.at(steps_of(buffer)[-20:])["value"] == 2).all()
         assert buffer.check(progress=False).problems == []
     assert db.check(merged / "store", progress=False).problems == []

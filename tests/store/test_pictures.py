@@ -406,8 +406,8 @@ def test_copies_have_the_same_files_of_pictures(tmp_path: Path) -> None:
     frames, path = scenes(61), tmp_path / "store"
     with make(path, frames) as buffer:
         extend(buffer, frames, 0, 40)
-        buffer.mark("here")
-        buffer.snapshot(tmp_path / "snapshot")
+        buffer.copies.mark("here")
+        buffer.copies.snapshot(tmp_path / "snapshot")
         extend(buffer, frames, 40, 60)
         buffer.seal()
     before = chunks_of(path)

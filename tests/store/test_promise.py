@@ -202,11 +202,11 @@ def test_a_column_that_a_power_loss_took_back_is_empty_when_it_is_made_again(
     names = ("zarr.json", "_segments/length/group.json", "_segments/length/state.json", "row_checksum/revision")
     before = {name: (path / name).read_bytes() for name in names}
     with db.ReplayBuffer(path) as buffer:
-        buffer.write("value", steps, np.ones(len(steps), np.float32))
+        buffer.columns.write("value", steps, np.ones(len(steps), np.float32))
     for name in names:
         (path / name).write_bytes(before[name])
     with db.ReplayBuffer(path) as buffer:
-        buffer.write("value", steps[:1], np.full(1, 2, np.float32))
+        buffer.columns.write("value", steps[:1], np.full(1, 2, np.float32))
         assert buffer.at(steps)["value"].tolist() == [2.0, *[0.0] * (len(steps) - 1)]
     assert db.check(path, progress=False).ok
 
@@ -271,7 +271,7 @@ def test_a_column_written_later_is_whole_after_a_power_loss_that_took_its_last_s
         buffer.flush()
         feed.add(10)
         steps = steps_of(buffer)
-        buffer.write("value", steps, (steps + 1).astype(np.float32))
+        buffer.columns.write("value", steps, (steps + 1).astype(np.float32))
         copy_while_open(tmp_path / "store", tmp_path / "copy")
         head, slot = int(buffer._reader.index.heads[0]), int(buffer._reader.index.slots(0)[-1])
     flip(tmp_path / "copy" / "action" / f"c.{slot}", 8 * (head % 32 - 2))
@@ -368,7 +368,7 @@ def test_a_file_of_a_written_column_that_is_gone_is_no_column_of_zeros(
     world = experience(1, 20, (40, 40))
     with world.open(tmp_path / "store", segment_rows=16) as buffer:
         feeder(world, buffer).add(60)
-        buffer.write("value", np.arange(5), np.ones(5, np.float32))
+        buffer.columns.write("value", np.arange(5), np.ones(5, np.float32))
     next((tmp_path / "store" / "value").glob("c.*")).unlink()
     with db.ReplayBuffer(tmp_path / "store") as buffer, pytest.raises(db.CorruptionError, match=r"value.*missing"):
         buffer.at(np.arange(5))
@@ -401,16 +401,16 @@ def test_who_writes_to_a_store_that_is_elsewhere_by_now_is_told_and_leaves_what_
 def test_of_a_store_that_is_elsewhere_by_now_nothing_is_said_by_looking_at_another(mode: Any, tmp_path: Path) -> None:
     path, columns = tmp_path / "store", {"obs": db.Column(), "action": db.Column()}
     writer = db.ReplayBuffer(path, columns=columns)
-    writer.mark("mine")
+    writer.copies.mark("mine")
     if mode == "r":
         writer.close()
     buffer = writer if mode == "a" else db.ReplayBuffer(path, mode="r")
     marked = db.ReplayBuffer(path, mode="r", mark="mine")
     path.rename(tmp_path / "elsewhere")
     with db.ReplayBuffer(path, columns=columns) as other:
-        other.mark("anothers")
+        other.copies.mark("anothers")
         for one in (buffer, marked):
-            assert one.marks == ("mine",)
+            assert one.copies.marks == ("mine",)
             with pytest.raises(db.CorruptionError, match="moved, removed or replaced since it was opened; open it again"):
                 one.check(progress=False)
     with contextlib.suppress(db.errors.NotAStoreError):

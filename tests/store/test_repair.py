@@ -193,10 +193,10 @@ def test_a_check_beside_a_writer_that_does_everything_finds_nothing(where: str, 
             while not done.is_set():
                 feed.add(7)
                 steps = steps_of(buffer)
-                buffer.write(f"value{turn % 3}", steps, steps.astype(np.float32))
+                buffer.columns.write(f"value{turn % 3}", steps, steps.astype(np.float32))
                 buffer.tag(f"tag {turn}", buffer.episodes.start[:1])
                 if turn % 5 == 0:
-                    buffer.mark("here", replace=True)
+                    buffer.copies.mark("here", replace=True)
                     buffer.flush()
                 turn += 1
 

@@ -93,12 +93,12 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
         buffer.seal()
         feed.add(33)
         steps = steps_of(buffer)
-        buffer.write("value", steps, steps.astype(np.float32))
-        assert buffer.snapshot(copy) == copy
+        buffer.columns.write("value", steps, steps.astype(np.float32))
+        assert buffer.copies.snapshot(copy) == copy
         assert links(copy) > 50
         before = contents(copy)
         feed.add(200)
-        buffer.write("value", steps, steps.astype(np.float32) + 1)
+        buffer.columns.write("value", steps, steps.astype(np.float32) + 1)
         buffer.seal()
         world.check(buffer)
         assert contents(copy) == before
@@ -118,7 +118,7 @@ def test_a_snapshot_is_whole_and_goes_on_by_itself(
     with world.open(copy, capacity, frame_stack=2) as other:
         feed = feeder(world, other)
         feed.add(300)
-        other.write("value", steps_of(other), np.zeros(len(other), np.float32))
+        other.columns.write("value", steps_of(other), np.zeros(len(other), np.float32))
         other.seal()
         world.check(other)
     assert is_well(copy)
@@ -131,7 +131,7 @@ def test_repairing_one_does_not_change_the_other(tmp_path: Path, experience: typ
     with world.open(path, **OPTIONS) as buffer:
         feeder(world, buffer).add(100)
         buffer.seal()
-        buffer.snapshot(copy)
+        buffer.copies.snapshot(copy)
     before, file = contents(path), copy / "action" / "c.1"
     damaged = bytearray(file.read_bytes())
     damaged[3] ^= 1
@@ -163,7 +163,7 @@ def test_snapshots_beside_threads_that_add_sample_and_seal(
         with at_work(feed.add, learn, buffer.seal):
             for n in range(amount(4, 8)):
                 at_least = feed.heads.copy()
-                buffer.snapshot(tmp_path / str(n))
+                buffer.copies.snapshot(tmp_path / str(n))
                 heads.append((at_least, feed.heads.copy()))
         world.check(buffer)
     for n, (low, high) in enumerate(heads):
@@ -187,7 +187,7 @@ def test_what_cannot_be_linked_is_copied(tmp_path: Path, experience: type[Experi
         with world.open(tmp_path / "store", **OPTIONS) as buffer:
             feeder(world, buffer).add(100)
             buffer.seal()
-            buffer.snapshot(copy)
+            buffer.copies.snapshot(copy)
             world.check(buffer)
         assert links(copy) == links(tmp_path / "store") == 0
         assert is_well(copy)
@@ -204,7 +204,7 @@ def test_a_copy_of_a_live_shard_takes_no_more_than_its_chunks(
     world = experience(shape=(84, 84))
     with world.open(tmp_path / "store", segment_rows=4096) as buffer:
         feeder(world, buffer).add(300)
-        buffer.mark("one")
+        buffer.copies.mark("one")
         (shard,) = (tmp_path / "store" / MARKS / "one" / "obs").glob("c.*")
         assert shard.stat().st_size > 2**24
         assert shard.stat().st_blocks * 512 < 2**21
@@ -220,18 +220,18 @@ def test_the_places_and_buffers_that_are_refused(tmp_path: Path, experience: typ
         feeder(world, buffer).add(10)
         for inside in (path, path / "copy", path / "_segments" / "x" / "y", tmp_path / "inside" / "copy"):
             with pytest.raises(db.InputError, match="inside"):
-                buffer.snapshot(inside)
+                buffer.copies.snapshot(inside)
         for wrong in ("full", "full/file"):
             with pytest.raises(db.errors.NotAStoreError):
-                buffer.snapshot(tmp_path / wrong)
-        buffer.snapshot(tmp_path / "empty")
+                buffer.copies.snapshot(tmp_path / wrong)
+        buffer.copies.snapshot(tmp_path / "empty")
         with pytest.raises(db.errors.NotAStoreError, match="already"):
-            buffer.snapshot(tmp_path / "empty")
+            buffer.copies.snapshot(tmp_path / "empty")
         with db.ReplayBuffer(path, mode="r") as reader:
-            for call in (reader.mark, reader.remove_mark):
+            for call in (reader.copies.mark, reader.copies.remove):
                 with pytest.raises(db.errors.ReadOnlyError, match="mode='a'"):
                     call("x")
-    for closed in (lambda: buffer.snapshot(tmp_path / "x"), lambda: buffer.mark("x")):
+    for closed in (lambda: buffer.copies.snapshot(tmp_path / "x"), lambda: buffer.copies.mark("x")):
         with pytest.raises(db.errors.ClosedError):
             closed()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "full", "inside", "store"]
@@ -255,13 +255,13 @@ def test_a_disk_that_is_full_leaves_nothing(
             return real(self, name, size, reserve=reserve)
 
         monkeypatch.setattr(Files, "create", create)
-        for call in (lambda: buffer.snapshot(tmp_path / "copy"), lambda: buffer.mark("one")):
+        for call in (lambda: buffer.copies.snapshot(tmp_path / "copy"), lambda: buffer.copies.mark("one")):
             calls = 0
             with pytest.raises(OSError, match="No space"):
                 call()
         monkeypatch.undo()
         assert [p.name for p in tmp_path.iterdir()] == ["store"]
-        assert buffer.marks == ()
+        assert buffer.copies.marks == ()
         assert not list((tmp_path / "store" / MARKS).iterdir())
         feed.add(100)
         assert world.check(buffer) == 200
@@ -277,25 +277,25 @@ def test_marks_are_kept_read_replaced_and_removed(tmp_path: Path, experience: ty
         found: dict[str, Any] = {}
         for name in ("zebra", "step-10.0", "_a"):
             feed.add(70)
-            buffer.mark(name)
+            buffer.copies.mark(name)
             found[name] = steps_of(buffer)
-        assert buffer.marks == ("zebra", "step-10.0", "_a")
+        assert buffer.copies.marks == ("zebra", "step-10.0", "_a")
         with pytest.raises(db.InputError, match="already"):
-            buffer.mark("zebra")
-        buffer.mark("zebra", replace=True)
+            buffer.copies.mark("zebra")
+        buffer.copies.mark("zebra", replace=True)
         found["zebra"] = steps_of(buffer)
-        assert buffer.marks == ("step-10.0", "_a", "zebra")
+        assert buffer.copies.marks == ("step-10.0", "_a", "zebra")
         for wrong in ("", ".x", "a/b", "..", "x" * 101, "a b", "ä", "x\n", 3):
-            for call in (buffer.mark, buffer.remove_mark):
+            for call in (buffer.copies.mark, buffer.copies.remove):
                 with pytest.raises(db.InputError, match="mark's name"):
                     call(wrong)  # type: ignore[arg-type]
         with pytest.raises(db.InputError, match=r"'step-10\.0', '_a', 'zebra'"):
-            buffer.remove_mark("none")
+            buffer.copies.remove("none")
         feed.add(200)
-        buffer.remove_mark("_a")
-        for name in buffer.marks:
+        buffer.copies.remove("_a")
+        for name in buffer.copies.marks:
             with db.ReplayBuffer(path, mark=name, mode="r") as reader:  # beside the writer
-                assert reader.marks == buffer.marks
+                assert reader.copies.marks == buffer.copies.marks
                 np.testing.assert_array_equal(steps_of(reader), found[name])
                 world.check(reader)
                 assert reader.check(progress=False).ok
@@ -315,13 +315,13 @@ def test_what_is_shared_counts_once(tmp_path: Path, experience: type[Experience]
         feeder(world, buffer).add(2000)
         buffer.seal()
         before = buffer.stats()["disk_bytes"]
-        buffer.mark("one")
+        buffer.copies.mark("one")
         one = buffer.stats()["disk_bytes"]
-        buffer.mark("two")
+        buffer.copies.mark("two")
         two = buffer.stats()["disk_bytes"]
         assert two - one < before / 4
-        buffer.remove_mark("one")
-        buffer.remove_mark("two")
+        buffer.copies.remove("one")
+        buffer.copies.remove("two")
         assert abs(buffer.stats()["disk_bytes"] - before) < 2**16
 
 
@@ -333,16 +333,16 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         feed = feeder(world, buffer)
         feed.add(130)
         steps = steps_of(buffer)
-        buffer.write("value", steps[5:50], steps[5:50] * 1.5)
+        buffer.columns.write("value", steps[5:50], steps[5:50] * 1.5)
         buffer.tag("first", steps[:1])
-        buffer.mark("one")
+        buffer.copies.mark("one")
         expected = {name: value.clone() for name, value in buffer.at(steps).items()}
         feed.add(7 if again else 300)  # the same segments, or others
-        buffer.write("value", steps_of(buffer), np.zeros(len(buffer)))
-        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("value", steps_of(buffer), np.zeros(len(buffer)))
+        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
         buffer.tag("second", steps_of(buffer)[:1])
         buffer.seal()
-        buffer.mark("two")
+        buffer.copies.mark("two")
         newest = steps_of(buffer)
     with pytest.raises(db.errors.SchemaError):  # and then it does not go back
         db.ReplayBuffer(path, 500, mark="one")
@@ -353,7 +353,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         with pytest.raises(db.errors.NotAStoreError):
             db.ReplayBuffer(other, mark="one", mode=mode)  # type: ignore[arg-type]
     with db.ReplayBuffer(path, mark="one") as buffer:
-        assert buffer.marks == ("one", "two")
+        assert buffer.copies.marks == ("one", "two")
         np.testing.assert_array_equal(steps_of(buffer), steps)
         assert buffer.tags == ("first",)
         batch = buffer.at(steps)
@@ -363,7 +363,7 @@ def test_going_back_to_a_mark(again: bool, tmp_path: Path, experience: type[Expe
         world.check(buffer)
         feed = feeder(world, buffer)
         feed.add(40)
-        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))  # anew
+        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))  # anew
         world.check(buffer)
         buffer.seal()
     assert is_well(path)
@@ -389,11 +389,11 @@ def test_going_back_goes_all_the_way_whenever_it_is_killed(
         buffer.seal()
         feed.add(3)
         steps = steps_of(buffer)
-        buffer.write("value", steps, steps * 1.0)
-        buffer.mark("one")
+        buffer.columns.write("value", steps, steps * 1.0)
+        buffer.copies.mark("one")
         feed.add(100)
-        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
-        buffer.mark("two")
+        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.copies.mark("two")
     rng, died_on_the_way = np.random.default_rng(seed), 0
     for at in (rng.integers(0, 40, 8) + np.arange(8) * 40)[:: amount(3, 1)].tolist():  # some 300 operations in all
         die_at(at, lambda: db.ReplayBuffer(path, mark="one").close())
@@ -453,21 +453,21 @@ def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new
 
     def change() -> None:
         with db.ReplayBuffer(path) as buffer:
-            buffer.mark("one", replace=True)
-            buffer.mark("two")
-            buffer.remove_mark("two")
+            buffer.copies.mark("one", replace=True)
+            buffer.copies.mark("two")
+            buffer.copies.remove("two")
 
     with world.open(path, **OPTIONS) as buffer:
         feeder(world, buffer).add(60)
-        buffer.mark("one")
+        buffer.copies.mark("one")
     died = 0
     for at in range(90, 800, 97):
         died += not die_at(at, change)
         with db.ReplayBuffer(path) as buffer:
-            assert set(buffer.marks) in ({"one"}, {"one", "two"})
-            assert {p.name for p in (path / MARKS).iterdir()} == set(buffer.marks)
-            if "two" in buffer.marks:
-                buffer.remove_mark("two")
+            assert set(buffer.copies.marks) in ({"one"}, {"one", "two"})
+            assert {p.name for p in (path / MARKS).iterdir()} == set(buffer.copies.marks)
+            if "two" in buffer.copies.marks:
+                buffer.copies.remove("two")
             world.check(buffer)
         with db.ReplayBuffer(path, mark="one", mode="r") as reader:
             assert world.check(reader) == 60
@@ -475,7 +475,7 @@ def test_a_kill_while_marks_are_made_replaced_and_removed_leaves_old_ones_or_new
     old = path / MARKS / ".one.old"  # where a kill comes between two renames
     (path / MARKS / "one").rename(old)
     with db.ReplayBuffer(path) as buffer:
-        assert buffer.marks == ("one",)
+        assert buffer.copies.marks == ("one",)
 
 
 def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(
@@ -489,7 +489,7 @@ def test_a_reader_elsewhere_never_gets_wrong_data_while_a_store_goes_back(
     with world.open(path, 300, **OPTIONS) as buffer:
         feed = feeder(world, buffer)
         feed.add(200)
-        buffer.mark("one")
+        buffer.copies.mark("one")
         feed.add(50)
     readers = [db.ReplayBuffer(path, mode="r") for _ in range(3)]
     world.check(readers[1])  # all is mapped
@@ -519,7 +519,7 @@ def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Exp
         feed = feeder(world, buffer)
         feed.add(100)
         buffer.seal()
-        buffer.mark("one")
+        buffer.copies.mark("one")
         feed.add(100)
     mark = path / MARKS / "one"
     for file in (mark / "action" / "c.2", mark / "_segments" / "length" / "state.json"):
@@ -535,7 +535,7 @@ def test_a_damaged_mark_is_not_gone_back_to(tmp_path: Path, experience: type[Exp
 def test_the_way_back_to_a_mark_of_a_newer_format_is_not_forgotten(tmp_path: Path, experience: type[Experience]) -> None:
     path = tmp_path / "store"
     with experience().open(path) as buffer:
-        buffer.mark("one")
+        buffer.copies.mark("one")
     (path / MARKS / "one" / "zarr.json").write_text('{"attributes": {"diskbuffer": {"format": 99}}}')
     Origin.new(back_to="one").note(Files(path))
     with pytest.raises(db.errors.FormatError):
@@ -550,7 +550,7 @@ def test_a_note_that_leads_elsewhere_is_refused(
     world, path = experience(), tmp_path / "store"
     with world.open(path) as buffer:
         feeder(world, buffer).add(10)
-        buffer.mark("one")
+        buffer.copies.mark("one")
     Origin.new(back_to=wrong).note(Files(path))
     with pytest.raises(db.DiskBufferError):
         db.ReplayBuffer(path)
@@ -573,7 +573,7 @@ def test_links_out_of_the_store_are_not_followed_on_the_way_back(
     (tmp_path / "mine" / "c.77").write_text("mine")
     with world.open(path) as buffer:
         feeder(world, buffer).add(10)
-        buffer.mark("one")
+        buffer.copies.mark("one")
     shutil.rmtree(path / "action")
     (path / "action").symlink_to(tmp_path / "mine")
     Origin.new(back_to="one").note(Files(path))
@@ -612,7 +612,7 @@ def test_after_going_back_the_same_batches_come(
         feeder(world, buffer).add(60)
         sampler = new()
         learn(buffer, sampler, 20)
-        buffer.mark("step-20")
+        buffer.copies.mark("step-20")
         state, own = sampler.state_dict(), buffer.state_dict()
         expected = learn(buffer, sampler, 40)
         own_batch = buffer.sample(8)["steps"].tolist()
@@ -645,14 +645,14 @@ def test_nested_columns_go_back_too(tmp_path: Path) -> None:
     with db.ReplayBuffer(path, 60, columns=columns, segment_rows=8) as buffer:
         for n in range(10):
             extend(buffer, n * 30)
-        buffer.write("value", steps_of(buffer), steps_of(buffer) * 2.0)
+        buffer.columns.write("value", steps_of(buffer), steps_of(buffer) * 2.0)
         buffer.seal()
-        buffer.mark("one")
+        buffer.copies.mark("one")
         steps = steps_of(buffer)
         actions = buffer.at(steps)["action"]
         for n in range(10, 20):
             extend(buffer, n * 30)
-        buffer.write("later", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("later", steps_of(buffer), np.ones(len(buffer)))
     with db.ReplayBuffer(path, mark="one") as buffer:
         np.testing.assert_array_equal(steps_of(buffer), steps)
         batch = buffer.at(steps)
@@ -671,7 +671,7 @@ def test_the_lock_is_held_for_a_short_time_only(
     with world.open(tmp_path / "store", **OPTIONS) as buffer:
         feeder(world, buffer).add(300)
         buffer.seal()
-        buffer.write("value", steps_of(buffer), np.ones(len(buffer)))
+        buffer.columns.write("value", steps_of(buffer), np.ones(len(buffer)))
         hold, create = snapshots._Copy.hold, Files.create
 
         def noted(self: Files, name: str, size: int, *, reserve: bool) -> int:
@@ -686,6 +686,6 @@ def test_the_lock_is_held_for_a_short_time_only(
                 monkeypatch.setattr(Files, "create", create)
 
         monkeypatch.setattr(snapshots._Copy, "hold", counted)
-        buffer.snapshot(tmp_path / "copy")
+        buffer.copies.snapshot(tmp_path / "copy")
         assert made == []
     assert is_well(tmp_path / "copy")

@@ -134,7 +134,7 @@ def test_a_learners_values_are_not_those_of_other_steps_after_a_power_loss(tmp_p
     with opened(path, 1000, writer="one") as writer:
         extend(writer, 0, 300)
         with db.ReplayBuffer(path, mode="r") as learner:
-            learner.write("value", learner.steps(), np.ones(len(learner), np.float32))
+            learner.columns.write("value", learner.steps(), np.ones(len(learner), np.float32))
     lose_power(tmp_path / "before", use, tmp_path / "after", "metadata only")
     with boot(2):
         writer = opened(tmp_path / "after" / "store", 1000, writer="one")

@@ -162,7 +162,7 @@ class Shard:
             len(buffer),
             int(ever.sum()),
             {token: found.masses() for token, found in by_priority},
-            tuple(sorted(buffer.derived - of_samplers)),
+            tuple(sorted(buffer.columns.derived - of_samplers)),
             tuple(self._replaced),
         )
 
@@ -327,7 +327,7 @@ class Shard:
     @ray.method(concurrency_group="write")
     def write_column(self, name: str, steps: Int64, values: npt.NDArray[Any]) -> int:
         """Write a column's values of steps, by the shard's own names; return of how many."""
-        return self._opened.write(name, steps, values)
+        return self._opened.columns.write(name, steps, values)
 
     @ray.method(concurrency_group="read")
     def update(self, sent: Sent, steps: Int64, priorities: npt.NDArray[Any]) -> tuple[int, State]:
